@@ -1,0 +1,75 @@
+# Shoal's one interface: people and CI type the same words. `make help` prints them.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+# For `make accept`; see CONTRIBUTING.md.
+ACCEPTANCE ?=
+UPSTREAM_SERVER ?=
+UPSTREAM_CLIENT ?=
+SUITE ?= examples L0_string_io L0_scalar_io L0_nan_inf L0_output_name L0_client_nobatch L0_batcher L0_model_update
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check docs bench accept clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@echo
+	@echo '  PYTHON=python3.12    the interpreter of the virtual environment (3.10 or newer)'
+	@echo '  VENV=.venv           where that environment is'
+	@echo '  ARGS="..."           more arguments: make test ARGS="tests/unit -x", make serve ARGS="--http-port=9000"'
+
+serve: $(VENV)/.installed ## install, then serve the demo models on ports 8000 (HTTP) and 8002 (metrics)
+	@$(BIN)/shoal serve --demo $(ARGS)
+
+test: $(VENV)/.installed-dev ## install, then run the whole test suite
+	@tools/test_programs.sh
+	@$(BIN)/python tools/perf_analyzer.py >/dev/null || echo "left out: the tests marked 'perf_analyzer'"
+	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev ## lint, format, types and layers: ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "open docs/_build/index.html"
+
+bench: $(VENV)/.installed ## measure start-up, footprint and a checked load of 64 connections
+	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/load_check.py
+
+accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests, where their clones are at hand (see CONTRIBUTING.md)
+	@PATH="$(abspath $(BIN)):$$PATH" ACCEPTANCE="$(ACCEPTANCE)" UPSTREAM_SERVER="$(UPSTREAM_SERVER)" \
+	    UPSTREAM_CLIENT="$(UPSTREAM_CLIENT)" PYTHON="$(PYTHON)" tools/accept.sh $(SUITE)
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	    .import_linter_cache
+	find src tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: each says that what it is named for was installed after pyproject.toml last changed.
+
+$(VENV)/bin/python:
+	@tools/make_venv.sh "$(PYTHON)" "$(VENV)"
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	@echo "installing shoal into $(VENV)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing shoal and its development tools into $(VENV)"
+	@$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	@echo "installing shoal and Sphinx into $(VENV)"
+	@$(PIP) --editable '.[docs]'
+	@touch $(VENV)/.installed $@
