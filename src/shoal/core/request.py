@@ -1,0 +1,110 @@
+"""An inference request: what the client asked, where the answer goes, and when what happened.
+
+    NEW --door--> QUEUED --scheduler--> EXECUTING --instance--> DONE
+
+A request has one owner at a time: the frontend until the engine accepts it, then the scheduler,
+then the instance that runs it. Only the owner moves its state and only the owner answers it.
+Anybody may `cancel`; that sets a flag which the owner looks at before it starts executing.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.core.reply import Reply
+from shoal.core.response import ParameterValue, Response
+from shoal.core.tensor import Tensor
+from shoal.errors import ShoalError
+
+
+class State(enum.Enum):
+    """Where a request is in its life."""
+
+    NEW = "new"
+    QUEUED = "queued"
+    EXECUTING = "executing"
+    DONE = "done"
+
+
+class Request:
+    """One request for one model. `rows` and `batch_key` are set by validation at the door."""
+
+    __slots__ = (
+        "batch_key",
+        "cancelled",
+        "correlation_id",
+        "deadline_ns",
+        "flags",
+        "id",
+        "inputs",
+        "model_name",
+        "model_version",
+        "on_cancel",
+        "parameters",
+        "priority",
+        "queued_ns",
+        "reply",
+        "requested_outputs",
+        "rows",
+        "served_by",
+        "start_ns",
+        "state",
+        "timeout_us",
+    )
+
+    SEQUENCE_START = 1
+    SEQUENCE_END = 2
+
+    def __init__(
+        self,
+        model_name: str,
+        inputs: dict[str, Tensor],
+        reply: Reply,
+        *,
+        model_version: int = -1,
+        id: str = "",
+        requested_outputs: tuple[str, ...] = (),
+        parameters: dict[str, ParameterValue] | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version  # -1: the newest that is ready
+        self.id = id
+        self.inputs = inputs
+        self.requested_outputs = requested_outputs  # empty: all of them
+        self.parameters = parameters or {}
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.correlation_id = correlation_id
+        self.flags = flags
+        self.reply = reply
+        self.state = State.NEW
+        self.cancelled = False
+        self.on_cancel: Callable[[], None] | None = None  # the owner's wake-up call
+        self.rows = 1  # the batch dimension; 1 where the model has none
+        self.batch_key: Any = ()  # only requests with equal keys may share a batch
+        self.served_by: Any = None  # the model version that accepted it
+        self.start_ns = time.monotonic_ns()
+        self.queued_ns = 0
+        self.deadline_ns: int | None = None  # from the queue policy
+
+    def cancel(self) -> None:
+        """Withdraw the request. It is still answered once (with Cancelled), unless it ran."""
+        self.cancelled = True
+        wake = self.on_cancel
+        if wake is not None:
+            wake()
+
+    def log_prefix(self) -> str:
+        """The prefix that core errors carry: `[request id: x] `."""
+        return f"[request id: {self.id or '<id_unknown>'}] "
+
+    def fail(self, error: ShoalError, model_version: int = -1) -> None:
+        """Answer with an error. The caller owns the request and has moved its state."""
+        self.reply.send(Response(self.model_name, model_version, self.id, error=error, final=True))

@@ -1,0 +1,23 @@
+"""What goes back for a request: outputs, or an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.core.tensor import Tensor
+from shoal.errors import ShoalError
+
+ParameterValue = str | int | bool | float
+
+
+@dataclass(slots=True)
+class Response:
+    """One answer to one request. A decoupled model sends several; the last one is `final`."""
+
+    model_name: str
+    model_version: int
+    request_id: str = ""
+    outputs: list[Tensor] = field(default_factory=list)
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    error: ShoalError | None = None
+    final: bool = True

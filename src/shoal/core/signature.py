@@ -1,0 +1,49 @@
+"""What a model takes and gives: the tensors of its config, in the form validation needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.core.dtypes import DataType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output as configured. `dims` and `reshape` leave the batch dimension out."""
+
+    name: str
+    datatype: DataType
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    optional: bool = False
+    ragged: bool = False
+    labels: tuple[str, ...] = ()
+
+    @property
+    def has_variable_dims(self) -> bool:
+        """Whether requests may differ in this tensor's shape (beyond the batch dimension)."""
+        return -1 in self.dims
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A model's inputs and outputs by name, in the order of its config."""
+
+    model_name: str
+    max_batch_size: int
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+    required_inputs: int = field(init=False)
+    shape_keyed: tuple[str, ...] = field(init=False)
+    has_optional: bool = field(init=False)
+    has_reshape: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        inputs = self.inputs.values()
+        required = sum(not spec.optional for spec in inputs)
+        # Requests share a batch only if these inputs have equal shapes.
+        keyed = tuple(s.name for s in inputs if s.has_variable_dims and not s.ragged)
+        object.__setattr__(self, "required_inputs", required)
+        object.__setattr__(self, "shape_keyed", keyed)
+        object.__setattr__(self, "has_optional", any(spec.optional for spec in inputs))
+        object.__setattr__(self, "has_reshape", any(s.reshape is not None for s in inputs))

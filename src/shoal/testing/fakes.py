@@ -1,0 +1,155 @@
+"""Stand-ins for tests: a clock set by hand, a reply that remembers, a backend made of events.
+
+Tests wait on the events these offer instead of sleeping.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.config.model import ModelConfig
+from shoal.core.request import Request
+from shoal.core.response import Response
+from shoal.core.tensor import Tensor
+
+WAIT_SECS = 20  # how long a test waits for what must happen; only a failing test waits that long
+
+
+class FakeClock:
+    """A monotonic clock in nanoseconds that stands still until it is moved."""
+
+    def __init__(self, now_ns: int = 1_000_000_000) -> None:
+        self.now_ns = now_ns
+
+    def __call__(self) -> int:
+        """The time."""
+        return self.now_ns
+
+    def advance(self, ns: int) -> None:
+        """Let time pass."""
+        self.now_ns += ns
+
+
+class Collector:
+    """A reply that keeps every response and lets a test wait for the final one."""
+
+    def __init__(self) -> None:
+        self.responses: list[Response] = []
+        self.finals = 0
+        self._done = threading.Event()
+
+    def send(self, response: Response) -> None:
+        """Remember the response."""
+        self.responses.append(response)
+        if response.final:
+            self.finals += 1
+            self._done.set()
+
+    @property
+    def answered(self) -> bool:
+        """Whether the final response has come."""
+        return self._done.is_set()
+
+    def wait(self, timeout_secs: float = WAIT_SECS) -> Response:
+        """The last response, once the final one has come."""
+        if not self._done.wait(timeout_secs):
+            raise TimeoutError("no final response came")
+        return self.responses[-1]
+
+
+def make_request(
+    *tensors: Tensor, model: str = "m", rows: int | None = None, **options: object
+) -> tuple[Request, Collector]:
+    """A request with a collecting reply; with `rows`, as if validation had passed."""
+    collector = Collector()
+    inputs = {tensor.name: tensor for tensor in tensors}
+    request = Request(model, inputs, collector, **options)  # type: ignore[arg-type]
+    if rows is not None:
+        request.rows = rows
+    return request, collector
+
+
+class FakeExecutor(Executor):
+    """Computes with a function of the test's and counts the batches it ran."""
+
+    def __init__(self, owner: FakeBackend, placement: Placement) -> None:
+        self.owner = owner
+        self.placement = placement
+        self.closed = False
+
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
+        """Wait for the gate, note the batch, compute."""
+        self.owner.started.release()
+        if not self.owner.gate.wait(WAIT_SECS):
+            raise TimeoutError("the test never opened the gate")
+        self.owner.batches.append(dict(inputs))
+        return self.owner.compute(inputs, outputs)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+        self.owner.open_executors -= 1
+
+
+class FakeLoadedModel(LoadedModel):
+    """Makes fake executors."""
+
+    def __init__(self, owner: FakeBackend) -> None:
+        self.owner = owner
+
+    def executor(self, placement: Placement) -> Executor:
+        """A new instance."""
+        self.owner.open_executors += 1
+        return FakeExecutor(self.owner, placement)
+
+    def close(self) -> None:
+        """Note it."""
+        self.owner.open_models -= 1
+
+
+def echo(inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
+    """Every output is the first input."""
+    first = next(iter(inputs.values()))
+    return [first for _ in outputs]
+
+
+class FakeBackend(Backend):
+    """A backend whose executions a test can hold (`gate`), see (`batches`) and fail (`compute`)."""
+
+    name = "fake"
+    default_filename = "model.fake"
+
+    def __init__(
+        self,
+        compute: Callable[[Mapping[str, np.ndarray], Sequence[str]], Sequence[np.ndarray]] = echo,
+    ) -> None:
+        self.compute = compute
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Semaphore(0)  # released when an execution begins
+        self.batches: list[dict[str, np.ndarray]] = []
+        self.open_executors = 0
+        self.open_models = 0
+        self.loads: list[LoadContext] = []
+
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Nothing to add."""
+        del model_folder, version_folder, settings
+        return config
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Note the load."""
+        self.loads.append(context)
+        self.open_models += 1
+        return FakeLoadedModel(self)
