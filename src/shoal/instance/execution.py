@@ -1,0 +1,79 @@
+"""Running one batch: join, run, split, count, answer.
+
+Every request handed in is answered exactly once, whatever happens. When a batch of several fails,
+its requests run again one by one, so that only the one that caused it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from shoal.backends.base import Executor
+from shoal.core.request import Request, State
+from shoal.core.response import Response
+from shoal.core.signature import Signature
+from shoal.core.tensor import Tensor
+from shoal.errors import BackendFailure, ShoalError
+from shoal.scheduler.batch import join, split, wanted_outputs
+from shoal.statistics.model import ModelStatistics, Moments
+
+logger = logging.getLogger(__name__)
+
+
+class Execution:
+    """What an instance needs to know of its model in order to run a batch."""
+
+    def __init__(self, signature: Signature, version: int, statistics: ModelStatistics) -> None:
+        self._signature = signature
+        self._version = version
+        self._statistics = statistics
+
+    def run(self, executor: Executor, batch: Sequence[Request]) -> None:
+        """Execute `batch` and answer every request in it. Never raises."""
+        start_ns = time.monotonic_ns()
+        try:
+            answers, moments = self._compute(executor, batch, start_ns)
+        except Exception as failure:  # noqa: BLE001 - whatever a model raises is an answer, not our end
+            if len(batch) > 1:
+                for request in batch:
+                    self.run(executor, [request])
+                return
+            self._fail(batch, start_ns, failure)
+            return
+        rows = sum(request.rows for request in batch)
+        self._statistics.executed(batch, rows, moments)
+        name = self._signature.model_name
+        for request, outputs in zip(batch, answers, strict=True):
+            request.state = State.DONE
+            request.reply.send(Response(name, self._version, request.id, outputs))
+
+    def _compute(
+        self, executor: Executor, batch: Sequence[Request], start_ns: int
+    ) -> tuple[list[list[Tensor]], Moments]:
+        names = wanted_outputs(batch, self._signature)
+        inputs = join(batch, self._signature)
+        input_end_ns = time.monotonic_ns()
+        arrays = executor.run(inputs, names)
+        output_start_ns = time.monotonic_ns()
+        answers = split(batch, names, arrays, self._signature)
+        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+
+    def _fail(self, batch: Sequence[Request], start_ns: int, failure: Exception) -> None:
+        end_ns = time.monotonic_ns()
+        moments = Moments(start_ns, start_ns, end_ns, end_ns)
+        self._statistics.batch_failed(batch, sum(request.rows for request in batch), moments)
+        error = failure
+        if not isinstance(error, ShoalError):
+            logger.error(
+                "model '%s' version %d failed: %s",
+                self._signature.model_name,
+                self._version,
+                failure,
+                exc_info=failure,
+            )
+            error = BackendFailure(f"{type(failure).__name__}: {failure}")
+        for request in batch:
+            request.state = State.DONE
+            request.fail(error, self._version)

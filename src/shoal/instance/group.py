@@ -1,0 +1,130 @@
+"""The instances of one model: made from its instance groups, changed in place when those change.
+
+A removed instance finishes the batch at hand; one that stays keeps its executor, so changing the
+count never reloads the model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal.backends.base import Executor, LoadedModel, Placement
+from shoal.config.model import ModelInstanceGroup
+from shoal.instance.execution import Execution
+from shoal.instance.worker import Worker
+from shoal.scheduler.batcher import Batcher
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instance asked for by the config."""
+
+    placement: Placement
+    passive: bool = False
+
+    @property
+    def key(self) -> tuple[str, int, bool]:
+        """Instances with equal keys are interchangeable."""
+        return (self.placement.kind, self.placement.device_id, self.passive)
+
+
+def slots(groups: Sequence[ModelInstanceGroup]) -> list[Slot]:
+    """Every instance the (resolved) groups ask for: `count` each, per GPU where there are GPUs."""
+    result: list[Slot] = []
+    for group in groups:
+        devices = group.gpus if group.kind == "KIND_GPU" else (0,)
+        index = 0
+        for device in devices:
+            for _ in range(group.count):
+                placement = Placement(group.kind, device, f"{group.name}_{index}")
+                result.append(Slot(placement, group.passive))
+                index += 1
+    return result
+
+
+class InstanceGroup:
+    """All workers of one model version."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        batcher: Batcher,
+        execution: Execution,
+        warm_up: Callable[[Executor], None],
+    ) -> None:
+        self._loaded = loaded
+        self._batcher = batcher
+        self._execution = execution
+        self._warm_up = warm_up
+        self._lock = threading.Lock()  # guards _workers and serialises changes
+        self._workers: list[Worker] = []
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Where the instances are now."""
+        return [worker.placement for worker in self._workers]
+
+    def resize(self, wanted: Sequence[Slot]) -> None:
+        """Make the instances be `wanted`, keeping what can be kept.
+
+        New ones are warmed up before they pull. If making one fails, the error is raised and the
+        instances stay as they were.
+        """
+        with self._lock:
+            spare = list(self._workers)
+            kept: list[Worker] = []
+            missing: list[Slot] = []
+            for slot in wanted:
+                match = next((w for w in spare if _key(w) == slot.key), None)
+                if match is None:
+                    missing.append(slot)
+                else:
+                    spare.remove(match)
+                    kept.append(match)
+            made: list[Worker] = []
+            try:
+                for slot in missing:
+                    made.append(self._make(slot))  # noqa: PERF401 - keep what was made for the undo
+            except BaseException:
+                for worker in made:
+                    worker.executor.close()
+                raise
+            for worker in made:
+                worker.start()
+            self._workers = kept + made
+            _retire(spare)
+
+    def _make(self, slot: Slot) -> Worker:
+        executor = self._loaded.executor(slot.placement)
+        try:
+            self._warm_up(executor)
+        except BaseException:
+            executor.close()
+            raise
+        return Worker(
+            slot.placement, executor, self._batcher, self._execution, passive=slot.passive
+        )
+
+    def busy(self) -> int:
+        """How many requests are being executed."""
+        return sum(worker.busy_with for worker in self._workers)
+
+    def finish(self) -> None:
+        """Wait until every instance has ended; the batcher must have been closed before."""
+        with self._lock:
+            for worker in self._workers:
+                worker.join()
+            self._workers = []
+
+
+def _key(worker: Worker) -> tuple[str, int, bool]:
+    return Slot(worker.placement, worker.passive).key
+
+
+def _retire(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.join()

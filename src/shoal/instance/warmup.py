@@ -1,0 +1,121 @@
+"""Warm-up: the runs a config asks for before a model is READY, on every instance.
+
+Samples pass the same validation as requests do, so a sample that does not fit the model is
+refused with the same sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shoal.backends.base import Executor
+from shoal.config.model import ModelWarmup
+from shoal.core import dtypes
+from shoal.core.request import Request
+from shoal.core.response import Response
+from shoal.core.signature import Signature
+from shoal.core.tensor import Tensor
+from shoal.core.validate import validate
+from shoal.errors import ConfigError, ShoalError
+from shoal.scheduler.batch import join, wanted_outputs
+
+
+class _Nobody:
+    """The reply of requests that nobody waits for."""
+
+    def send(self, response: Response) -> None:
+        """Drop it."""
+
+
+def warm_up(
+    samples: Sequence[ModelWarmup], signature: Signature, model_folder: Path
+) -> Callable[[Executor], None]:
+    """A function that runs every sample on an executor; ConfigError when a sample is wrong."""
+    batches = [
+        (sample, _requests(sample, signature, model_folder))
+        for sample in samples
+        if sample.batch_size
+    ]
+
+    def run(executor: Executor) -> None:
+        for sample, requests in batches:
+            names = wanted_outputs(requests, signature)
+            try:
+                for _ in range(max(1, sample.count)):
+                    executor.run(join(requests, signature), names)
+            except Exception as failure:
+                raise ConfigError(
+                    f"the warm-up sample '{sample.name}' failed: {failure}",
+                    file="config.pbtxt",
+                    field="model_warmup",
+                    fix="Correct the sample's inputs or remove it",
+                ) from failure
+
+    return run
+
+
+def _requests(sample: ModelWarmup, signature: Signature, folder: Path) -> list[Request]:
+    requests: list[Request] = []
+    for _ in range(sample.batch_size if signature.max_batch_size else 1):
+        inputs = {name: _tensor(sample, name, signature, folder) for name in sample.inputs}
+        request = Request(signature.model_name, inputs, _Nobody(), id=f"warm-up {sample.name}")
+        try:
+            validate(request, signature)
+        except ShoalError as error:
+            raise _wrong(sample, error.message) from None
+        requests.append(request)
+    if sum(request.rows for request in requests) > max(1, signature.max_batch_size):
+        raise _wrong(
+            sample,
+            f"batch_size {sample.batch_size} exceeds max_batch_size {signature.max_batch_size}",
+        )
+    return requests
+
+
+def _tensor(sample: ModelWarmup, name: str, signature: Signature, folder: Path) -> Tensor:
+    spec = sample.inputs[name]
+    datatype = dtypes.BY_CONFIG_NAME.get(spec.data_type)
+    if datatype is None:
+        raise _wrong(sample, f"input '{name}' has no valid data_type")
+    shape = ((1,) if signature.max_batch_size else ()) + tuple(spec.dims)
+    if any(dim < 0 for dim in shape):
+        raise _wrong(sample, f"input '{name}' has dims {list(spec.dims)}; give every size")
+    count = math.prod(shape)
+    if spec.input_data_file is not None:
+        return Tensor(name, datatype, shape, raw=_read(sample, spec.input_data_file, folder))
+    if datatype is dtypes.BYTES:  # random strings are empty ones, as Triton does it
+        array = np.full(count, b"", dtype=object)
+    elif spec.random_data:
+        raw = np.random.default_rng(0).bytes(count * datatype.itemsize)
+        array = np.frombuffer(raw, np.uint8).view(_safe(datatype)).astype(datatype.numpy)
+    else:
+        array = np.zeros(count, datatype.numpy)
+    return Tensor(name, datatype, shape, array=array.reshape(shape))
+
+
+def _safe(datatype: dtypes.DataType) -> np.dtype[np.generic]:
+    """A type whose random bits are harmless: floats drawn from integers are never NaN."""
+    if datatype.numpy.kind == "f":
+        return np.dtype(f"i{datatype.itemsize}")
+    return np.dtype(np.uint8) if datatype is dtypes.BOOL else datatype.numpy
+
+
+def _read(sample: ModelWarmup, file: str, folder: Path) -> bytes:
+    base = (folder / "warmup").resolve()
+    path = (base / file).resolve()
+    if not path.is_relative_to(base):
+        raise _wrong(sample, f"input_data_file '{file}' lies outside the warmup folder")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _wrong(sample, f"cannot read warmup/{file}: {error.strerror}") from None
+
+
+def _wrong(sample: ModelWarmup, text: str) -> ConfigError:
+    return ConfigError(
+        f"warm-up sample '{sample.name}': {text}", file="config.pbtxt", field="model_warmup"
+    )

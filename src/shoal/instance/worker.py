@@ -1,0 +1,56 @@
+"""One instance: a thread that pulls batches and runs them until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+
+from shoal.backends.base import Executor, Placement
+from shoal.instance.execution import Execution
+from shoal.scheduler.batcher import Batcher
+
+
+class Worker:
+    """An executor with the thread that feeds it. A passive one is never scheduled."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        executor: Executor,
+        batcher: Batcher,
+        execution: Execution,
+        *,
+        passive: bool = False,
+    ) -> None:
+        self.placement = placement
+        self.executor = executor
+        self.passive = passive
+        self.stopping = False
+        self.busy_with = 0  # how many requests are being executed
+        self._batcher = batcher
+        self._execution = execution
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to pull, unless this instance is passive."""
+        if not self.passive:
+            name = f"shoal-{self.placement.name}"
+            self._thread = threading.Thread(target=self._pull, name=name, daemon=True)
+            self._thread.start()
+
+    def _pull(self) -> None:
+        while batch := self._batcher.next_batch(self):
+            self.busy_with = len(batch)
+            self._execution.run(self.executor, batch)
+            self.busy_with = 0
+            del batch  # an idle instance must not keep the last requests' tensors alive
+
+    def stop(self) -> None:
+        """Finish the batch at hand and take no other. Returns at once; `join` waits."""
+        self.stopping = True
+        self._batcher.wake()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, then give the executor's resources back."""
+        if self._thread is not None:
+            self._thread.join()
+        self.executor.close()

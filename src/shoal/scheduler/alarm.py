@@ -1,0 +1,55 @@
+"""One thread that calls people back at a given moment: queue time-outs while all instances work.
+
+Instances pull, so while every one of them is busy nobody would look at the queue. The alarm does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class Alarm:
+    """Runs callbacks at monotonic times, on a daemon thread that starts with the first one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards _heap and _thread
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def at(self, when_ns: int, callback: Callable[[], None]) -> None:
+        """Call `callback` once `when_ns` has passed. It must be quick and must not raise."""
+        with self._changed:
+            heapq.heappush(self._heap, (when_ns, next(self._order), callback))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="shoal-alarm", daemon=True)
+                self._thread.start()
+            elif self._heap[0][2] is callback:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while True:
+                    if not self._heap:
+                        self._changed.wait()
+                        continue
+                    left_ns = self._heap[0][0] - time.monotonic_ns()
+                    if left_ns <= 0:
+                        _, _, callback = heapq.heappop(self._heap)
+                        break
+                    self._changed.wait(left_ns / 1e9)
+            try:
+                callback()
+            except Exception:  # one model's fault must not silence everybody's alarms
+                logger.exception("an alarm callback failed")
+
+
+alarm = Alarm()

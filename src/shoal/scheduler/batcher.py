@@ -1,0 +1,171 @@
+"""The queue between one model's frontends and its instances.
+
+    frontend --enqueue--> [ queue ] --next_batch--> instance thread
+
+Instances pull. While all of them are busy the queue grows, so the next batch is larger by
+itself. What makes a batch ready is decided by a `Policy`, which reads no clock and takes no lock;
+the batcher only keeps the queue and waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from shoal.core.request import Request, State
+from shoal.errors import ShoalError, Unavailable
+from shoal.scheduler.alarm import Alarm, alarm
+from shoal.scheduler.order import OrderKeeper
+from shoal.scheduler.policy import Policy, Reason
+from shoal.scheduler.queue import RequestQueue
+
+OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
+
+
+class Puller(Protocol):
+    """Who asks for batches: an instance, which may be told to stop."""
+
+    stopping: bool
+
+
+class BatcherClosed(Unavailable):
+    """The model is unloading and takes no more requests; a newer version may."""
+
+
+class Batcher:
+    """One model's queue. Requests it accepted are served, or answered through `on_dropped`."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        queue: RequestQueue,
+        *,
+        on_dropped: OnDropped,
+        preserve_ordering: bool = False,
+        hold_until: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+        alarms: Alarm = alarm,
+    ) -> None:
+        """`on_dropped` answers requests that expired or were cancelled; no lock is held then.
+
+        `hold_until` keeps the first batch back until that many requests wait (for tests).
+        """
+        self._policy = policy
+        self._queue = queue
+        self._on_dropped = on_dropped
+        self._order = OrderKeeper() if preserve_ordering else None
+        self._hold_until = hold_until
+        self._clock = clock
+        self._alarms = alarms
+        self._alarm_at_ns: int | None = None
+        self._changed = threading.Condition()  # guards everything above and below
+        self._any_cancelled = False
+        self._closed = False
+        self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
+
+    def pending(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    def enqueue(self, request: Request) -> None:
+        """Take `request` over. If this raises, the request is still the caller's to answer."""
+        with self._changed:
+            if self._closed:
+                raise BatcherClosed(request.log_prefix() + "model is unloading")
+            self._queue.push(request, self._clock())
+            if self._order is not None:
+                self._order.join(request)
+            request.state = State.QUEUED
+            request.on_cancel = self._cancelled
+            self._set_alarm()
+            self._changed.notify()
+        if request.cancelled:  # it was withdrawn before it had somebody to tell
+            self._cancelled()
+
+    def next_batch(self, puller: Puller) -> list[Request]:
+        """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+        while True:
+            dropped: list[tuple[Request, ShoalError]] = []
+            batch: list[Request] = []
+            done = False
+            with self._changed:
+                while not dropped and not batch:
+                    if puller.stopping or (self._closed and not self._queue):
+                        done = True
+                        break
+                    now_ns = self._clock()
+                    dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
+                    self._any_cancelled = False
+                    if dropped:
+                        break
+                    batch = self._cut(now_ns)
+            for request, error in dropped:
+                self._drop(request, error)
+            if batch or done:
+                return batch
+
+    def _cut(self, now_ns: int) -> list[Request]:
+        """Take a batch if one is ready, otherwise wait for a change. The lock is held."""
+        queue = self._queue
+        if not queue or (len(queue) < self._hold_until and not self._closed):
+            self._changed.wait()
+            return []
+        self._hold_until = 0
+        waited_ns = now_ns - queue.oldest_ns()
+        cut = self._policy.cut(((r.rows, r.batch_key) for r in queue), waited_ns)
+        count = cut.count
+        if not count and self._closed:  # nobody else will come: run what there is
+            cut = self._policy.cut(((r.rows, r.batch_key) for r in queue), 1 << 62)
+            count = cut.count
+        if not count:
+            self._changed.wait((self._policy.max_delay_ns - waited_ns) / 1e9)
+            return []
+        batch = queue.take(count)
+        for request in batch:
+            request.state = State.EXECUTING
+            request.on_cancel = None
+        self.cuts[cut.reason] += 1
+        if queue:  # what stays behind may be ready too
+            self._changed.notify()
+        return batch
+
+    def _set_alarm(self) -> None:
+        """Have expired requests answered on time even while every instance works."""
+        deadline = self._queue.next_deadline_ns
+        if deadline is not None and (self._alarm_at_ns is None or deadline < self._alarm_at_ns):
+            self._alarm_at_ns = deadline
+            self._alarms.at(deadline, self.expire)
+
+    def expire(self) -> None:
+        """Answer what has run out of time or was withdrawn."""
+        with self._changed:
+            self._alarm_at_ns = None
+            dropped = self._queue.prune(self._clock(), cancelled=self._any_cancelled)
+            self._any_cancelled = False
+            self._set_alarm()
+            self._changed.notify()
+        for request, error in dropped:
+            self._drop(request, error)
+
+    def _cancelled(self) -> None:
+        self._any_cancelled = True
+        self.expire()
+
+    def _drop(self, request: Request, error: ShoalError) -> None:
+        request.state = State.DONE
+        request.on_cancel = None
+        self._on_dropped(request, error)
+
+    def wake(self) -> None:
+        """Make every waiting instance look again (one of them may have been told to stop)."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse new requests. Those already queued are served first, then instances stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,114 @@
+"""The batch decision, on its own: given what waits, how much goes now, and why.
+
+`cut` reads no clock and takes no lock, so its test is a table. The rule is Triton's: the largest
+preferred size that can be reached goes at once; a request that does not fit, or has another
+shape, closes the batch; otherwise the batch waits until its oldest request has waited long enough.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Reason(enum.Enum):
+    """Why a batch was cut where it was cut, or why it is still growing."""
+
+    PREFERRED = "a preferred size was reached"
+    FULL = "the next request would not fit"
+    SHAPE = "the next request has other shapes or inputs"
+    DELAY = "the oldest request had waited long enough"
+    NO_DELAY = "no queue delay is configured"
+    SINGLE = "the model runs one request at a time"
+    WAITING = "waiting for more requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Take `count` requests from the head now, or (count 0) keep waiting."""
+
+    count: int
+    reason: Reason
+
+
+class Policy(Protocol):
+    """Decides when a batch leaves the queue."""
+
+    @property
+    def max_delay_ns(self) -> int:
+        """The longest a request is held back for company."""
+
+    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int) -> Cut:
+        """How many requests to take from the head of the queue.
+
+        `waiting` is each queued request's rows and batch key, in the order they would run;
+        `waited_ns` is how long the oldest of them has been there.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Without `dynamic_batching` every request runs alone, first come first served."""
+
+    max_delay_ns: int = 0
+
+    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int) -> Cut:
+        """One request, at once."""
+        del waited_ns
+        for _ in waiting:
+            return Cut(1, Reason.SINGLE)
+        return Cut(0, Reason.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """The `dynamic_batching` block of a config, in rows and nanoseconds."""
+
+    max_rows: int
+    preferred_rows: frozenset[int] = frozenset()
+    max_delay_ns: int = 0
+    _largest_preferred: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        largest = max(self.preferred_rows, default=self.max_rows)
+        object.__setattr__(self, "_largest_preferred", largest)
+
+    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int) -> Cut:
+        """How many requests to take from the head of the queue, and why."""
+        total = taken = mark = 0
+        first_key: object = None
+        closed_by: Reason | None = None
+        for rows, key in waiting:
+            if taken == 0:
+                first_key = key
+            else:
+                if total + rows > self._largest_preferred and not mark:
+                    mark = taken  # beyond every preferred size: what is here is as good as it gets
+                if total + rows > self.max_rows:
+                    closed_by = Reason.FULL
+                    break
+                if key != first_key:
+                    closed_by = Reason.SHAPE
+                    break
+            total += rows
+            taken += 1
+            if total in self.preferred_rows:
+                mark = taken
+            if total >= self.max_rows:
+                break
+        if taken == 0:
+            return Cut(0, Reason.WAITING)
+        delay_over = self.max_delay_ns != 0 and waited_ns >= self.max_delay_ns
+        if mark and not delay_over:
+            return Cut(mark, Reason.PREFERRED)
+        if closed_by is not None:
+            return Cut(taken, closed_by)
+        if total >= self._largest_preferred:
+            return Cut(taken, Reason.PREFERRED)
+        if delay_over:
+            return Cut(taken, Reason.DELAY)
+        if self.max_delay_ns == 0:
+            return Cut(taken, Reason.NO_DELAY)
+        return Cut(0, Reason.WAITING)

@@ -1,0 +1,151 @@
+"""What waits for a model: priority levels, each with its own limit and time-out.
+
+Not thread-safe; the batcher guards it. Expired and cancelled requests leave the queue through
+`prune`, which hands them back with the error that answers them: they never reach the model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from shoal.core.request import Request
+from shoal.errors import Cancelled, QueueRejected, ShoalError
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """One level's `ModelQueuePolicy`. Zero means no time-out and no limit."""
+
+    default_timeout_ns: int = 0
+    allow_override: bool = False
+    delay_expired: bool = False  # timeout_action: DELAY instead of REJECT
+    max_size: int = 0
+    timeout_from_request: bool = False  # beyond Triton: honour `timeout` with no default at all
+
+    def deadline(self, request: Request, now_ns: int) -> int | None:
+        """When the request expires, if ever. A request may shorten the default, never extend it."""
+        timeout_ns = self.default_timeout_ns
+        asked_ns = request.timeout_us * 1000
+        if asked_ns and (
+            (self.allow_override and timeout_ns and asked_ns < timeout_ns)
+            or (self.timeout_from_request and (not timeout_ns or asked_ns < timeout_ns))
+        ):
+            timeout_ns = asked_ns
+        return now_ns + timeout_ns if timeout_ns else None
+
+
+class _Level:
+    """One priority level: those in time first, then those that are late but allowed to stay."""
+
+    __slots__ = ("late", "on_time", "policy")
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.on_time: deque[Request] = deque()
+        self.late: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self.on_time) + len(self.late)
+
+
+class RequestQueue:
+    """Requests in the order they will run: level by level, oldest first."""
+
+    def __init__(
+        self,
+        policy: QueuePolicy,
+        *,
+        levels: int = 1,
+        default_level: int = 1,
+        level_policies: Mapping[int, QueuePolicy] | None = None,
+    ) -> None:
+        overrides = level_policies or {}
+        self._levels = [_Level(overrides.get(n, policy)) for n in range(1, levels + 1)]
+        self._default = default_level
+        self._size = 0
+        self._next_deadline_ns: int | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def push(self, request: Request, now_ns: int) -> None:
+        """Queue the request. If this raises QueueRejected it was not queued."""
+        number = request.priority
+        if not 1 <= number <= len(self._levels):
+            number = self._default
+        level = self._levels[number - 1]
+        policy = level.policy
+        if policy.max_size and len(level) >= policy.max_size:
+            raise QueueRejected(request.log_prefix() + "Exceeds maximum queue size")
+        request.queued_ns = now_ns
+        deadline = request.deadline_ns = policy.deadline(request, now_ns)
+        if deadline is not None and (
+            self._next_deadline_ns is None or deadline < self._next_deadline_ns
+        ):
+            self._next_deadline_ns = deadline
+        level.on_time.append(request)
+        self._size += 1
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """No queued request expires before this; `prune` is worth calling then."""
+        return self._next_deadline_ns
+
+    def prune(self, now_ns: int, *, cancelled: bool) -> list[tuple[Request, ShoalError]]:
+        """Take out what must not run: the expired, and with `cancelled` the withdrawn.
+
+        Looks only where something can have changed, so calling it often is cheap.
+        """
+        expired = self._next_deadline_ns is not None and now_ns >= self._next_deadline_ns
+        if not expired and not cancelled:
+            return []
+        dropped: list[tuple[Request, ShoalError]] = []
+        next_deadline: int | None = None
+        for level in self._levels:
+            keep: deque[Request] = deque()
+            for request in level.on_time:
+                deadline = request.deadline_ns
+                if request.cancelled:
+                    dropped.append((request, Cancelled(request.log_prefix() + "Request cancelled")))
+                elif deadline is not None and now_ns >= deadline:
+                    if level.policy.delay_expired:
+                        level.late.append(request)
+                    else:
+                        text = request.log_prefix() + "Request timeout expired"
+                        dropped.append((request, QueueRejected(text)))
+                else:
+                    keep.append(request)
+                    if deadline is not None and (next_deadline is None or deadline < next_deadline):
+                        next_deadline = deadline
+            level.on_time = keep
+            if cancelled:
+                for request in [r for r in level.late if r.cancelled]:
+                    level.late.remove(request)
+                    dropped.append((request, Cancelled(request.log_prefix() + "Request cancelled")))
+        self._next_deadline_ns = next_deadline
+        self._size -= len(dropped)
+        return dropped
+
+    def __iter__(self) -> Iterator[Request]:
+        for level in self._levels:
+            yield from level.on_time
+            yield from level.late
+
+    def oldest_ns(self) -> int:
+        """When the request that has waited longest was queued; the queue must not be empty."""
+        heads = [q[0].queued_ns for x in self._levels for q in (x.on_time, x.late) if q]
+        return min(heads)
+
+    def take(self, count: int) -> list[Request]:
+        """Remove and return the first `count` requests."""
+        batch: list[Request] = []
+        for level in self._levels:
+            for line in (level.on_time, level.late):
+                while line and len(batch) < count:
+                    batch.append(line.popleft())
+        self._size -= len(batch)
+        if not self._size:
+            self._next_deadline_ns = None
+        return batch

@@ -1,0 +1,218 @@
+"""The queue between frontends and instances, with real threads and no sleeping."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from shoal.core.request import State
+from shoal.errors import Cancelled, QueueRejected
+from shoal.scheduler.alarm import Alarm
+from shoal.scheduler.batcher import Batcher, BatcherClosed
+from shoal.scheduler.policy import BatchPolicy, OneByOne
+from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from shoal.testing.fakes import WAIT_SECS, FakeClock, make_request
+
+MINUTE_NS = 60 * 10**9
+
+
+class Puller:
+    def __init__(self):
+        self.stopping = False
+
+
+class Pulling:
+    """A thread that waits in next_batch; `result` joins it."""
+
+    def __init__(self, batcher, puller=None):
+        self.batch = None
+        self._thread = threading.Thread(target=self._run, args=(batcher, puller or Puller()))
+        self._thread.start()
+
+    def _run(self, batcher, puller):
+        self.batch = batcher.next_batch(puller)
+
+    def result(self):
+        self._thread.join(WAIT_SECS)
+        assert not self._thread.is_alive()
+        return self.batch
+
+
+def batcher(policy=None, queue_policy=None, **options):
+    dropped = []
+    made = Batcher(
+        policy or BatchPolicy(4, frozenset({4}), MINUTE_NS),
+        RequestQueue(queue_policy or QueuePolicy()),
+        on_dropped=lambda request, error: dropped.append((request, error)),
+        **options,
+    )
+    return made, dropped
+
+
+def test_a_full_batch_goes_to_a_waiting_instance():
+    line, _ = batcher()
+    pulling = Pulling(line)
+    requests = [make_request(rows=2)[0] for _ in range(2)]
+    for request in requests:
+        line.enqueue(request)
+    assert pulling.result() == requests
+    assert [r.state for r in requests] == [State.EXECUTING] * 2
+    assert line.pending() == 0
+
+
+def test_what_stays_behind_may_be_ready_too():
+    """One arrival can make two batches ready; nobody may wait for a third."""
+    line, _ = batcher(BatchPolicy(4, frozenset({2}), MINUTE_NS))
+    first = make_request(rows=1)[0]
+    line.enqueue(first)
+    one, two = Pulling(line), Pulling(line)
+    line.enqueue(make_request(rows=4)[0])  # closes the batch of one and is a batch itself
+    batches = sorted(len(x.result()) for x in (one, two))
+    assert batches == [1, 1]
+
+
+def test_the_delay_runs_from_the_oldest_request():
+    clock = FakeClock()
+    line, _ = batcher(BatchPolicy(4, frozenset({4}), 1000), clock=clock)
+    line.enqueue(make_request(rows=1)[0])
+    clock.advance(1000)
+    assert len(Pulling(line).result()) == 1
+
+
+def test_closing_serves_what_is_queued_then_ends():
+    line, _ = batcher()
+    line.enqueue(make_request(rows=1)[0])
+    line.close()
+    assert len(Pulling(line).result()) == 1
+    assert Pulling(line).result() == []
+    with pytest.raises(BatcherClosed):
+        line.enqueue(make_request(rows=1)[0])
+
+
+def test_one_instance_can_be_told_to_stop():
+    line, _ = batcher()
+    puller = Puller()
+    pulling = Pulling(line, puller)
+    puller.stopping = True
+    line.wake()
+    assert pulling.result() == []
+
+
+def test_a_cancelled_request_never_runs_and_is_answered_at_once():
+    line, dropped = batcher(BatchPolicy(2, frozenset({2}), MINUTE_NS))
+    gone, _ = make_request(rows=1)
+    line.enqueue(gone)
+    gone.cancel()
+    ((request, error),) = dropped
+    assert request is gone
+    assert isinstance(error, Cancelled)
+    assert gone.state is State.DONE
+    pulling = Pulling(line)
+    kept = [make_request(rows=1)[0] for _ in range(2)]
+    for request in kept:
+        line.enqueue(request)
+    assert pulling.result() == kept
+
+
+def test_cancelling_before_the_queue_counts_too():
+    line, dropped = batcher()
+    gone, _ = make_request(rows=1)
+    gone.cancel()
+    line.enqueue(gone)
+    assert [request for request, _ in dropped] == [gone]
+    assert line.pending() == 0
+
+
+def test_expired_requests_are_answered_while_every_instance_is_busy():
+    expired = threading.Event()
+    line = Batcher(
+        OneByOne(),
+        RequestQueue(QueuePolicy(default_timeout_ns=1_000_000)),
+        on_dropped=lambda request, error: (
+            expired.set() if isinstance(error, QueueRejected) else None
+        ),
+        alarms=Alarm(),
+    )
+    line.enqueue(make_request(rows=1)[0])
+    assert expired.wait(WAIT_SECS)  # nobody pulled
+    assert line.pending() == 0
+
+
+def test_a_full_queue_refuses_and_keeps_the_rest():
+    line, _ = batcher(queue_policy=QueuePolicy(max_size=1))
+    line.enqueue(make_request(rows=1)[0])
+    late, _ = make_request(rows=1)
+    with pytest.raises(QueueRejected):
+        line.enqueue(late)
+    assert late.state is State.NEW
+    assert line.pending() == 1
+
+
+def test_holding_the_queue_until_enough_wait():
+    line, _ = batcher(BatchPolicy(8, frozenset({8}), 0), hold_until=3)
+    pulling = Pulling(line)
+    for _ in range(3):
+        line.enqueue(make_request(rows=1)[0])
+    assert len(pulling.result()) == 3
+    line.enqueue(make_request(rows=1)[0])  # only the first batch is held
+    assert len(Pulling(line).result()) == 1
+
+
+def test_order_is_kept_when_asked_for():
+    line, _ = batcher(OneByOne(), preserve_ordering=True)
+    requests, collectors = zip(*[make_request(rows=1, id=str(n)) for n in range(3)], strict=True)
+    for request in requests:
+        line.enqueue(request)
+    from shoal.core.response import Response
+
+    def answer(index):
+        requests[index].reply.send(Response("m", 1, str(index)))
+
+    answer(2)
+    answer(1)
+    assert not any(c.answered for c in collectors)
+    answer(0)
+    assert all(c.answered for c in collectors)
+    assert all(c.finals == 1 for c in collectors)
+
+
+def test_a_refused_request_takes_no_place_in_the_order():
+    line, _ = batcher(OneByOne(), QueuePolicy(max_size=1), preserve_ordering=True)
+    first, collector = make_request(rows=1)
+    line.enqueue(first)
+    with pytest.raises(QueueRejected):
+        line.enqueue(make_request(rows=1)[0])
+    from shoal.core.response import Response
+
+    first.reply.send(Response("m", 1))
+    assert collector.answered
+
+
+def test_many_threads_lose_nothing():
+    line, _ = batcher(BatchPolicy(8, frozenset({8}), 0))
+    seen, lock = [], threading.Lock()
+
+    def work():
+        puller = Puller()
+        while batch := line.next_batch(puller):
+            with lock:
+                seen.extend(r.id for r in batch)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+
+    def send(start):
+        for n in range(start, start + 500):
+            line.enqueue(make_request(rows=1, id=str(n))[0])
+
+    senders = [threading.Thread(target=send, args=(k * 500,)) for k in range(4)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    line.close()
+    for worker in workers:
+        worker.join(WAIT_SECS)
+    assert sorted(map(int, seen)) == list(range(2000))
