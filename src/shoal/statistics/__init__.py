@@ -1,0 +1,1 @@
+"""What happened, counted: per-model statistics, and the Prometheus text made from them."""

@@ -1,0 +1,84 @@
+"""Prometheus' text format, version 0.0.4: families of samples with a head of two lines each.
+
+    # HELP shoal_batch_size Rows per execution of the model
+    # TYPE shoal_batch_size histogram
+    shoal_batch_size_bucket{model="simple",version="1",le="1"} 12
+
+Any label value is allowed once it is escaped; label names are not, so they are cleaned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from shoal.statistics.histogram import HistogramReading
+
+Number = int | float
+
+
+class Exposition:
+    """Collects lines of the text format."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(
+        self, name: str, kind: str, help_text: str, samples: Iterable[tuple[str, Number | None]]
+    ) -> None:
+        """Add a metric with one sample per labels text; None is no sample."""
+        present = [(at, value) for at, value in samples if value is not None]
+        if present:
+            self._head(name, kind, help_text)
+            self._lines += [f"{name}{at} {number_text(value)}" for at, value in present]
+
+    def histogram(
+        self,
+        name: str,
+        help_text: str,
+        unit: int,
+        readings: Sequence[tuple[Mapping[str, str], HistogramReading]],
+    ) -> None:
+        """Add a histogram per label set, its values divided by `unit`."""
+        if not readings:
+            return
+        self._head(name, "histogram", help_text)
+        for labels, reading in readings:
+            bounds = [number_text(edge / unit) for edge in reading.edges] + ["+Inf"]
+            inner = labels_text(labels)[1:-1]
+            self._lines += [
+                f'{name}_bucket{{{inner},le="{bound}"}} {count}'
+                for bound, count in zip(bounds, reading.cumulative, strict=True)
+            ]
+            self._lines.append(f"{name}_sum{{{inner}}} {number_text(reading.total / unit)}")
+            self._lines.append(f"{name}_count{{{inner}}} {reading.count}")
+
+    def encode(self) -> bytes:
+        """The text; what is no Unicode (a folder's odd name) becomes question marks."""
+        return "".join(f"{line}\n" for line in self._lines).encode("utf-8", "replace")
+
+    def _head(self, name: str, kind: str, help_text: str) -> None:
+        self._lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """`{a="1",b="2"}`, sorted by name as Triton writes them, values escaped."""
+    pairs = (f'{name}="{_escape(labels[name])}"' for name in sorted(labels))
+    return "{" + ",".join(pairs) + "}"
+
+
+def number_text(value: Number) -> str:
+    """A number without exponent, to the billionth: scripts that match digits read it right."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def label_name(name: str) -> str:
+    """`name` as Prometheus allows it: what it forbids becomes an underscore."""
+    cleaned = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+    return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

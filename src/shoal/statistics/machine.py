@@ -1,0 +1,87 @@
+"""The machine's CPU and memory, and this process's share of them.
+
+Utilization is what happened between two readings, so the first one covers the time since the
+`Machine` was made. Used memory is what is not available to new programs, as `free` counts it.
+A figure that the platform does not give is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psutil
+
+Figure = TypeVar("Figure")
+
+# Linux counts a guest's time in `user` and `nice` as well, so it must not be added again.
+_COUNTED_ELSEWHERE = frozenset({"guest", "guest_nice"})
+_IDLE = frozenset({"idle", "iowait"})
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """One look at the machine and at this process."""
+
+    cpu_utilization: float | None = None  # 0 … 1 over all cores
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    process_resident_bytes: int | None = None
+    process_cpu_secs: float | None = None
+
+
+class Machine:
+    """Reads the machine through psutil. One thread at a time may read."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._times = _attempt(_cpu_times)
+        self._utilization: float | None = None
+
+    def read(self) -> MachineReading:
+        """All figures now; never raises because one of them cannot be had."""
+        memory = _attempt(psutil.virtual_memory)
+        resident = _attempt(self._process.memory_info)
+        cpu = _attempt(self._process.cpu_times)
+        return MachineReading(
+            cpu_utilization=self._utilization_since_last(),
+            memory_total_bytes=memory.total if memory else None,
+            memory_used_bytes=memory.total - memory.available if memory else None,
+            process_resident_bytes=resident.rss if resident else None,
+            process_cpu_secs=cpu.user + cpu.system if cpu else None,
+        )
+
+    def _utilization_since_last(self) -> float | None:
+        before, now = self._times, _attempt(_cpu_times)
+        if now is None:
+            return None
+        self._times = now
+        self._utilization = utilization(before or now, now, otherwise=self._utilization)
+        return self._utilization
+
+
+def utilization(
+    before: dict[str, float], now: dict[str, float], otherwise: float | None
+) -> float | None:
+    """The busy share of the CPU time between two readings; `otherwise` when no time has passed."""
+    busy = idle = 0.0
+    for kind, secs in now.items():
+        passed = max(0.0, secs - before.get(kind, 0.0))  # some kernels let `iowait` fall
+        if kind in _IDLE:
+            idle += passed
+        elif kind not in _COUNTED_ELSEWHERE:
+            busy += passed
+    return busy / (busy + idle) if busy + idle else otherwise
+
+
+def _cpu_times() -> dict[str, float]:
+    return dict(psutil.cpu_times()._asdict())
+
+
+def _attempt(read: Callable[[], Figure]) -> Figure | None:
+    """What `read` gives, or None where the platform (a locked-down /proc, say) refuses it."""
+    try:
+        return read()
+    except (psutil.Error, OSError, NotImplementedError):
+        return None

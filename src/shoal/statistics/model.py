@@ -1,0 +1,296 @@
+"""One model version's statistics: moments are stamped along the way and counted once, at the end.
+
+    start --> queued --> compute start --> input end --> output start --> compute end --> end
+      |          '------ queue ------'-- input --'--- infer ---'--- output ---'            |
+      '------------------------------------ success ---------------------------------------'
+
+Counting costs one lock and a few sums per batch. Nothing on a request's path knows about
+Prometheus: whoever scrapes reads a copy. The numbers follow Triton's rules: a batch's compute
+times count in full for every request in it, and only requests that succeeded are counted in
+`queue` and `compute_*`, so the counts of `success`, `queue` and the three `compute_*` are equal.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shoal.core.request import Request
+from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
+from shoal.statistics.histogram import Histogram, HistogramReading
+
+_US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
+
+# A request to a small model takes some 100 µs, one to a large model seconds: three buckets per
+# decade keep a percentile read from them within a factor of 2.5 over that whole range.
+DURATION_EDGES_NS: tuple[int, ...] = (
+    *(50 * _US, 100 * _US, 250 * _US, 500 * _US),
+    *(1 * _MS, 2_500 * _US, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS, 250 * _MS, 500 * _MS),
+    *(1 * _S, 2_500 * _MS, 5 * _S, 10 * _S, 30 * _S),
+)
+BATCH_SIZE_EDGES: tuple[int, ...] = tuple(2**power for power in range(11))  # 1 … 1024 rows
+
+
+class Moments(NamedTuple):
+    """When one executed batch reached each stage, in monotonic nanoseconds, rising."""
+
+    compute_start_ns: int
+    input_end_ns: int
+    output_start_ns: int
+    compute_end_ns: int
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed, in the words of the `reason` label."""
+
+    REJECTED = "REJECTED"  # by a queue policy
+    CANCELED = "CANCELED"  # by its client
+    BACKEND = "BACKEND"  # the model raised
+    OTHER = "OTHER"
+
+    @classmethod
+    def of(cls, error: ShoalError) -> FailureReason:
+        """The reason that `error` counts under."""
+        if isinstance(error, QueueRejected):
+            return cls.REJECTED
+        if isinstance(error, Cancelled):
+            return cls.CANCELED
+        if isinstance(error, BackendFailure):
+            return cls.BACKEND
+        return cls.OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReading:
+    """All executions of one batch size together."""
+
+    count: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHistograms:
+    """Distributions over successful requests; `batch_size` over successful executions."""
+
+    request_duration_ns: HistogramReading
+    queue_duration_ns: HistogramReading
+    compute_duration_ns: HistogramReading  # a batch's time counts once for each of its requests
+    batch_size: HistogramReading  # in rows
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReading:
+    """Everything counted for one model version, as it was at one moment."""
+
+    last_inference_ms: int  # since the epoch; 0: never
+    inference_count: int  # rows of the successful requests
+    execution_count: int
+    success_count: int
+    success_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    failures: Mapping[FailureReason, int]  # every reason is there
+    fail_ns: int
+    batches: Mapping[int, BatchReading]  # by rows per execution, rising
+    histograms: ModelHistograms | None
+
+
+class ModelStatistics:
+    """Counts for one loaded version of one model, from zero at each load.
+
+    Any thread may call any method.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        *,
+        histograms: bool = True,
+        labels: Mapping[str, str] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`labels` join `model` and `version` on this model's metrics (tags, a namespace)."""
+        self.name = name
+        self.version = version
+        self.labels = dict(labels or {})
+        self.load_duration_secs = 0.0  # set by whoever loaded the model
+        self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()  # guards everything below
+        self._last_inference_ms = 0
+        self._inference_count = 0
+        self._success_count = 0
+        self._success_ns = 0
+        self._queue_ns = 0
+        self._compute_input_ns = 0
+        self._compute_infer_ns = 0
+        self._compute_output_ns = 0
+        self._failures = dict.fromkeys(FailureReason, 0)
+        self._fail_ns = 0
+        # rows -> [executions, input ns, infer ns, output ns]
+        self._batches: dict[int, list[int]] = {}
+        self._histograms = _Histograms() if histograms else None
+
+    def executed(self, requests: Sequence[Request], rows: int, moments: Moments) -> None:
+        """Count one execution that served all of `requests`, at the moment they are answered.
+
+        `rows` is the batch size the model saw. A request whose `queued_ns` is 0 never waited.
+        Requests of the batch that failed on their own are left out here and go to `failed`; with
+        no request left, nothing is counted.
+        """
+        count = len(requests)
+        if not count:
+            return
+        compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = moments
+        input_ns = input_end_ns - compute_start_ns
+        infer_ns = output_start_ns - input_end_ns
+        output_ns = compute_end_ns - output_start_ns
+        end_ns = max(self._clock(), compute_end_ns)
+        last_inference_ms = self._wall_clock() // _MS
+        # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
+        if count == 1:
+            request = requests[0]
+            inferences = request.rows
+            started = [request.start_ns]
+            queued = [request.queued_ns]
+        else:
+            inferences = sum([request.rows for request in requests])
+            started = sorted([request.start_ns for request in requests])
+            queued = sorted([request.queued_ns for request in requests])
+        if not queued[0] or queued[-1] > compute_start_ns:  # some never waited
+            queued = sorted([min(at or compute_start_ns, compute_start_ns) for at in queued])
+        success_ns = count * end_ns - sum(started)
+        queue_ns = count * compute_start_ns - sum(queued)
+        histograms = self._histograms
+        with self._lock:
+            self._last_inference_ms = max(self._last_inference_ms, last_inference_ms)
+            self._inference_count += inferences
+            self._success_count += count
+            self._success_ns += success_ns
+            self._queue_ns += queue_ns
+            self._compute_input_ns += input_ns * count
+            self._compute_infer_ns += infer_ns * count
+            self._compute_output_ns += output_ns * count
+            batch = self._batches.get(rows)
+            if batch is None:
+                batch = self._batches[rows] = [0, 0, 0, 0]
+            batch[0] += 1
+            batch[1] += input_ns
+            batch[2] += infer_ns
+            batch[3] += output_ns
+            if histograms is not None:
+                histograms.request_duration_ns.add_spans(started, end_ns, success_ns)
+                histograms.queue_duration_ns.add_spans(queued, compute_start_ns, queue_ns)
+                histograms.compute_duration_ns.add(compute_end_ns - compute_start_ns, count)
+                histograms.batch_size.add(rows)
+
+    def failed(self, request: Request, reason: FailureReason, now_ns: int) -> None:
+        """Count a request that was answered with an error at `now_ns`."""
+        with self._lock:
+            self._failures[reason] += 1
+            self._fail_ns += now_ns - request.start_ns
+
+    def batch_failed(
+        self,
+        requests: Sequence[Request],
+        rows: int,  # noqa: ARG002  the worker calls this and `executed` alike
+        moments: Moments,
+    ) -> None:
+        """Count an execution in which the model raised: every request of it failed.
+
+        As with Triton's backends, it is no execution: `execution_count`, the batch statistics and
+        the histograms stay as they are.
+        """
+        end_ns = max(self._clock(), moments.compute_end_ns)
+        fail_ns = len(requests) * end_ns - sum([request.start_ns for request in requests])
+        with self._lock:
+            self._failures[FailureReason.BACKEND] += len(requests)
+            self._fail_ns += fail_ns
+
+    def read(self) -> ModelReading:
+        """A copy of all counts, consistent with one another."""
+        with self._lock:
+            return ModelReading(
+                last_inference_ms=self._last_inference_ms,
+                inference_count=self._inference_count,
+                execution_count=sum(batch[0] for batch in self._batches.values()),
+                success_count=self._success_count,
+                success_ns=self._success_ns,
+                queue_ns=self._queue_ns,
+                compute_input_ns=self._compute_input_ns,
+                compute_infer_ns=self._compute_infer_ns,
+                compute_output_ns=self._compute_output_ns,
+                failures=self._failures.copy(),
+                fail_ns=self._fail_ns,
+                batches={rows: BatchReading(*sums) for rows, sums in sorted(self._batches.items())},
+                histograms=self._histograms.read() if self._histograms else None,
+            )
+
+    def snapshot(self) -> dict[str, Any]:
+        """This version's element of `model_stats`, as the statistics endpoint answers it."""
+        reading = self.read()
+        computed = reading.success_count
+        return {
+            "name": self.name,
+            "version": str(self.version),
+            "last_inference": reading.last_inference_ms,
+            "inference_count": reading.inference_count,
+            "execution_count": reading.execution_count,
+            "inference_stats": {
+                "success": _duration(reading.success_count, reading.success_ns),
+                "fail": _duration(sum(reading.failures.values()), reading.fail_ns),
+                "queue": _duration(reading.success_count, reading.queue_ns),
+                "compute_input": _duration(computed, reading.compute_input_ns),
+                "compute_infer": _duration(computed, reading.compute_infer_ns),
+                "compute_output": _duration(computed, reading.compute_output_ns),
+                # Clients index these two whether or not there is a response cache.
+                "cache_hit": _duration(0, 0),
+                "cache_miss": _duration(0, 0),
+            },
+            "response_stats": {},
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": _duration(batch.count, batch.compute_input_ns),
+                    "compute_infer": _duration(batch.count, batch.compute_infer_ns),
+                    "compute_output": _duration(batch.count, batch.compute_output_ns),
+                }
+                for rows, batch in reading.batches.items()
+            ],
+            "memory_usage": [],
+        }
+
+
+class _Histograms:
+    """The four histograms while they are fed."""
+
+    __slots__ = ("batch_size", "compute_duration_ns", "queue_duration_ns", "request_duration_ns")
+
+    def __init__(self) -> None:
+        self.request_duration_ns = Histogram(DURATION_EDGES_NS)
+        self.queue_duration_ns = Histogram(DURATION_EDGES_NS)
+        self.compute_duration_ns = Histogram(DURATION_EDGES_NS)
+        self.batch_size = Histogram(BATCH_SIZE_EDGES)
+
+    def read(self) -> ModelHistograms:
+        return ModelHistograms(
+            request_duration_ns=self.request_duration_ns.read(),
+            queue_duration_ns=self.queue_duration_ns.read(),
+            compute_duration_ns=self.compute_duration_ns.read(),
+            batch_size=self.batch_size.read(),
+        )
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shoal.errors import InvalidArgument
+from shoal.statistics.gpu import GpuReading, Gpus
+from shoal.statistics.machine import MachineReading
+from shoal.statistics.model import FailureReason, ModelStatistics, Moments
+from shoal.statistics.prometheus import MetricsRenderer, MetricsSettings
+
+MACHINE = MachineReading(
+    cpu_utilization=0.25,
+    memory_total_bytes=1000,
+    memory_used_bytes=400,
+    process_resident_bytes=120,
+    process_cpu_secs=1.5,
+)
+DURATIONS = {
+    "nv_inference_request_duration_us",
+    "nv_inference_queue_duration_us",
+    "nv_inference_compute_input_duration_us",
+    "nv_inference_compute_infer_duration_us",
+    "nv_inference_compute_output_duration_us",
+}
+CPU = {"nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes"}
+
+
+def renderer(*models, settings=None, gpus=list, **options) -> MetricsRenderer:
+    return MetricsRenderer(lambda: models, settings, machine=lambda: MACHINE, gpus=gpus, **options)
+
+
+def scrape(metrics: MetricsRenderer) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Sample name -> labels -> value, as Prometheus' own parser understands the text."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    text = metrics.render().decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            # The parser gives every counter the ending `_total`, whether or not it has it.
+            written = any(line.startswith(sample.name) for line in text.splitlines())
+            series = found.setdefault(sample.name if written else family.name, {})
+            labels = tuple(sorted(sample.labels.items()))
+            assert labels not in series, "a series may occur once"
+            series[labels] = sample.value
+    return found
+
+
+def types(metrics: MetricsRenderer) -> dict[str, str]:
+    lines = metrics.render().decode().splitlines()
+    return dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
+
+
+@pytest.fixture
+def served(make_request) -> ModelStatistics:
+    """A model that ran one batch of two requests and failed three."""
+    model = ModelStatistics("simple", 2, clock=lambda: 9_000_000)
+    requests = [make_request(1_000_000, 2_000_000, 3), make_request(1_000_000, 3_000_000, 1)]
+    model.executed(requests, 4, Moments(4_000_000, 4_100_000, 8_000_000, 8_200_000))
+    model.failed(requests[0], FailureReason.REJECTED, 2_000_000)
+    model.batch_failed(requests, 4, Moments(4_000_000, 4_000_000, 4_000_000, 4_000_000))
+    model.load_duration_secs = 0.75
+    model.pending = lambda: 6
+    return model
+
+
+AT = (("model", "simple"), ("version", "2"))
+
+
+def test_tritons_names_labels_and_values(served):
+    found = scrape(renderer(served))
+    expected = {
+        "nv_inference_request_success": 2,
+        "nv_inference_count": 4,
+        "nv_inference_exec_count": 1,
+        "nv_inference_request_duration_us": 16_000,
+        "nv_inference_queue_duration_us": 3_000,
+        "nv_inference_compute_input_duration_us": 200,
+        "nv_inference_compute_infer_duration_us": 7_800,
+        "nv_inference_compute_output_duration_us": 400,
+        "nv_inference_pending_request_count": 6,
+        "nv_model_load_duration_secs": 0.75,
+    }
+    assert {name: found[name] for name in expected} == {
+        name: {AT: value} for name, value in expected.items()
+    }
+    assert found["nv_inference_request_failure"] == {
+        (("model", "simple"), ("reason", reason), ("version", "2")): count
+        for reason, count in {"REJECTED": 1, "CANCELED": 0, "BACKEND": 2, "OTHER": 0}.items()
+    }
+    assert found["nv_cpu_utilization"] == {(): 0.25}
+    assert found["nv_cpu_memory_total_bytes"] == {(): 1000}
+    assert found["nv_cpu_memory_used_bytes"] == {(): 400}
+    assert found["nv_pinned_memory_pool_total_bytes"] == {(): 0}
+    assert found["nv_pinned_memory_pool_used_bytes"] == {(): 0}
+    assert found["shoal_process_resident_memory_bytes"] == {(): 120}
+    assert found["shoal_process_cpu_seconds_total"] == {(): 1.5}
+
+
+def test_lines_read_as_scripts_expect_them(served):
+    lines = renderer(served).render().decode().splitlines()
+    assert 'nv_inference_request_success{model="simple",version="2"} 2' in lines
+    assert 'nv_inference_request_failure{model="simple",reason="REJECTED",version="2"} 1' in lines
+    assert "nv_cpu_utilization 0.25" in lines
+
+
+def test_every_metric_has_its_type(served):
+    kinds = types(renderer(served, gpus=lambda: [GpuReading("GPU-1", energy_joules=3.0)]))
+    gauges = {
+        "nv_inference_pending_request_count",
+        "nv_model_load_duration_secs",
+        "nv_pinned_memory_pool_total_bytes",
+        "nv_pinned_memory_pool_used_bytes",
+        "shoal_process_resident_memory_bytes",
+        *CPU,
+    }
+    histograms = {
+        "shoal_request_duration_seconds",
+        "shoal_queue_duration_seconds",
+        "shoal_compute_duration_seconds",
+        "shoal_batch_size",
+    }
+    counters = {
+        "nv_inference_request_success",
+        "nv_inference_request_failure",
+        "nv_inference_count",
+        "nv_inference_exec_count",
+        "nv_energy_consumption",
+        "shoal_process_cpu_seconds_total",
+        *DURATIONS,
+    }
+    assert kinds == (
+        dict.fromkeys(gauges, "gauge")
+        | dict.fromkeys(histograms, "histogram")
+        | dict.fromkeys(counters, "counter")
+    )
+
+
+def test_histograms_are_cumulative_and_in_seconds(served):
+    found = scrape(renderer(served))
+
+    def bucket(name: str, bound: str) -> float:
+        return found[f"{name}_bucket"][(("le", bound), *AT)]
+
+    assert bucket("shoal_request_duration_seconds", "0.005") == 0
+    assert bucket("shoal_request_duration_seconds", "0.01") == 2
+    assert bucket("shoal_request_duration_seconds", "+Inf") == 2
+    assert found["shoal_request_duration_seconds_sum"][AT] == 0.016
+    assert found["shoal_request_duration_seconds_count"][AT] == 2
+    assert bucket("shoal_queue_duration_seconds", "0.001") == 1
+    assert bucket("shoal_queue_duration_seconds", "0.0025") == 2
+    assert bucket("shoal_queue_duration_seconds", "0.00005") == 0
+    assert bucket("shoal_compute_duration_seconds", "0.005") == 2
+    assert found["shoal_compute_duration_seconds_sum"][AT] == 0.0084
+    assert bucket("shoal_batch_size", "2") == 0
+    assert bucket("shoal_batch_size", "4") == 1
+    assert found["shoal_batch_size_sum"][AT] == 4
+    for name in ("request_duration_seconds", "queue_duration_seconds", "compute_duration_seconds"):
+        buckets = list(found[f"shoal_{name}_bucket"].values())
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == found[f"shoal_{name}_count"][AT]
+
+
+def test_a_model_without_histograms_has_none():
+    assert not any(
+        "_bucket" in name for name in scrape(renderer(ModelStatistics("m", 1, histograms=False)))
+    )
+
+
+def test_without_models_only_the_machine_is_left():
+    assert set(scrape(renderer())) == CPU | {
+        "nv_pinned_memory_pool_total_bytes",
+        "nv_pinned_memory_pool_used_bytes",
+        "shoal_process_resident_memory_bytes",
+        "shoal_process_cpu_seconds_total",
+    }
+
+
+def test_tags_and_namespace_become_labels():
+    model = ModelStatistics("m", 1, labels={"namespace": "/models", "_cost-center": "7"})
+    found = scrape(renderer(model))
+    assert list(found["nv_inference_count"]) == [
+        (("_cost_center", "7"), ("model", "m"), ("namespace", "/models"), ("version", "1"))
+    ]
+
+
+def test_models_and_versions_are_series_of_one_family():
+    metrics = renderer(ModelStatistics("a", 1), ModelStatistics("a", 2), ModelStatistics("b", 1))
+    assert len(scrape(metrics)["nv_inference_count"]) == 3
+    assert metrics.render().count(b"# TYPE nv_inference_count counter\n") == 1
+
+
+def test_of_two_equal_versions_the_newer_is_shown(make_request):
+    old, new = ModelStatistics("m", 1), ModelStatistics("m", 1)
+    old.executed([make_request(0, 1)], 1, Moments(1, 2, 3, 4))
+    assert scrape(renderer(old, new))["nv_inference_count"] == {
+        (("model", "m"), ("version", "1")): 0
+    }
+
+
+def test_each_scrape_reads_anew(make_request):
+    model = ModelStatistics("m", 1)
+    metrics = renderer(model)
+    at = (("model", "m"), ("version", "1"))
+    assert scrape(metrics)["nv_inference_count"][at] == 0
+    model.executed([make_request(0, 1)], 1, Moments(1, 2, 3, 4))
+    assert scrape(metrics)["nv_inference_count"][at] == 1
+
+
+def test_machine_figures_are_read_once_per_interval():
+    now_ns = 0
+    utilizations = iter([0.1, 0.2])
+    metrics = MetricsRenderer(
+        list,
+        MetricsSettings(interval_ms=10),
+        machine=lambda: MachineReading(cpu_utilization=next(utilizations)),
+        gpus=list,
+        clock=lambda: now_ns,
+    )
+    assert scrape(metrics)["nv_cpu_utilization"] == {(): 0.1}
+    now_ns = 9_999_999
+    assert scrape(metrics)["nv_cpu_utilization"] == {(): 0.1}
+    now_ns = 10_000_000
+    assert scrape(metrics)["nv_cpu_utilization"] == {(): 0.2}
+
+
+def test_cpu_gauges_can_be_hidden(served):
+    found = scrape(renderer(served, settings=MetricsSettings(cpu=False)))
+    assert not CPU & set(found)
+    assert "shoal_process_resident_memory_bytes" in found
+
+
+def test_duration_counters_can_be_hidden(served):
+    found = scrape(renderer(served, settings=MetricsSettings(counter_latencies=False)))
+    assert not DURATIONS & set(found)
+    assert found["nv_inference_count"] == {AT: 4}
+
+
+def test_gpu_gauges():
+    readings = [
+        GpuReading("GPU-a", 0.5, 100, 60, 250.5, 700.0, 12.25),
+        GpuReading("GPU-b", memory_total_bytes=100, memory_used_bytes=1),
+    ]
+    found = scrape(renderer(gpus=lambda: readings))
+    a, b = (("gpu_uuid", "GPU-a"),), (("gpu_uuid", "GPU-b"),)
+    assert found["nv_gpu_utilization"] == {a: 0.5}
+    assert found["nv_gpu_memory_total_bytes"] == {a: 100, b: 100}
+    assert found["nv_gpu_memory_used_bytes"] == {a: 60, b: 1}
+    assert found["nv_gpu_power_usage"] == {a: 250.5}
+    assert found["nv_gpu_power_limit"] == {a: 700}
+    assert found["nv_energy_consumption"] == {a: 12.25}
+
+
+def test_gpu_gauges_can_be_hidden():
+    metrics = renderer(settings=MetricsSettings(gpu=False), gpus=lambda: [GpuReading("GPU-a", 0.5)])
+    assert not any(name.startswith("nv_gpu") for name in scrape(metrics))
+
+
+def test_hidden_gpus_are_not_even_looked_for(monkeypatch):
+    def find():
+        raise AssertionError("NVML was started for nothing")
+
+    monkeypatch.setattr(Gpus, "find", find)
+    MetricsRenderer(list, MetricsSettings(gpu=False)).render()
+
+
+def test_by_default_the_machine_itself_is_read(monkeypatch):
+    monkeypatch.setattr(Gpus, "find", lambda: None)
+    found = scrape(MetricsRenderer(list))
+    assert found["nv_cpu_memory_total_bytes"][()] > found["nv_cpu_memory_used_bytes"][()] > 0
+
+
+@pytest.mark.parametrize("value", ["false", "0", "False"])
+def test_config_turns_duration_counters_off(value):
+    settings = MetricsSettings(cpu=False).configured([f"counter_latencies={value}"])
+    assert settings == MetricsSettings(cpu=False, counter_latencies=False)
+
+
+def test_the_last_of_two_entries_counts():
+    entries = ["counter_latencies=false", "counter_latencies=true"]
+    assert MetricsSettings().configured(entries) == MetricsSettings()
+
+
+@pytest.mark.parametrize(
+    "entry", ["summary_latencies=true", "histogram_latencies=1", "summary_quantiles=0.5:0.05"]
+)
+def test_settings_without_effect_are_named_in_a_warning(entry, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert MetricsSettings().configured([entry]) == MetricsSettings()
+    assert entry.partition("=")[0] in caplog.text
+
+
+def test_defaults_written_out_do_not_warn(caplog):
+    with caplog.at_level(logging.WARNING):
+        MetricsSettings().configured(["summary_latencies=false", "histogram_latencies=false"])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("counter_latencies", "not of the form <setting>=<value>"),
+        ("=true", "not of the form <setting>=<value>"),
+        ("counter_latencies=", "not of the form <setting>=<value>"),
+        ("counter_latencies=maybe", "write counter_latencies=true or counter_latencies=false"),
+        ("latencies=true", "has no setting 'latencies'; it knows counter_latencies"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_sentence(entry, sentence):
+    with pytest.raises(InvalidArgument, match=sentence):
+        MetricsSettings().configured([entry])
