@@ -1,6 +1,7 @@
 """The way back: every request carries the reply that answers it.
 
     worker thread --send--> LoopInbox --one wake-up per batch--> event loop --> frontend
+    event loop    --send--> LoopInbox --at once--------------------------> frontend
 
 The owner of a request (door, scheduler, instance) sends; nobody keeps a table of who waits.
 """
@@ -8,6 +9,7 @@ The owner of a request (door, scheduler, instance) sends; nobody keeps a table o
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -26,12 +28,20 @@ class LoopInbox:
     """Carries responses from any thread to one event loop, waking it once for many of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make it on the thread that runs `loop`."""
         self._loop = loop
+        self._loop_thread = threading.get_ident()
         self._waiting: deque[tuple[Callable[[Response], None], Response]] = deque()
         self._wake_pending = False
 
     def post(self, deliver: Callable[[Response], None], response: Response) -> None:
-        """Have the loop call `deliver(response)` soon. After the loop has closed it is dropped."""
+        """Have the loop call `deliver(response)`: soon, or at once when this is its thread.
+
+        After the loop has closed the response is dropped.
+        """
+        if threading.get_ident() == self._loop_thread and not self._waiting:
+            deliver(response)
+            return
         self._waiting.append((deliver, response))
         if not self._wake_pending:  # a lost race costs one spare wake-up, never a lost response
             self._wake_pending = True

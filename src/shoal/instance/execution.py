@@ -30,8 +30,11 @@ class Execution:
         self._version = version
         self._statistics = statistics
 
-    def run(self, executor: Executor, batch: Sequence[Request]) -> None:
-        """Execute `batch` and answer every request in it. Never raises."""
+    def run(self, executor: Executor, batch: Sequence[Request]) -> int:
+        """Execute `batch` and answer every request in it; returns how many ns that took.
+
+        Never raises.
+        """
         start_ns = time.monotonic_ns()
         try:
             answers, moments = self._compute(executor, batch, start_ns)
@@ -39,15 +42,16 @@ class Execution:
             if len(batch) > 1:
                 for request in batch:
                     self.run(executor, [request])
-                return
-            self._fail(batch, start_ns, failure)
-            return
+            else:
+                self._fail(batch, start_ns, failure)
+            return time.monotonic_ns() - start_ns
         rows = sum(request.rows for request in batch)
         self._statistics.executed(batch, rows, moments)
         name = self._signature.model_name
         for request, outputs in zip(batch, answers, strict=True):
             request.state = State.DONE
             request.reply.send(Response(name, self._version, request.id, outputs))
+        return moments.compute_end_ns - start_ns
 
     def _compute(
         self, executor: Executor, batch: Sequence[Request], start_ns: int

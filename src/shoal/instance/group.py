@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shoal.backends.base import Executor, LoadedModel, Placement
 from shoal.config.model import ModelInstanceGroup
 from shoal.instance.execution import Execution
+from shoal.instance.inline import LoopInstance
 from shoal.instance.worker import Worker
 from shoal.scheduler.batcher import Batcher
 
@@ -53,8 +54,11 @@ class InstanceGroup:
         batcher: Batcher,
         execution: Execution,
         warm_up: Callable[[Executor], None],
+        on_loop: LoopInstance | None = None,
     ) -> None:
+        """`on_loop` runs batches on the event loop while the model is quick."""
         self._loaded = loaded
+        self._on_loop = on_loop
         self._batcher = batcher
         self._execution = execution
         self._warm_up = warm_up
@@ -104,16 +108,24 @@ class InstanceGroup:
             executor.close()
             raise
         return Worker(
-            slot.placement, executor, self._batcher, self._execution, passive=slot.passive
+            slot.placement,
+            executor,
+            self._batcher,
+            self._execution,
+            passive=slot.passive,
+            observe=self._on_loop.observe if self._on_loop is not None else None,
         )
 
     def busy(self) -> int:
         """How many requests are being executed."""
-        return sum(worker.busy_with for worker in self._workers)
+        on_loop = self._on_loop.busy_with if self._on_loop is not None else 0
+        return on_loop + sum(worker.busy_with for worker in self._workers)
 
     def finish(self) -> None:
         """Wait until every instance has ended; the batcher must have been closed before."""
         with self._lock:
+            if self._on_loop is not None:
+                self._on_loop.stop()
             for worker in self._workers:
                 worker.join()
             self._workers = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from shoal.backends.base import Executor, Placement
 from shoal.instance.execution import Execution
@@ -20,7 +21,9 @@ class Worker:
         execution: Execution,
         *,
         passive: bool = False,
+        observe: Callable[[int], None] | None = None,
     ) -> None:
+        """`observe` hears how many nanoseconds each batch took."""
         self.placement = placement
         self.executor = executor
         self.passive = passive
@@ -28,6 +31,7 @@ class Worker:
         self.busy_with = 0  # how many requests are being executed
         self._batcher = batcher
         self._execution = execution
+        self._observe = observe
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -40,9 +44,11 @@ class Worker:
     def _pull(self) -> None:
         while batch := self._batcher.next_batch(self):
             self.busy_with = len(batch)
-            self._execution.run(self.executor, batch)
+            elapsed_ns = self._execution.run(self.executor, batch)
             self.busy_with = 0
             del batch  # an idle instance must not keep the last requests' tensors alive
+            if self._observe is not None:
+                self._observe(elapsed_ns)
 
     def stop(self) -> None:
         """Finish the batch at hand and take no other. Returns at once; `join` waits."""

@@ -64,6 +64,7 @@ class Batcher:
         self._changed = threading.Condition()  # guards everything above and below
         self._any_cancelled = False
         self._closed = False
+        self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
         self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
 
     def pending(self) -> int:
@@ -81,7 +82,11 @@ class Batcher:
             request.state = State.QUEUED
             request.on_cancel = self._cancelled
             self._set_alarm()
-            self._changed.notify()
+            on_arrival = self._on_arrival
+            if on_arrival is None:
+                self._changed.notify()
+        if on_arrival is not None:
+            on_arrival()
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cancelled()
 
@@ -101,36 +106,78 @@ class Batcher:
                     self._any_cancelled = False
                     if dropped:
                         break
-                    batch = self._cut(now_ns)
+                    batch = self._pull(now_ns)
             for request, error in dropped:
                 self._drop(request, error)
             if batch or done:
                 return batch
 
-    def _cut(self, now_ns: int) -> list[Request]:
+    def _pull(self, now_ns: int) -> list[Request]:
         """Take a batch if one is ready, otherwise wait for a change. The lock is held."""
+        if self._on_arrival is not None:
+            self._changed.wait()  # the event loop has the queue
+            return []
+        batch, wait_ns = self._cut(now_ns)
+        if not batch:
+            self._changed.wait(None if wait_ns is None else wait_ns / 1e9)
+        elif self._queue:  # what stays behind may be ready too
+            self._changed.notify()
+        return batch
+
+    def _cut(self, now_ns: int) -> tuple[list[Request], int | None]:
+        """A batch if one is ready, otherwise how long until time alone makes one ready."""
         queue = self._queue
         if not queue or (len(queue) < self._hold_until and not self._closed):
-            self._changed.wait()
-            return []
+            return [], None
         self._hold_until = 0
         waited_ns = now_ns - queue.oldest_ns()
+        if self._closed:  # nobody else will come: run what there is
+            waited_ns = 1 << 62
         cut = self._policy.cut(((r.rows, r.batch_key) for r in queue), waited_ns)
-        count = cut.count
-        if not count and self._closed:  # nobody else will come: run what there is
-            cut = self._policy.cut(((r.rows, r.batch_key) for r in queue), 1 << 62)
-            count = cut.count
-        if not count:
-            self._changed.wait((self._policy.max_delay_ns - waited_ns) / 1e9)
-            return []
-        batch = queue.take(count)
+        if not cut.count:
+            return [], self._policy.max_delay_ns - waited_ns
+        batch = queue.take(cut.count)
         for request in batch:
             request.state = State.EXECUTING
             request.on_cancel = None
         self.cuts[cut.reason] += 1
-        if queue:  # what stays behind may be ready too
-            self._changed.notify()
-        return batch
+        return batch, None
+
+    def take_now(self) -> tuple[list[Request], int | None]:
+        """For the event loop: a batch if one is ready, without waiting.
+
+        Otherwise an empty list, and how many nanoseconds later to ask again (None: at the next
+        arrival). Always empty while instances pull.
+        """
+        with self._changed:
+            if self._on_arrival is None:
+                return [], None
+            now_ns = self._clock()
+            dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
+            self._any_cancelled = False
+            batch, wait_ns = self._cut(now_ns)
+        for request, error in dropped:
+            self._drop(request, error)
+        return batch, wait_ns
+
+    def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
+        """From now on the event loop takes the batches; `on_arrival` tells it of each request.
+
+        `on_arrival` must not block. A closed batcher stays with its instances.
+        """
+        with self._changed:
+            if self._closed:
+                return
+            self._on_arrival = on_arrival
+            waiting = bool(self._queue)
+        if waiting:
+            on_arrival()
+
+    def hand_to_instances(self) -> None:
+        """From now on the instances pull again."""
+        with self._changed:
+            self._on_arrival = None
+            self._changed.notify_all()
 
     def _set_alarm(self) -> None:
         """Have expired requests answered on time even while every instance works."""
@@ -147,6 +194,9 @@ class Batcher:
             self._any_cancelled = False
             self._set_alarm()
             self._changed.notify()
+            on_arrival = self._on_arrival
+        if on_arrival is not None:  # what is left may make a batch now
+            on_arrival()
         for request, error in dropped:
             self._drop(request, error)
 
@@ -168,4 +218,5 @@ class Batcher:
         """Refuse new requests. Those already queued are served first, then instances stop."""
         with self._changed:
             self._closed = True
+            self._on_arrival = None
             self._changed.notify_all()

@@ -1,0 +1,1 @@
+"""What computes: one module per runtime, all behind the contract in `base`."""

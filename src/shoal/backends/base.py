@@ -1,0 +1,98 @@
+"""The backend contract, whole: what a runtime must offer to have its models served.
+
+    Backend.complete(config) --> Backend.load(context) --> LoadedModel.executor(placement)
+                                                              └─ execute (one call per batch)
+
+A backend is found by name through the `shoal.backends` entry points. One `Backend` object serves
+the whole process; one `LoadedModel` is one version of one model; one executor is one instance.
+Executors of a model may be called from different threads at once, each from one thread at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from shoal.config.model import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one instance runs. `device_id` counts GPUs; it is 0 on a CPU."""
+
+    kind: str  # "KIND_CPU" | "KIND_GPU" | "KIND_MODEL"
+    device_id: int = 0
+    name: str = ""  # "<group>_<index>", as Triton names instances
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext:
+    """Everything a backend may look at while it loads one version of a model."""
+
+    model_folder: Path  # holds config.pbtxt, labels, warm-up data
+    version_folder: Path  # holds the model file
+    version: int
+    config: ModelConfig
+    placements: Sequence[Placement]  # every instance that will be made at first
+    settings: Mapping[str, str] = field(default_factory=dict)  # --backend-config of this backend
+    cores: int = 1  # what this process may use (cgroup-aware), for thread budgets
+
+
+class Executor(ABC):
+    """One instance: runs a batch whose inputs have been joined along the batch dimension."""
+
+    @abstractmethod
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
+        """Compute the named outputs, in that order.
+
+        BYTES tensors are object arrays of `bytes`, BF16 tensors are `uint16`. The returned arrays
+        must stay valid after the next call. An exception fails the whole batch with its text.
+        """
+
+    def close(self) -> None:
+        """Give back what this instance holds. Called once, after its last `run`."""
+        return
+
+
+class LoadedModel(ABC):
+    """One version of a model, ready to make instances."""
+
+    # Whether `run` only computes: never waits for a device, a lock or the network. Then, while
+    # its executions are short, the event loop may run them itself.
+    may_run_on_loop: bool = False
+
+    @abstractmethod
+    def executor(self, placement: Placement) -> Executor:
+        """Make an instance at `placement`; raises a ShoalError when that cannot be."""
+
+    def close(self) -> None:
+        """Give the model's memory back. Called once, after all its executors are closed."""
+        return
+
+
+class Backend(ABC):
+    """One runtime."""
+
+    name: str
+    default_filename: str  # e.g. "model.onnx"
+    default_cpu_instances: int = 1  # what an empty instance_group means on a CPU
+
+    @abstractmethod
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Fill what the config leaves out from the model file. Only max_batch_size, input, output,
+        the scheduling choice and the transaction policy may change. Raises ConfigError."""
+
+    @abstractmethod
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Load one version and check it against its config. Raises a ShoalError with a sentence
+        for the operator; on failure nothing stays allocated."""

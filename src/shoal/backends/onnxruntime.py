@@ -1,0 +1,324 @@
+"""ONNX models, run by ONNX Runtime.
+
+    model.onnx --open_session--> one session per device --run--> any number of instances
+
+The runtime's `run` may be called from many threads at once, so instances share a session and its
+weights; `parameters { key: "share_session" value: { string_value: "false" } }` gives each its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from shoal.backends import onnx_config, onnx_session
+from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.onnx_options import (
+    SessionSettings,
+    default_max_batch_size,
+    global_threads,
+    session_settings,
+)
+from shoal.backends.onnx_providers import CPU, CUDA, Provider, providers
+from shoal.backends.onnx_types import (
+    BF16_ELEMENT_TYPE,
+    Graph,
+    GraphTensor,
+    bf16_from_runtime,
+    strings_from_runtime,
+    strings_to_runtime,
+)
+from shoal.config.model import ModelConfig, ModelInput, ModelOutput
+from shoal.core.dtypes import BF16, BYTES
+from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
+
+Device = tuple[str, int]
+Conversion = Callable[[np.ndarray], Any]
+
+# Enough to learn inputs and outputs: nothing is optimised, packed or run.
+_INSPECTION = SessionSettings(
+    intra_op_threads=1,
+    graph_level="ORT_DISABLE_ALL",
+    entries={"session.disable_prepacking": "1", "session.intra_op.allow_spinning": "0"},
+)
+
+
+class OnnxRuntimeBackend(Backend):
+    """Loads ONNX files, and folders that hold one beside its external data."""
+
+    name = "onnxruntime"
+    default_filename = onnx_session.DEFAULT_FILENAME
+    default_cpu_instances = 2  # as Triton; they share weights, and the cores between them
+
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Fill in what the config leaves out; a config with inputs and outputs stays as it is.
+
+        Opens the file with every optimisation off: the shapes of outputs are known only after the
+        runtime has worked them out. Raises a ShoalError that names the file.
+        """
+        if onnx_config.is_complete(config):
+            return config
+        file = _config_file(model_folder)
+        limit = default_max_batch_size(settings)
+        model_file = onnx_session.find_model_file(config, version_folder, file)
+        libraries = onnx_session.find_op_libraries(config, model_folder, version_folder, file)
+        return onnx_config.complete(config, _inspect(model_file, libraries, file), limit, file)
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Open the sessions the placements need and check the config against the graph."""
+        return OnnxRuntimeModel(context)
+
+
+class OnnxRuntimeModel(LoadedModel):
+    """One version of a model: its sessions, by device."""
+
+    def __init__(self, context: LoadContext) -> None:
+        config = context.config
+        self._config = config
+        self._file = _config_file(context.model_folder)
+        self._settings = session_settings(
+            config, context.settings, len(context.placements), context.cores, self._file
+        )
+        if self._settings.global_threads:
+            onnx_session.use_global_threads(*global_threads(context.settings, context.cores))
+        version_folder = context.version_folder
+        self._model_file = onnx_session.find_model_file(config, version_folder, self._file)
+        self._libraries = onnx_session.find_op_libraries(
+            config, context.model_folder, version_folder, self._file
+        )
+        self._lock = threading.Lock()  # guards _sessions
+        self._sessions: dict[Device, Any] = {}
+        placements = context.placements or [Placement("KIND_CPU")]
+        # A shared session on the CPU only computes; custom operators may do anything.
+        self.may_run_on_loop = (
+            self._settings.shared
+            and not self._libraries
+            and all(self._providers(place) == [(CPU, {})] for place in placements)
+        )
+        wanted = {_device(place): self._providers(place) for place in placements}
+        try:
+            for device, chosen in wanted.items():
+                self._sessions[device] = self._open(chosen)
+                if len(self._sessions) == 1:
+                    self._graph = Graph.of(self._sessions[device])
+                    onnx_config.check(config, self._graph, self._file)
+                    self._check_datatypes_together()
+        except BaseException:
+            self._sessions.clear()  # the traceback would keep them alive
+            raise
+
+    @property
+    def settings(self) -> SessionSettings:
+        """How this model's sessions are set up."""
+        return self._settings
+
+    def executor(self, placement: Placement) -> Executor:
+        """Make an instance; on a device that has no session yet this opens one."""
+        device = _device(placement)
+        with self._lock:
+            if self._settings.shared:
+                session = self._sessions.get(device)
+                if session is None:
+                    session = self._sessions[device] = self._open(self._providers(placement))
+            else:  # the first instance takes what loading opened
+                session = self._sessions.pop(device, None) or self._open(self._providers(placement))
+        return OnnxRuntimeExecutor(session, self._config, self._graph, self._settings)
+
+    def close(self) -> None:
+        """Drop the sessions; once the executors are closed too, the weights are freed."""
+        with self._lock:
+            self._sessions.clear()
+
+    def _providers(self, placement: Placement) -> list[Provider]:
+        return providers(self._config, placement, onnx_session.available_providers(), self._file)
+
+    def _open(self, chosen: Sequence[Provider]) -> Any:
+        return onnx_session.open_session(
+            self._model_file, self._settings, chosen, self._libraries, self._file
+        )
+
+    def _check_datatypes_together(self) -> None:
+        """BF16 leaves the runtime only on a path that takes no strings in."""
+        strings = [
+            tensor.name for tensor in self._config.input if tensor.data_type == "TYPE_STRING"
+        ]
+        for index, output in enumerate(self._config.output):
+            if strings and output.data_type == "TYPE_BF16":
+                raise ConfigError(
+                    f"ONNX Runtime cannot return the BF16 output '{output.name}' of a model that "
+                    f"takes strings ('{strings[0]}')",
+                    file=self._file,
+                    field=f"output[{index}]",
+                    fix="Leave this output out, or have the model cast it to FP32",
+                )
+
+
+class OnnxRuntimeExecutor(Executor):
+    """One instance. Its session may be shared; everything else here is its own."""
+
+    def __init__(
+        self, session: Any, config: ModelConfig, graph: Graph, settings: SessionSettings
+    ) -> None:
+        self._model_name = config.name
+        self._session = session
+        # The wrapper around this method looks at names and graph captures on every call, which
+        # takes a third of a small model's time. It is not public: without it the wrapper serves.
+        self._run: Callable[..., list[Any]] = getattr(
+            getattr(session, "_sess", None), "run", session.run
+        )
+        self._run_options = onnx_session.run_options(settings)
+        self._required = graph.required_inputs
+        self._prepare: dict[str, Conversion] = {}
+        self._finish: dict[str, Conversion] = {}
+        scalars = _scalar_dims(config.input, config)
+        for name, tensor in {**graph.inputs, **graph.defaults}.items():
+            to_shape = _reshape(()) if not tensor.dims and name in scalars else None
+            convert = _to_runtime(tensor)
+            if to_shape or convert:
+                self._prepare[name] = _both(to_shape, convert)
+        scalars = _scalar_dims(config.output, config)
+        for name, tensor in graph.outputs.items():
+            to_shape = _reshape(scalars[name]) if not tensor.dims and name in scalars else None
+            convert = strings_from_runtime if tensor.datatype is BYTES else None
+            if to_shape or convert:
+                self._finish[name] = _both(convert, to_shape)
+        self._bf16_outputs = frozenset(
+            name for name, tensor in graph.outputs.items() if tensor.datatype is BF16
+        )
+
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
+        """Compute the named outputs. Raises BackendFailure with what the runtime said, or
+        InvalidArgument for strings it cannot be given."""
+        feed: dict[str, Any] = {
+            # Compiled kernels may assume that numbers lie at multiples of their size.
+            name: array if array.flags.aligned else array.copy()
+            for name, array in inputs.items()
+        }
+        if not self._required <= feed.keys():
+            raise self._incomplete(feed)
+        for name, prepare in self._prepare.items():
+            if name in feed:
+                feed[name] = prepare(feed[name])
+        try:
+            if self._bf16_outputs and not self._bf16_outputs.isdisjoint(outputs):
+                results = self._run_with_values(feed, outputs)
+            else:
+                results = self._run(outputs, feed, self._run_options)
+        except ShoalError:
+            raise
+        except UnicodeDecodeError as error:
+            raise BackendFailure(
+                f"model '{self._model_name}' computed a string that is not UTF-8, which ONNX "
+                "Runtime cannot return"
+            ) from error
+        except Exception as error:
+            raise BackendFailure(
+                f"model '{self._model_name}' failed: {onnx_session.clean_message(error)}"
+            ) from error
+        if self._finish:
+            results = [
+                self._finish[name](array) if name in self._finish else array
+                for name, array in zip(outputs, results, strict=True)
+            ]
+        return results
+
+    def close(self) -> None:
+        """Let go of the session."""
+        self._session = None
+        self._run = _closed
+
+    def _run_with_values(self, feed: dict[str, Any], outputs: Sequence[str]) -> list[np.ndarray]:
+        """The slower way, on which results of types unknown to numpy can be had."""
+        make = onnxruntime.OrtValue.ortvalue_from_numpy
+        values = {
+            name: make(np.asarray(item, order="C")) if isinstance(item, np.ndarray) else item
+            for name, item in feed.items()
+        }
+        results = self._session.run_with_ort_values(list(outputs), values, self._run_options)
+        return [
+            bf16_from_runtime(value) if name in self._bf16_outputs else value.numpy()
+            for name, value in zip(outputs, results, strict=True)
+        ]
+
+    def _incomplete(self, feed: Mapping[str, Any]) -> InvalidArgument:
+        missing = ", ".join(f"'{name}'" for name in sorted(self._required - feed.keys()))
+        return InvalidArgument(
+            f"model '{self._model_name}' cannot run without {missing}: the configuration marks it "
+            "optional, but the model has no value of its own for it. Send it with every request"
+        )
+
+
+def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:
+    """Read the graph's inputs and outputs, on the CPU unless only a GPU knows its operators."""
+    try:
+        session = onnx_session.open_session(model_file, _INSPECTION, [(CPU, {})], libraries, file)
+    except InvalidArgument as error:
+        gpu_build = CUDA in onnx_session.available_providers()
+        if not gpu_build or type(error.__cause__).__name__ != "NotImplemented":
+            raise
+        both: list[Provider] = [(CUDA, {}), (CPU, {})]
+        session = onnx_session.open_session(model_file, _INSPECTION, both, libraries, file)
+    return Graph.of(session)
+
+
+def _config_file(model_folder: Path) -> str:
+    """How messages name a model's config."""
+    return f"{model_folder.name}/config.pbtxt"
+
+
+def _device(placement: Placement) -> Device:
+    """What decides whether two instances can share a session."""
+    on_gpu = placement.kind == "KIND_GPU"
+    return ("gpu", placement.device_id) if on_gpu else ("cpu", 0)
+
+
+def _scalar_dims(
+    tensors: Sequence[ModelInput | ModelOutput], config: ModelConfig
+) -> dict[str, tuple[int, ...]]:
+    """The dims of tensors that hold one element, as a config must write where the model has a
+    scalar. With a batch dimension there are no scalars."""
+    if config.max_batch_size:
+        return {}
+    dims = {tensor.name: onnx_config.model_dims(tensor) for tensor in tensors}
+    return {name: shape for name, shape in dims.items() if set(shape) <= {1}}
+
+
+def _both(first: Conversion | None, second: Conversion | None) -> Conversion:
+    """One conversion after the other, where there are two."""
+    if first is None or second is None:
+        only = first or second
+        assert only is not None
+        return only
+    return lambda array: second(first(array))
+
+
+def _to_runtime(tensor: GraphTensor) -> Conversion | None:
+    """How an input becomes what the runtime takes; None where it can stay as it is."""
+    if tensor.datatype is BYTES:
+        return lambda array: strings_to_runtime(array, tensor.name)
+    return _bf16_to_runtime if tensor.datatype is BF16 else None
+
+
+def _bf16_to_runtime(array: np.ndarray) -> Any:
+    make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+    return make(np.asarray(array, order="C"), BF16_ELEMENT_TYPE)
+
+
+def _reshape(dims: tuple[int, ...]) -> Conversion:
+    """Between a scalar and the dims of ones that stand for it; other tensors pass."""
+    return lambda array: array.reshape(dims) if array.size == 1 else array
+
+
+def _closed(*_: Any) -> list[Any]:
+    raise BackendFailure("the instance is closed")

@@ -1,0 +1,111 @@
+"""What `--help` prints: examples first, then every option by group, fitted to the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from shoal.config.options import TABLE, Option
+
+_NARROWEST = 60
+_WIDEST = 100
+_HELP_COLUMN = 34
+_UNBROKEN = "\N{NO-BREAK SPACE}"  # keeps "[default: 8000]" on one line; printed as a space
+
+_EXAMPLES = (
+    ("{program} --demo", "try it with three small models"),
+    ("{program} {repository}", "serve the folder 'models'"),
+    ("{program} {repository} --http-port=9000", "the same on another port"),
+    ("{program} {repository} --model-control-mode=poll", "follow changes in the folder"),
+)
+
+
+def serve_help(program: str, *, paths: bool = True, width: int | None = None) -> str:
+    """The whole help of the command that serves; `paths` says whether it takes bare paths."""
+    width = max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
+    repository = "models" if paths else "--model-repository=models"
+    examples = [
+        (command.format(program=program, repository=repository), meaning)
+        for command, meaning in _EXAMPLES
+    ]
+    words = "[PATH ...] [OPTION ...]" if paths else "[OPTION ...]"
+    introduction = (
+        "Serve the models of one or more repositories. A repository is a folder with one folder "
+        "per model, laid out as for Triton; models without a config.pbtxt are served too."
+    )
+    usage = (
+        "Write --name=value or --name value. A boolean takes true or false; without a value it "
+        "means true. Where dots follow, the option may be given again."
+    )
+    lines = [
+        f"usage: {program} {words}",
+        "",
+        *textwrap.wrap(introduction, width),
+        "",
+        *_examples(examples, width),
+        "",
+        *textwrap.wrap(usage, width),
+    ]
+    for title, options in groupby(TABLE, key=lambda option: option.group):
+        lines += ["", *_group(title, list(options), width)]
+    return "\n".join(lines).replace(_UNBROKEN, " ") + "\n"
+
+
+def _examples(examples: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    yield "Examples:"
+    column = max(len(command) for command, _ in examples) + 3
+    for command, meaning in examples:
+        line = f"  {command:<{column}}{meaning}"
+        yield line if len(line) <= width else f"  {command}\n      {meaning}"
+
+
+def _group(title: str, options: Sequence[Option], width: int) -> Iterator[str]:
+    """One group; what holds for all of its options is said once, beside the title."""
+    reasons = {option.no_effect for option in options}
+    shared = reasons.pop() if len(reasons) == 1 else ""
+    yield from textwrap.wrap(f"{title} (no effect: {shared}):" if shared else f"{title}:", width)
+    for option in options:
+        head = (
+            f"  {option.flag} {_placeholder(option)}{' ...' if option.repeatable else ''}".rstrip()
+        )
+        body = textwrap.wrap(
+            _description(option, shared),
+            width - _HELP_COLUMN,
+            break_on_hyphens=False,
+        )
+        if len(head) < _HELP_COLUMN:
+            head = f"{head:<{_HELP_COLUMN}}{body.pop(0)}"
+        yield head
+        for line in body:
+            yield " " * _HELP_COLUMN + line
+
+
+def _placeholder(option: Option) -> str:
+    if option.bare:
+        return ""
+    if option.choices:
+        return "|".join(option.choices)
+    if option.form:
+        return option.form
+    return {"bool": "true|false", "int": "<n>", "float": "<x>"}.get(option.type, "<text>")
+
+
+def _description(option: Option, shared: str) -> str:
+    parts = [option.help]
+    if option.instead:
+        parts.append(f"Write {option.instead} instead.")
+    if option.aliases:
+        parts.append(f"Also called {', '.join(option.aliases)}.")
+    if option.no_effect != shared:
+        parts.append(f"No effect: {option.no_effect}.")
+    if option.default not in ("", ()) and not option.bare:
+        parts.append(f"[default:{_UNBROKEN}{_shown(option.default)}]")
+    return " ".join(parts)
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    return f"{default:.10g}" if isinstance(default, float) else str(default)

@@ -1,0 +1,114 @@
+"""The commands `shoal` and `tritonserver`: find the sub-command, run it, answer with its exit code.
+
+A sub-command is one line in COMMANDS and one module with `run(words) -> int`, imported only when
+it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import shoal
+from shoal.errors import ShoalError
+
+
+class Command(NamedTuple):
+    """One sub-command."""
+
+    name: str
+    summary: str
+    module: str
+
+
+COMMANDS = (Command("serve", "serve the models of a repository", "shoal.cli.serve"),)
+
+_HELP_WORDS = ("-h", "--help", "help")
+_VERSION_WORDS = ("-V", "--version")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """`shoal`: the exit code is 0, or 1 after one line on stderr that says what went wrong."""
+    return _guarded(lambda: _shoal(list(sys.argv[1:] if words is None else words)))
+
+
+def tritonserver(words: Sequence[str] | None = None) -> int:
+    """`tritonserver`: `shoal serve` for flags only, as deployments of Triton call it."""
+
+    def run() -> int:
+        from shoal.cli import serve
+
+        arguments = list(sys.argv[1:] if words is None else words)
+        return serve.run(arguments, program="tritonserver", paths=False)
+
+    return _guarded(run)
+
+
+def overview() -> str:
+    """What `shoal --help` prints."""
+    column = max(len(command.name) for command in COMMANDS) + 3
+    commands = "\n".join(f"  {name:<{column}}{summary}" for name, summary, _ in COMMANDS)
+    return f"""\
+usage: shoal COMMAND [ARGUMENT ...]
+
+Shoal {shoal.__version__} serves machine-learning models over HTTP. It reads the model
+repositories of NVIDIA Triton and speaks its protocol: clients and flags carry over.
+
+Examples:
+  shoal serve --demo      serve three small models and print what to try
+  shoal serve models      serve the repository in the folder 'models'
+  shoal serve --help      list every option
+
+Commands:
+{commands}
+
+The command `tritonserver` is `shoal serve` with Triton's flags (--model-repository=PATH).
+`shoal --version` prints the version.
+"""
+
+
+def _shoal(words: list[str]) -> int:
+    if not words or words[0] in _HELP_WORDS:
+        if len(words) > 1 and words[0] in _HELP_WORDS:
+            return _find(words[1])(["--help"])
+        print(overview(), end="")
+        return 0
+    if words[0] in _VERSION_WORDS:
+        print(f"shoal {shoal.__version__}")
+        return 0
+    return _find(words[0])(words[1:])
+
+
+def _find(name: str) -> Callable[[list[str]], int]:
+    for command in COMMANDS:
+        if command.name == name:
+            run: Callable[[list[str]], int] = import_module(command.module).run
+            return run
+    from shoal.cli.arguments import suggest
+    from shoal.config.options import OptionError
+
+    if name.startswith("-"):
+        raise OptionError(f"{name} stands before the command; write 'shoal serve {name}'")
+    near = suggest(name, [command.name for command in COMMANDS])
+    if near:
+        raise OptionError(f"unknown command '{name}'; did you mean 'shoal {near}'?")
+    raise OptionError(f"unknown command '{name}'; to serve a folder, write 'shoal serve {name}'")
+
+
+def _guarded(run: Callable[[], int]) -> int:
+    """Turn what a user may cause into one line and an exit code."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except ShoalError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # before the server listens for signals
+        return 130
+    except BrokenPipeError:  # `shoal serve --help | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

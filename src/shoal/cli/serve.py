@@ -1,0 +1,51 @@
+"""`shoal serve`: read the options, start the server, stay until it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shoal.cli import arguments, demo
+from shoal.cli.help import serve_help
+from shoal.config.options import OptionError, Options
+
+if TYPE_CHECKING:  # the server itself is imported once the options are known to be right
+    from shoal.server import Server
+
+_HELP_WORDS = {"-h", "--help"}
+
+
+def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = True) -> int:
+    """Serve until a signal comes; returns the exit code. Raises OptionError for wrong options."""
+    if _HELP_WORDS & set(words):
+        print(serve_help(program, paths=paths), end="")
+        return 0
+    options = with_repositories(arguments.parse(words, paths=paths), program, paths=paths)
+
+    from shoal.cli import process
+
+    def ready(running: Server) -> None:
+        if options.demo and options.allow_http:
+            http = (options.http_address, running.http_port)
+            metrics = (options.metrics_listen_address, running.metrics_port)
+            text = demo.next_steps(http, metrics if options.allow_metrics else None)
+            with suppress(BrokenPipeError):  # nobody reads along; that is no reason to stop
+                print(text, flush=True)
+
+    return process.run(options, on_ready=ready)
+
+
+def with_repositories(options: Options, program: str, *, paths: bool = True) -> Options:
+    """`options` with the demo models added where they were asked for; OptionError says what to
+    write when there is nothing to serve."""
+    if options.demo:
+        return replace(options, model_repository=(*options.model_repository, demo.repository()))
+    if not options.model_repository:
+        path = "PATH" if paths else "--model-repository=PATH"
+        raise OptionError(
+            f"there is nothing to serve; name the folder that holds your models with "
+            f"'{program} {path}', or try '{program} --demo'"
+        )
+    return options

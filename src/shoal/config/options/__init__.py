@@ -1,0 +1,11 @@
+"""Every flag, once: `Options` holds what was asked for, `TABLE` says what can be.
+
+option.py is one row, table.py all of them, checks.py what several values must agree on.
+"""
+
+from __future__ import annotations
+
+from shoal.config.options.option import Option, OptionError, Setting
+from shoal.config.options.table import BY_FLAG, TABLE, Options
+
+__all__ = ["BY_FLAG", "TABLE", "Option", "OptionError", "Options", "Setting"]

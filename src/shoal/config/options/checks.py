@@ -1,0 +1,69 @@
+"""What no single value can show: whether several of them go together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from shoal.config.options.option import OptionError, Setting
+
+# The kinds of request that --http-restricted-api and --grpc-restricted-protocol can guard.
+CATEGORIES = (
+    *("health", "metadata", "inference", "shared-memory", "model-config"),
+    *("model-repository", "statistics", "trace", "logging"),
+)
+_ANY_ADDRESS = {"", "0.0.0.0", "::"}
+
+
+def check_start_models(names: Sequence[str], mode: str) -> None:
+    """`--load-model` belongs to explicit mode, and `*` stands alone."""
+    if names and mode != "explicit":
+        raise OptionError(
+            f"--load-model={names[0]} needs --model-control-mode=explicit; "
+            f"in mode {mode} every model of the repository is loaded"
+        )
+    if "*" in names and len(names) > 1:
+        other = next(name for name in names if name != "*")
+        raise OptionError(
+            f"--load-model=* stands for every model and cannot be joined by --load-model={other}; "
+            "leave one of them out"
+        )
+
+
+def check_ports(listeners: Iterable[tuple[str, str, int]]) -> None:
+    """No two (flag, address, port) may meet; port 0 takes any free one and meets nobody."""
+    taken: list[tuple[str, str, int]] = []
+    for flag, address, port in listeners:
+        for other_flag, other_address, other_port in taken:
+            meet = address == other_address or _ANY_ADDRESS & {address, other_address}
+            if port == other_port and meet:
+                raise OptionError(
+                    f"{other_flag} and {flag} are both {port}; give each listener a port of its own"
+                )
+        if port:
+            taken.append((flag, address, port))
+
+
+def check_pattern(flag: str, pattern: str) -> None:
+    """The value of `flag` must be a regular expression; `(?-i)` in front says that case counts."""
+    try:
+        re.compile(pattern.removeprefix("(?-i)"))
+    except re.error as error:
+        raise OptionError(f"{flag}={pattern} is no regular expression: {error}") from None
+
+
+def read_restrictions(flag: str, settings: Iterable[Setting]) -> dict[str, tuple[str, str]]:
+    """The (key, value) that each restricted kind of request asks for."""
+    restrictions: dict[str, tuple[str, str]] = {}
+    for kinds, key, value in settings:
+        for kind in kinds.split(","):
+            if kind not in CATEGORIES:
+                raise OptionError(
+                    f"{flag} knows no kind of request '{kind}'; use {', '.join(CATEGORIES)}"
+                )
+            if kind in restrictions:
+                raise OptionError(
+                    f"{flag} names '{kind}' twice; each kind of request can ask for one header"
+                )
+            restrictions[kind] = (key, value)
+    return restrictions

@@ -1,0 +1,80 @@
+"""One option: its row in the table, and the group that writes it.
+
+A field made by a group is an ordinary dataclass field whose metadata hold the rest of the row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from shoal.errors import InvalidArgument
+
+Value = TypeVar("Value")
+Limits = tuple[float, float | None]
+
+
+class OptionError(InvalidArgument):
+    """The command line asks for something that cannot be; the text says what to write instead."""
+
+
+class Setting(NamedTuple):
+    """One `[<name>,]<key>=<value>`; an empty name means it holds for all."""
+
+    name: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table: what the parser, the help and the documentation need to know."""
+
+    attribute: str
+    type: str  # as annotated: bool, int, float, str, tuple[str, ...] or tuple[Setting, ...]
+    default: Any
+    group: str
+    help: str
+    form: str = ""  # how a value looks, where the type does not say it: "<name>,<key>=<value>"
+    pattern: str = ""  # what such a value must match, whole; a Setting is made of its groups
+    choices: tuple[str, ...] = ()
+    limits: Limits | None = None
+    words: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # texts that mean a value
+    aliases: tuple[str, ...] = ()
+    bare: bool = False  # a switch: it never takes the following word as its value
+    empty: bool = True  # whether the empty text is a value
+    no_effect: str = ""  # why setting it changes nothing
+    honoured: Any = None  # the value that needs no warning, since Shoal is like that already
+    instead: str = ""  # deprecated: what to write nowadays
+
+    @property
+    def flag(self) -> str:
+        """The name as typed, with its dashes."""
+        return "--" + self.attribute.replace("_", "-")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Every name it answers to; the one to show comes first."""
+        return (self.flag, *self.aliases)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether each use adds a value; elsewhere the last use wins."""
+        return self.type.startswith("tuple")
+
+
+class Group:
+    """Makes the options of one group, so that a field reads `http_port: int = _http(8000, "…")`."""
+
+    def __init__(self, title: str, *, no_effect: str = "") -> None:
+        self._title = title
+        self._no_effect = no_effect
+
+    def __call__(self, default: Value, help: str, **rules: Any) -> Value:
+        """A dataclass field with this default; `rules` are fields of `Option`."""
+        rules.setdefault("no_effect", self._no_effect)
+        metadata = {"group": self._title, "help": help, **rules}
+        made: Value = dataclasses.field(default=default, metadata=metadata)
+        return made

@@ -1,0 +1,494 @@
+"""Every flag of the command line, written once: the fields of `Options` are the table.
+
+    a field  -->  TABLE row  -->  parser (cli/arguments.py), help (cli/help.py), warnings
+
+The attribute gives the flag its name (`http_port` is `--http-port`), the field gives type and
+default, and the group that makes the field carries the help and the rules for its value. The flags
+of Triton are all here, because deployments pass fixed lists of them; a flag that changes nothing
+says why in `no_effect`, and the server repeats that in a warning when somebody sets it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.config.options import checks
+from shoal.config.options.option import Group, Option, OptionError, Setting
+
+PORT = (0, 65535)
+
+# What a Setting is read from. A name may be left out where the setting can hold for all.
+_FOR_ONE_OR_ALL = r"(?:(?P<name>[^,=]*),)?(?P<key>[^=]+)=(?P<value>.+)"
+_FOR_ONE = r"(?P<name>[^,=]+),(?P<key>[^=]+)=(?P<value>.+)"
+_FOR_ALL = r"(?P<key>[^,=]+)=(?P<value>.+)"
+_RESTRICTION = r"(?P<name>[^:=]+):(?P<key>[^=]+)=(?P<value>.+)"
+
+_server = Group("Server")
+_logging = Group("Logging")
+_repository = Group("Model repository")
+_http = Group("HTTP")
+_grpc = Group("gRPC", no_effect="gRPC is not served yet")
+_metrics = Group("Metrics")
+_backend = Group("Backends")
+_device = Group("Memory and devices", no_effect="memory and devices are left to the runtimes")
+_shared = Group("Shared memory", no_effect="shared memory is not served yet")
+_cache = Group("Response cache", no_effect="there is no response cache yet")
+_rate = Group("Rate limiter", no_effect="there is no rate limiter yet")
+_trace = Group("Tracing", no_effect="requests are not traced yet")
+_agent = Group("Repository agents", no_effect="there are no repository agents yet")
+_sagemaker = Group("SageMaker", no_effect="the SageMaker endpoints are not served yet")
+_vertex = Group("Vertex AI", no_effect="the Vertex AI endpoints are not served yet")
+_deprecated = Group("Deprecated")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the server was asked to do. Making one checks what no single value can show:
+    OptionError names the flags that do not go together."""
+
+    id: str = _server("triton", "Name the server reports in its metadata.")
+    demo: bool = _server(False, "Serve the small models that come with Shoal.", bare=True)
+    exit_timeout_secs: int = _server(
+        30,
+        "Seconds to wait at exit for requests in flight; after that the server exits with 1.",
+        limits=(0, None),
+    )
+    drain_secs: float = _server(
+        0.0,
+        "Seconds to go on serving after SIGTERM, not ready any more, so that load balancers "
+        "notice before connections are refused.",
+        limits=(0, None),
+    )
+
+    model_repository: tuple[str, ...] = _repository(
+        (),
+        "Folder that holds one folder per model; the same as a PATH on the command line.",
+        form="<path>",
+        aliases=("--model-store",),
+        empty=False,
+    )
+    model_control_mode: str = _repository(
+        "none",
+        "What is loaded when: everything at start (none), everything and again whenever a folder "
+        "changes (poll), or what --load-model and the load API name (explicit).",
+        choices=("none", "poll", "explicit"),
+    )
+    load_model: tuple[str, ...] = _repository(
+        (),
+        "Model to load at start in explicit mode; '*' alone stands for all of them.",
+        form="<name>",
+        empty=False,
+    )
+    repository_poll_secs: float = _repository(
+        15.0, "Seconds between two looks at the repository in poll mode.", limits=(0.1, None)
+    )
+    exit_on_error: bool = _repository(True, "Exit with 1 when a model fails to load at start.")
+    strict_readiness: bool = _repository(
+        True, "Report ready only while every model that was asked for can serve."
+    )
+    disable_auto_complete_config: bool = _repository(
+        False, "Take each config.pbtxt as it is instead of filling gaps from the model.", bare=True
+    )
+    model_config_name: str = _repository(
+        "",
+        "Read configs/<name>.pbtxt of each model, where it exists, instead of config.pbtxt.",
+        form="<name>",
+        pattern=r"\S+",
+        empty=False,
+    )
+    model_load_thread_count: int = _repository(
+        4, "How many models may load at the same time.", limits=(1, None)
+    )
+    model_load_retry_count: int = _repository(
+        0, "How often a failed load is tried again.", limits=(0, None)
+    )
+    model_namespacing: bool = _repository(
+        False,
+        "Let models of equal name in different repositories live side by side.",
+        no_effect="model names are unique across repositories",
+        honoured=False,
+    )
+
+    allow_http: bool = _http(True, "Listen for HTTP requests.")
+    http_address: str = _http("0.0.0.0", "Address to listen on for HTTP.", form="<address>")
+    http_port: int = _http(8000, "Port for HTTP requests; 0 takes a free one.", limits=PORT)
+    reuse_http_port: bool = _http(
+        False, "Share the port with other servers that set this flag too (SO_REUSEPORT)."
+    )
+    http_header_forward_pattern: str = _http(
+        "",
+        "Hand request headers to the model as parameters where this regular expression is found "
+        "in the header's name.",
+        form="<regex>",
+    )
+    http_max_input_size: int = _http(
+        64 << 20,
+        "Most bytes of JSON, of one decoded tensor, or of a body after decompression.",
+        form="<bytes>",
+        limits=(1, None),
+    )
+    http_restricted_api: tuple[Setting, ...] = _http(
+        (),
+        "Answer these kinds of request only when the header <key> has this value; the kinds are "
+        + ", ".join(checks.CATEGORIES)
+        + ".",
+        form="<kind>[,<kind>...]:<key>=<value>",
+        pattern=_RESTRICTION,
+    )
+    cors: tuple[str, ...] = _http(
+        (),
+        "Web page origin whose scripts may call the server; '*' allows every page.",
+        form="<origin>",
+        pattern=r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+",
+        empty=False,
+    )
+    http_max_body_size: int = _http(
+        2 << 30,
+        "Most bytes in one request's body, tensors included.",
+        form="<bytes>",
+        limits=(1, None),
+    )
+    http_head_timeout_secs: float = _http(
+        30.0,
+        "Seconds a client may take to send a request's head; 0 sets no limit.",
+        limits=(0, None),
+    )
+    http_body_timeout_secs: float = _http(
+        60.0, "Seconds a request's body may stand still; 0 sets no limit.", limits=(0, None)
+    )
+    http_write_timeout_secs: float = _http(
+        60.0, "Seconds a client may leave a response unread; 0 sets no limit.", limits=(0, None)
+    )
+    http_idle_timeout_secs: float = _http(
+        600.0,
+        "Seconds a connection may stay open without a request; 0 sets no limit.",
+        limits=(0, None),
+    )
+    http_thread_count: int = _http(
+        8,
+        "Threads that handle HTTP requests.",
+        limits=(1, None),
+        no_effect="one event loop handles every connection",
+    )
+
+    allow_grpc: bool = _grpc(True, "Listen for gRPC requests.", honoured=False)
+    grpc_address: str = _grpc("0.0.0.0", "Address to listen on for gRPC.", form="<address>")
+    grpc_port: int = _grpc(8001, "Port for gRPC requests; 0 takes a free one.", limits=PORT)
+    reuse_grpc_port: bool = _grpc(
+        False, "Share the port with other servers that set this flag too.", honoured=False
+    )
+    grpc_header_forward_pattern: str = _grpc(
+        "",
+        "Hand request metadata to the model as parameters where this regular expression is found "
+        "in the key.",
+        form="<regex>",
+    )
+    grpc_infer_thread_count: int = _grpc(2, "Threads that handle inference calls.", limits=(2, 128))
+    grpc_infer_allocation_pool_size: int = _grpc(
+        8, "How many request and response objects are kept for reuse.", limits=(0, None)
+    )
+    grpc_max_response_pool_size: int = _grpc(
+        2**31 - 1, "Most responses that may wait to be sent.", limits=(1, None)
+    )
+    grpc_use_ssl: bool = _grpc(False, "Encrypt connections with TLS.", honoured=False)
+    grpc_use_ssl_mutual: bool = _grpc(
+        False, "Encrypt with TLS and ask clients for a certificate.", honoured=False
+    )
+    grpc_server_cert: str = _grpc("", "PEM file with the certificate.", form="<file>")
+    grpc_server_key: str = _grpc("", "PEM file with the private key.", form="<file>")
+    grpc_root_cert: str = _grpc("", "PEM file with the clients' root certificate.", form="<file>")
+    grpc_infer_response_compression_level: str = _grpc(
+        "none",
+        "How hard to compress inference responses.",
+        choices=("none", "low", "medium", "high"),
+        honoured="none",
+    )
+    grpc_keepalive_time: int = _grpc(
+        7_200_000, "Milliseconds of silence before a ping.", limits=(0, None)
+    )
+    grpc_keepalive_timeout: int = _grpc(
+        20_000, "Milliseconds to wait for the answer to a ping.", limits=(0, None)
+    )
+    grpc_keepalive_permit_without_calls: bool = _grpc(
+        False, "Send pings while no call is running too."
+    )
+    grpc_http2_max_pings_without_data: int = _grpc(
+        2, "Pings to send while there is no data to send; 0 sets no limit.", limits=(0, None)
+    )
+    grpc_http2_min_recv_ping_interval_without_data: int = _grpc(
+        300_000,
+        "Milliseconds a client must leave between pings while it sends no data.",
+        limits=(0, None),
+    )
+    grpc_http2_max_ping_strikes: int = _grpc(
+        2, "Too frequent pings before the connection is closed; 0 sets no limit.", limits=(0, None)
+    )
+    grpc_max_connection_age: int = _grpc(
+        0, "Milliseconds a connection may live; 0 sets no limit.", limits=(0, None)
+    )
+    grpc_max_connection_age_grace: int = _grpc(
+        0, "Milliseconds an aged connection gets to finish its calls.", limits=(0, None)
+    )
+    grpc_restricted_protocol: tuple[Setting, ...] = _grpc(
+        (),
+        "Answer these kinds of call only when the metadata triton-grpc-protocol-<key> has this "
+        "value; the kinds are those of --http-restricted-api.",
+        form="<kind>[,<kind>...]:<key>=<value>",
+        pattern=_RESTRICTION,
+    )
+
+    allow_metrics: bool = _metrics(True, "Serve Prometheus metrics.")
+    allow_cpu_metrics: bool = _metrics(True, "Include processor and memory use.")
+    allow_gpu_metrics: bool = _metrics(True, "Include the use of NVIDIA GPUs.")
+    metrics_address: str = _metrics(
+        "",
+        "Address to listen on for metrics; empty takes that of --http-address.",
+        form="<address>",
+    )
+    metrics_port: int = _metrics(8002, "Port for metrics; 0 takes a free one.", limits=PORT)
+    metrics_interval_ms: float = _metrics(
+        2000.0, "Milliseconds between two looks at the machine.", limits=(1, None)
+    )
+    metrics_config: tuple[Setting, ...] = _metrics(
+        (),
+        "Choose kinds of metrics: counter_latencies, summary_latencies, summary_quantiles or "
+        "histogram_latencies.",
+        form="<key>=<value>",
+        pattern=_FOR_ALL,
+    )
+
+    log_verbose: int = _logging(
+        0,
+        "How much detail to log: 0 for none, more for more; true and false mean 1 and 0.",
+        limits=(0, None),
+        words={"true": 1, "false": 0},
+    )
+    log_info: bool = _logging(True, "Log informational lines.")
+    log_warning: bool = _logging(True, "Log warnings.")
+    log_error: bool = _logging(True, "Log errors.")
+    log_format: str = _logging(
+        "default",
+        "How a line begins: I0809 10:19:07.015127 (default) or 2024-08-09T10:19:07Z I (ISO8601).",
+        choices=("default", "ISO8601"),
+    )
+    log_file: str = _logging("", "Log to this file instead of stderr.", form="<file>")
+
+    backend_config: tuple[Setting, ...] = _backend(
+        (),
+        "Setting for one backend, or for all of them where no backend is named.",
+        form="[<backend>,]<key>=<value>",
+        pattern=_FOR_ONE_OR_ALL,
+    )
+    gpu_fallback: str = _backend(
+        "none",
+        "What to do with a model that asks for a GPU where there is none: refuse it (none) or "
+        "run it on the CPU (cpu).",
+        choices=("none", "cpu"),
+    )
+    backend_directory: str = _backend(
+        "",
+        "Folder with backend libraries.",
+        form="<path>",
+        no_effect="backends are Python packages",
+    )
+
+    pinned_memory_pool_byte_size: int = _device(
+        256 << 20, "Bytes of pinned memory.", form="<bytes>", limits=(0, None)
+    )
+    cuda_memory_pool_byte_size: tuple[str, ...] = _device(
+        (), "Bytes of CUDA memory for one GPU.", form="<gpu>:<bytes>", pattern=r"\d+:\d+"
+    )
+    cuda_virtual_address_size: tuple[str, ...] = _device(
+        (),
+        "Most bytes one implicit state may grow to on a GPU.",
+        form="<gpu>:<bytes>",
+        pattern=r"\d+:\d+",
+    )
+    min_supported_compute_capability: float = _device(
+        6.0, "Least CUDA compute capability a GPU must have to be used.", limits=(0, None)
+    )
+    buffer_manager_thread_count: int = _device(0, "Threads that copy tensors.", limits=(0, None))
+    enable_peer_access: bool = _device(True, "Let GPUs read each other's memory.")
+    host_policy: tuple[Setting, ...] = _device(
+        (),
+        "Tie the instances that name this policy to a NUMA node (numa-node) or to processor cores "
+        "(cpu-cores).",
+        form="<policy>,<key>=<value>",
+        pattern=_FOR_ONE,
+    )
+    model_load_gpu_limit: tuple[str, ...] = _device(
+        (),
+        "Share of a GPU's memory beyond which no more models are loaded on it.",
+        form="<gpu>:<fraction>",
+        pattern=r"\d+:(\d+\.?\d*|\.\d+)",
+    )
+
+    allow_client_shm: bool = _shared(
+        False, "Let clients register shared memory for their tensors.", honoured=False
+    )
+
+    cache_config: tuple[Setting, ...] = _cache(
+        (),
+        "Setting of a response cache, such as local,size=1048576.",
+        form="[<cache>,]<key>=<value>",
+        pattern=_FOR_ONE_OR_ALL,
+    )
+    cache_directory: str = _cache("", "Folder with cache libraries.", form="<path>")
+
+    rate_limit: str = _rate(
+        "off",
+        "Whether instances wait for the resources their config names.",
+        choices=("off", "execution_count"),
+        honoured="off",
+    )
+    rate_limit_resource: tuple[str, ...] = _rate(
+        (),
+        "How much of a resource there is, on one device or on each.",
+        form="<name>:<count>[:<device>]",
+        pattern=r"[^:]+:\d+(:\d+)?",
+    )
+
+    trace_config: tuple[Setting, ...] = _trace(
+        (),
+        "Setting of the request trace, such as level=TIMESTAMPS, rate=100 or "
+        "triton,file=trace.json.",
+        form="[<mode>,]<key>=<value>",
+        pattern=_FOR_ONE_OR_ALL,
+    )
+
+    repoagent_directory: str = _agent("", "Folder with agent libraries.", form="<path>")
+
+    allow_sagemaker: bool = _sagemaker(False, "Listen for SageMaker requests.", honoured=False)
+    sagemaker_port: int = _sagemaker(8080, "Port for SageMaker requests.", limits=PORT)
+    sagemaker_safe_port_range: str = _sagemaker(
+        "", "Ports other endpoints may use.", form="<first>-<last>", pattern=r"\d+-\d+"
+    )
+    sagemaker_thread_count: int = _sagemaker(
+        8, "Threads that handle SageMaker requests.", limits=(1, None)
+    )
+
+    allow_vertex_ai: bool = _vertex(False, "Listen for Vertex AI requests.", honoured=False)
+    vertex_ai_port: int = _vertex(8080, "Port for Vertex AI requests.", limits=PORT)
+    vertex_ai_thread_count: int = _vertex(
+        8, "Threads that handle Vertex AI requests.", limits=(1, None)
+    )
+    vertex_ai_default_model: str = _vertex(
+        "", "Model that answers requests which name none.", form="<name>"
+    )
+
+    strict_model_config: bool = _deprecated(
+        False,
+        "Take each config.pbtxt as it is.",
+        instead="--disable-auto-complete-config",
+    )
+    response_cache_byte_size: int = _deprecated(
+        0,
+        "Bytes of the local response cache.",
+        form="<bytes>",
+        limits=(0, None),
+        instead="--cache-config=local,size=<bytes>",
+        no_effect="there is no response cache yet",
+    )
+    trace_file: str = _deprecated(
+        "",
+        "File the trace is written to.",
+        form="<file>",
+        instead="--trace-config=triton,file=<file>",
+        no_effect="requests are not traced yet",
+    )
+    trace_level: tuple[str, ...] = _deprecated(
+        (),
+        "What is traced.",
+        choices=("OFF", "TIMESTAMPS", "TENSORS", "MIN", "MAX"),
+        instead="--trace-config=level=<level>",
+        no_effect="requests are not traced yet",
+    )
+    trace_rate: int = _deprecated(
+        1000,
+        "Trace one request in so many.",
+        limits=(1, None),
+        instead="--trace-config=rate=<n>",
+        no_effect="requests are not traced yet",
+    )
+    trace_count: int = _deprecated(
+        -1,
+        "How many requests to trace; -1 sets no limit.",
+        limits=(-1, None),
+        instead="--trace-config=count=<n>",
+        no_effect="requests are not traced yet",
+    )
+    trace_log_frequency: int = _deprecated(
+        0,
+        "Traces per file; 0 writes one file at exit.",
+        limits=(0, None),
+        instead="--trace-config=triton,log-frequency=<n>",
+        no_effect="requests are not traced yet",
+    )
+
+    # Attributes that were set by name; the only field that is no flag.
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.check_start_models(self.load_model, self.model_control_mode)
+        listeners = [
+            (self.allow_http, "--http-port", self.http_address, self.http_port),
+            (self.allow_grpc, "--grpc-port", self.grpc_address, self.grpc_port),
+            (self.allow_metrics, "--metrics-port", self.metrics_listen_address, self.metrics_port),
+        ]
+        checks.check_ports(listener[1:] for listener in listeners if listener[0])
+        checks.check_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)
+        checks.check_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
+        checks.read_restrictions("--http-restricted-api", self.http_restricted_api)
+        checks.read_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol)
+        if {"cache_config", "response_cache_byte_size"} <= self.given:
+            raise OptionError(
+                "--cache-config and --response-cache-byte-size ask for the same thing; "
+                "keep --cache-config"
+            )
+
+    @property
+    def auto_complete_config(self) -> bool:
+        """Whether what a config leaves out is taken from the model."""
+        return not (self.disable_auto_complete_config or self.strict_model_config)
+
+    @property
+    def metrics_listen_address(self) -> str:
+        """Where metrics are served: their own address, or else that of HTTP."""
+        return self.metrics_address or self.http_address
+
+    def http_restrictions(self) -> dict[str, tuple[str, str]]:
+        """The header and value that each restricted kind of HTTP request asks for."""
+        return checks.read_restrictions("--http-restricted-api", self.http_restricted_api)
+
+    def backend_settings(self) -> dict[str, dict[str, str]]:
+        """`--backend-config` by backend; the settings for all are under the empty name."""
+        settings: dict[str, dict[str, str]] = {}
+        for name, key, value in self.backend_config:
+            settings.setdefault(name, {})[key] = value
+        return settings
+
+    def warnings(self) -> list[str]:
+        """A sentence for each flag that was set and does not do what it says."""
+        lines = []
+        for option in TABLE:
+            if option.attribute not in self.given:
+                continue
+            if option.instead:
+                lines.append(f"{option.flag} is deprecated; write {option.instead} instead")
+            value = getattr(self, option.attribute)
+            if option.no_effect and (option.honoured is None or value != option.honoured):
+                lines.append(f"{option.flag} has no effect: {option.no_effect}")
+        return lines
+
+
+def _read_table() -> tuple[Option, ...]:
+    fields = [field for field in dataclasses.fields(Options) if field.metadata]
+    return tuple(
+        Option(field.name, str(field.type), field.default, **field.metadata) for field in fields
+    )
+
+
+TABLE = _read_table()
+BY_FLAG: Mapping[str, Option] = {flag: option for option in TABLE for flag in option.flags}

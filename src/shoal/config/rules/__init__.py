@@ -1,0 +1,53 @@
+"""What a configuration must be before a model may be served from it.
+
+    for fault in tensors(config): ...   each rule finds faults; `check` raises the first of them
+
+A fault's message is Triton's text where there is one, because people search for it; its fix says
+what to write. Fields that are right but have no effect yet are listed in `support`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from shoal.config.model import ModelConfig
+from shoal.config.rules.batching import dynamic_batching, sequence_batching
+from shoal.config.rules.ensemble import ensemble
+from shoal.config.rules.fault import Fault
+from shoal.config.rules.files import files
+from shoal.config.rules.general import general
+from shoal.config.rules.instances import instances
+from shoal.config.rules.support import not_acted_on
+from shoal.config.rules.tensors import batch_tensors, tensors
+from shoal.config.rules.warmup import warmup
+from shoal.errors import ConfigError
+
+__all__ = ["Fault", "check", "faults", "not_acted_on"]
+
+_RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
+    general,
+    dynamic_batching,
+    sequence_batching,
+    ensemble,
+    tensors,
+    batch_tensors,
+    instances,
+    files,
+    warmup,
+)
+
+
+def check(config: ModelConfig, *, file: str) -> None:
+    """Raise a ConfigError for the first thing that is wrong with a complete config.
+
+    Call it after the backend has filled in what the file left out: a tensor without dims or data
+    type is a fault here.
+    """
+    for fault in faults(config):
+        raise ConfigError(fault.message, file=file, field=fault.field, fix=fault.fix)
+
+
+def faults(config: ModelConfig) -> Iterator[Fault]:
+    """Everything that is wrong with a complete config."""
+    for rule in _RULES:
+        yield from rule(config)

@@ -1,0 +1,28 @@
+"""The half-sentence that helps after a misspelling."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+_MOST_LISTED = 30
+
+
+def near_match(written: str, known: Sequence[str]) -> str | None:
+    """The known name somebody most likely meant, or None when none is close."""
+    folded = {name.lower(): name for name in reversed(known)}
+    word = written.lower()
+    for name in known:  # INT32 means TYPE_INT32, GPU means KIND_GPU
+        if word and name.lower().endswith("_" + word):
+            return name
+    close = difflib.get_close_matches(word, list(folded), n=1, cutoff=0.7)
+    return folded[close[0]] if close else None
+
+
+def did_you_mean(written: str, known: Sequence[str], what: str) -> str:
+    """`Did you mean 'dims'?`, or what there is to choose from when nothing is close."""
+    found = near_match(written, known)
+    if found is not None:
+        return f"Did you mean '{found}'?"
+    listed = ", ".join(known[:_MOST_LISTED])
+    return f"Known {what} are: {listed}" + (", …" if len(known) > _MOST_LISTED else "")

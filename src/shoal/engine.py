@@ -1,0 +1,188 @@
+"""The one door: every frontend calls these methods, and nothing else of the server.
+
+    frontend --infer--> engine --> the model's queue --> ... --> request.reply
+
+Methods return plain data in the protocol's terms (field names of KServe v2), so that HTTP and
+gRPC only have to write it down. `index`, `load` and `unload` block: call them off the event loop.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import shoal
+from shoal.config import codec
+from shoal.core.request import Request
+from shoal.core.signature import Signature, TensorSpec
+from shoal.errors import Unavailable
+from shoal.repository.repository import ModelRepository
+from shoal.scheduler.batcher import BatcherClosed
+from shoal.statistics.model import ModelStatistics
+
+logger = logging.getLogger(__name__)
+
+# What this server does, in the order Triton lists it; clients read this before they use it.
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+class Phase(enum.Enum):
+    """The server's own life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    EXITING = "exiting"
+
+
+class Engine:
+    """What the server can do, whatever the protocol."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        *,
+        server_id: str = "triton",
+        strict_readiness: bool = True,
+    ) -> None:
+        self._repository = repository
+        self._server_id = server_id
+        self._strict = strict_readiness
+        self._phase = Phase.STARTING
+
+    # ---- inference
+
+    def infer(self, request: Request) -> None:
+        """Take the request over; its reply gets exactly one final response, from any thread.
+
+        If this raises (a ShoalError), the request was refused and the caller answers it.
+        """
+        model = self._repository.find(request.model_name, request.model_version)
+        inputs = request.inputs
+        while True:
+            try:
+                model.accept(request)
+            except BatcherClosed:
+                # The model was replaced between looking it up and queueing: ask again.
+                newer = self._repository.find(request.model_name, request.model_version)
+                if newer is model:
+                    raise
+                model, request.inputs = newer, inputs
+            else:
+                return
+
+    # ---- health
+
+    def started(self) -> None:
+        """Start-up loads are over: readiness may be reported."""
+        if self._phase is Phase.STARTING:
+            self._phase = Phase.READY
+
+    def begin_exit(self) -> None:
+        """From now on the server says that it is going; requests are still served."""
+        self._phase = Phase.EXITING
+
+    def exiting(self) -> bool:
+        """Whether the server is on its way out."""
+        return self._phase is Phase.EXITING
+
+    def live(self) -> bool:
+        """Whether the server answers at all, models or not."""
+        return self._phase is not Phase.EXITING
+
+    def ready(self) -> bool:
+        """Whether traffic should come here: started, and (if strict) every model is ready."""
+        return self._phase is Phase.READY and (not self._strict or self._repository.all_ready())
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model (version) can be asked now. NotFound for names nobody ever loaded."""
+        try:
+            self._repository.find(name, version)
+        except Unavailable:
+            return False
+        return True
+
+    # ---- what there is
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions."""
+        return {
+            "name": self._server_id,
+            "version": shoal.__version__,
+            "extensions": list(EXTENSIONS),
+        }
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """A model's inputs and outputs, shapes with the batch dimension in front."""
+        model = self._repository.find(name, version)
+        versions = self._repository.ready_versions(name) if version == -1 else [version]
+        batch = (-1,) if model.config.max_batch_size > 0 else ()
+        return {
+            "name": name,
+            "versions": [str(number) for number in versions],
+            "platform": model.config.platform or model.config.backend,
+            "inputs": [_described(spec, batch) for spec in model.signature.inputs.values()],
+            "outputs": [_described(spec, batch) for spec in model.signature.outputs.values()],
+        }
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        """The config a model runs with: completed and with every default written out."""
+        return codec.to_dict(self._repository.find(name, version).config)
+
+    def signature(self, name: str, version: int = -1) -> Signature:
+        """A model's tensors."""
+        return self._repository.find(name, version).signature
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Whether a model may answer any number of times."""
+        return self._repository.find(name, version).decoupled
+
+    def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """Counters of one version, of a model's versions, or of all models."""
+        if not name:
+            return [model.statistics.snapshot() for model in self._repository.models()]
+        first = self._repository.find(name, version)
+        if version != -1:
+            return [first.statistics.snapshot()]
+        models = [model for model in self._repository.models() if model.name == name]
+        return [model.statistics.snapshot() for model in models]
+
+    def model_statistics(self) -> Iterator[ModelStatistics]:
+        """The counters of every version that serves, for metrics."""
+        return (model.statistics for model in self._repository.models())
+
+    def in_flight(self) -> int:
+        """Requests accepted and not yet answered."""
+        return sum(model.in_flight() for model in self._repository.models())
+
+    # ---- model control (blocking)
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """Every model and version with its state."""
+        return self._repository.index(ready_only=ready_only)
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; see `ModelRepository.load`."""
+        self._repository.load(name, config_json, files)
+
+    def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model; see `ModelRepository.unload`."""
+        self._repository.unload(name, unload_dependents=unload_dependents)
+
+
+def _described(spec: TensorSpec, batch: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "datatype": spec.datatype.name,
+        "shape": [*batch, *spec.dims],
+    }

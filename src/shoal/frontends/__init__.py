@@ -1,0 +1,1 @@
+"""Sockets in, engine calls out: one folder or file per protocol."""

@@ -1,0 +1,426 @@
+"""One RPC as a service sees it, and the seam between transport and service.
+
+    Service.method(path) --> Method.start(call)
+    call.on_message, on_half_close, on_cancel, on_drain   what the client does
+    call.reply | send ... finish                          what the service answers
+
+No HTTP/2 above this line: any transport that can make such a call can carry the service. All of
+it happens on the event loop's thread, in callbacks; no call has a task.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shoal.core.tensor import Buffer
+from shoal.frontends.grpc import compression, status
+from shoal.frontends.grpc.control import ControlFrames
+from shoal.frontends.grpc.deadlines import Deadlines
+from shoal.frontends.grpc.flow import Stream
+from shoal.frontends.grpc.frames import ErrorCode
+from shoal.frontends.grpc.headers import RequestHead
+from shoal.frontends.grpc.message import (
+    PREFIX_BYTES,
+    SMALL_BYTES,
+    MessageFault,
+    MessageReader,
+    ReceiveMemory,
+    unpack_prefix,
+)
+from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
+
+_log = logging.getLogger(__name__)
+
+
+class Kind(enum.Enum):
+    """How many messages the client sends."""
+
+    UNARY = "unary"  # exactly one, answered by one
+    STREAM = "stream"  # as many as it likes, both ways
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service. `start` is called with each new call and sets its callbacks."""
+
+    kind: Kind
+    start: Callable[[Call], None]
+    max_receive_bytes: int | None = None  # None: the listener's limit
+    max_send_bytes: int | None = None
+    compress: bool = True  # responses, if the listener compresses and the client accepts it
+
+
+class Service(Protocol):
+    """What a transport carries."""
+
+    def method(self, path: str) -> Method | None:
+        """The method behind '/package.Service/Method'; None answers UNIMPLEMENTED."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResources:
+    """What all calls of a listener share."""
+
+    settings: GrpcSettings
+    memory: ReceiveMemory
+    deadlines: Deadlines
+    clock: Callable[[], int]
+
+
+class Call:
+    """One RPC. Every method may be called at any time on the loop; after the end they do nothing.
+
+    A unary call hears `on_message` once, when the request is complete, then `on_half_close`.
+    Exceptions that leave a callback end the call with INTERNAL.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_encoding",
+        "_head",
+        "_headers_sent",
+        "_max_receive_bytes",
+        "_max_send_bytes",
+        "_message",
+        "_method",
+        "_open",
+        "_reader",
+        "_resources",
+        "_stream",
+        "cancelled",
+        "deadline_ns",
+        "deadline_pending",
+        "on_cancel",
+        "on_drain",
+        "on_half_close",
+        "on_message",
+    )
+
+    def __init__(
+        self,
+        resources: CallResources,
+        connection: ControlFrames,
+        stream: Stream,
+        head: RequestHead,
+        method: Method,
+    ) -> None:
+        limits = resources.settings.limits
+        self._resources = resources
+        self._connection = connection
+        self._stream: Stream | None = stream  # None: gone from the wire
+        self._head = head
+        self._method = method
+        self._open = True  # the service may still answer
+        self._headers_sent = False
+        self._reader: MessageReader | None = None
+        self._message: Buffer | None = None  # of a unary call that is not half-closed yet
+        self._encoding: str | None = None  # of our messages
+        self._max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
+        self._max_send_bytes = _least(limits.max_send_message_bytes, method.max_send_bytes)
+        self.cancelled = False
+        self.deadline_ns: int | None = None  # by the clock of `resources`: time.monotonic_ns
+        self.deadline_pending = False
+        self.on_message: Callable[[Buffer], None] | None = None
+        self.on_half_close: Callable[[], None] | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        self.on_drain: Callable[[], None] | None = None
+
+    # What the client said.
+
+    @property
+    def path(self) -> str:
+        """'/package.Service/Method', as the client sent it."""
+        return self._head.path
+
+    @property
+    def metadata(self) -> list[tuple[str, MetadataValue]]:
+        """The client's metadata in order; keys are lower case, values of '-bin' keys bytes."""
+        return list(self._head.metadata)
+
+    @property
+    def peer(self) -> str:
+        """The client's address, such as 'ipv4:127.0.0.1:50123'."""
+        return self._connection.peer
+
+    # What the service answers.
+
+    def reply(self, parts: Sequence[Buffer], trailing_metadata: Metadata = ()) -> None:
+        """Answer with one message, the parts joined, and OK. The parts must not change afterwards.
+
+        Raises ValueError, and sends nothing, if the metadata cannot be sent.
+        """
+        stream = self._stream
+        if stream is None or not self._open:
+            return
+        size = _size(parts)
+        if (
+            trailing_metadata
+            or self._encoding is not None
+            or self._headers_sent
+            or size > self._max_send_bytes
+        ):
+            trailers = status.status_block(0, "", trailing_metadata)
+            self.send(parts)
+            self._end(trailers)
+            return
+        self._open = False
+        self._connection.sender.unary(stream, parts, size)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send one message of a stream, the parts joined; they must not change afterwards.
+
+        It is queued while the client reads slowly, without limit: look at `writable` first.
+        """
+        stream = self._stream
+        if stream is None or not self._open:
+            return
+        size = _size(parts)
+        if size > self._max_send_bytes:
+            self.finish(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"Sent message larger than max ({size} vs. {self._max_send_bytes})",
+            )
+            return
+        sender = self._connection.sender
+        if not self._headers_sent:
+            self._headers_sent = True
+            encoding = self._encoding
+            sender.headers(
+                stream,
+                status.encoded_response_headers(encoding) if encoding else status.RESPONSE_HEADERS,
+            )
+        packed: bytes | None = None
+        if self._encoding is not None:
+            level = self._resources.settings.compression
+            packed = compression.compress(parts, size, self._encoding, level)
+        if packed is None:
+            sender.message(stream, parts, size)
+        else:
+            sender.message(stream, (packed,), len(packed), compressed=True)
+        if stream.queued_bytes > self._resources.settings.limits.send_high_bytes:
+            stream.waits_for_drain = True
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up. When it does again, `on_drain` is called."""
+        stream = self._stream
+        return stream is not None and self._open and not stream.waits_for_drain
+
+    def finish(
+        self, code: int = StatusCode.OK, message: str = "", trailing_metadata: Metadata = ()
+    ) -> None:
+        """End the call with a status, after what was sent before.
+
+        Raises ValueError, and sends nothing, if the metadata cannot be sent.
+        """
+        if self._stream is None or not self._open:
+            return
+        self._end(status.status_block(code, message, trailing_metadata))
+
+    def pause_receiving(self) -> None:
+        """Let the client send no more than one window of messages until `resume_receiving`."""
+        if self._stream is not None:
+            self._stream.receive_paused = True
+
+    def resume_receiving(self) -> None:
+        """Let the client send again."""
+        if self._stream is not None and self._stream.receive_paused:
+            self._connection.resume_receiving(self._stream)
+
+    # What the connection tells us (flow.Receiver).
+
+    def start(self) -> None:
+        """Begin: the service sets its callbacks."""
+        stream = self._stream
+        assert stream is not None
+        stream.receiver = self
+        method = self._method
+        stream.must_end = method.kind is Kind.UNARY
+        resources = self._resources
+        head = self._head
+        if head.timeout_ns is not None:
+            self.deadline_ns = resources.clock() + head.timeout_ns
+            self.deadline_pending = True
+            resources.deadlines.add(self.deadline_ns, self)
+        if method.compress:
+            self._encoding = compression.choose(
+                resources.settings.compression, head.accepted_encodings
+            )
+        self._tell(method.start, self)
+
+    def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
+        """Bytes of the request."""
+        if self._reader is None:
+            if stop - start >= PREFIX_BYTES:
+                compressed, length = unpack_prefix(data, start)
+                if (
+                    not compressed
+                    and length == stop - start - PREFIX_BYTES
+                    and length <= SMALL_BYTES
+                    and length <= self._max_receive_bytes
+                ):  # by far the most common: one small message fills the frame
+                    self._arrived(bytes(data[start + PREFIX_BYTES : stop]))
+                    if ended:
+                        self.ended()
+                    return
+            self._reader = MessageReader(
+                self._resources.memory, self._max_receive_bytes, self._head.encoding, self._expect
+            )
+        try:
+            for message in self._reader.feed(data, start, stop):
+                self._arrived(message)
+                if not self._open:
+                    return
+        except MessageFault as fault:
+            self._refuse(fault)
+            return
+        if ended:
+            self.ended()
+
+    def room(self, limit: int) -> memoryview | None:
+        """Where the rest of a large message goes."""
+        if self._reader is None:
+            return None
+        try:
+            return self._reader.room(limit)
+        except MessageFault as fault:
+            self._refuse(fault)
+            return None
+
+    def filled(self, count: int) -> None:
+        """The rest of a large message has come, or some of it."""
+        assert self._reader is not None
+        try:
+            message = self._reader.filled(count)
+        except MessageFault as fault:
+            self._refuse(fault)
+            return
+        if message is not None:
+            self._arrived(message)
+
+    def ended(self) -> None:
+        """The client has half-closed."""
+        if not self._open:
+            return
+        if self._reader is not None and self._reader.inside:
+            self._break_off(StatusCode.INTERNAL, "the request ended inside a message")
+            return
+        if self._method.kind is Kind.UNARY:
+            message, self._message = self._message, None
+            if message is None:
+                self._break_off(
+                    StatusCode.INTERNAL, "a unary call without a message; send exactly one"
+                )
+                return
+            self._tell(self.on_message, message)
+        self._tell(self.on_half_close)
+
+    def drained(self) -> None:
+        """The client has caught up."""
+        self._tell(self.on_drain)
+
+    def closed(self) -> None:
+        """Everything was sent."""
+        self._leave_wire()
+
+    def reset(self) -> None:
+        """The client has taken the call back, or its connection is gone."""
+        on_cancel = self._cancel()
+        self._leave_wire()
+        self._tell(on_cancel)
+
+    def stalled(self) -> None:
+        """A unary request has stopped arriving."""
+        self._break_off(StatusCode.DEADLINE_EXCEEDED, "the request message did not arrive in time")
+
+    def expire(self) -> None:
+        """The deadline has passed: answer in the service's stead, and tell it."""
+        stream = self._stream
+        self.deadline_pending = False
+        if stream is None:
+            return
+        if stream.queued_bytes:  # the client reads too slowly even for what there is
+            self._connection.give_up(stream, ErrorCode.CANCEL)
+            self.reset()
+        else:
+            self._break_off(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    # Inside.
+
+    def _arrived(self, message: Buffer) -> None:
+        if self._method.kind is Kind.STREAM:
+            self._tell(self.on_message, message)
+        elif self._message is None:
+            self._message = message
+        else:
+            self._break_off(
+                StatusCode.INTERNAL, "a unary call with a second message; send exactly one"
+            )
+
+    def _expect(self, length: int) -> None:
+        if self._stream is not None:
+            self._connection.expect(self._stream, length)
+
+    def _end(self, trailers: bytes) -> None:
+        stream = self._stream
+        assert stream is not None
+        self._open = False
+        if not self._headers_sent:
+            trailers = status.RESPONSE_HEADERS + trailers
+        self._connection.sender.end(stream, trailers)
+
+    def _break_off(self, code: StatusCode, message: str, block: bytes = b"") -> None:
+        """End the call without the service, and tell it afterwards."""
+        if not self._open:
+            return
+        on_cancel = self._cancel()
+        self._end(status.status_block(code, message) + block)
+        self._tell(on_cancel)
+
+    def _refuse(self, fault: MessageFault) -> None:
+        accepted = fault.code is StatusCode.UNIMPLEMENTED
+        self._break_off(fault.code, fault.message, status.ACCEPTED_ENCODINGS if accepted else b"")
+
+    def _cancel(self) -> Callable[[], None] | None:
+        """Mark the call as cancelled if it is open; returns who wants to hear of it."""
+        if not self._open:
+            return None
+        self.cancelled = True
+        return self.on_cancel
+
+    def _tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+        """Call the service. Its mistakes must not cost the other streams."""
+        if callback is None:
+            return
+        try:
+            callback(*arguments)
+        except Exception:
+            _log.exception("the gRPC service failed in %s", self.path)
+            self.finish(StatusCode.INTERNAL, "the server failed to handle this call")
+
+    def _leave_wire(self) -> None:
+        """The stream is over: let go of everything that is not for the service to keep."""
+        self._open = False
+        self._stream = None
+        self._message = None
+        if self._reader is not None:
+            self._reader.abandon()
+            self._reader = None
+        if self.deadline_pending:
+            self.deadline_pending = False
+            self._resources.deadlines.met()
+        # The service's callbacks mostly hold this call: no cycles for the garbage collector.
+        self.on_message = self.on_half_close = self.on_cancel = self.on_drain = None
+
+
+def _least(limit: int, override: int | None) -> int:
+    return limit if override is None else min(limit, override)
+
+
+def _size(parts: Sequence[Buffer]) -> int:
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)

@@ -1,0 +1,319 @@
+"""The part of a connection that is not about requests: settings, windows, pings, the ends of
+streams and of the connection itself.
+
+    open --drain--> GOAWAY, ping --its answer--> GOAWAY with the last stream --no streams--> closed
+    open --fault--> GOAWAY with the reason --> closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.frontends.grpc import frames
+from shoal.frontends.grpc.flow import Sender, Stream
+from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode, Setting, StreamFault
+from shoal.frontends.grpc.guard import FloodGuard, PingGuard
+from shoal.frontends.grpc.settings import GrpcSettings
+
+_REMEMBERED_RESETS = 1_024
+_MAX_SETTINGS_BYTES = 6 * 256
+_PADDING_AND_PRIORITY_BYTES = 1 + 255 + 5
+_DEFAULT_TABLE_BYTES = 4_096
+_DRAIN_PING = b"draining"
+_KEEPALIVE_PING = b"alive?\0\0"
+
+_EXACT_SIZES = {
+    frames.RST_STREAM: 4,
+    frames.PING: 8,
+    frames.WINDOW_UPDATE: 4,
+}
+_ON_STREAM_ZERO = frozenset((frames.SETTINGS, frames.PING, frames.GOAWAY))
+_NOT_ON_STREAM_ZERO = frozenset(
+    (frames.HEADERS, frames.PRIORITY, frames.RST_STREAM, frames.CONTINUATION)
+)
+
+
+class ControlFrames:
+    """Streams, settings, windows and the end of one connection; `h2.Connection` adds requests."""
+
+    def __init__(
+        self, settings: GrpcSettings, wake: Callable[[], None], clock: Callable[[], int]
+    ) -> None:
+        self.peer = ""  # the client's address, for people
+        self.streams: dict[int, Stream] = {}
+        self.last_id = 0  # the highest stream a client has opened
+        self.greeted = False  # the client's preface has come
+        self.settled = False  # ... and its SETTINGS
+        self.closed = False  # nothing more is read, nothing more will be sent than is in `out`
+        self.fault = ""  # why, when it was the client's fault
+        self.draining = False
+        self.drained_at: int | None = None  # streams above this id are ignored
+        self.sender = Sender(wake, self._local_end, settings.limits.send_low_bytes)
+        self.guard = FloodGuard(settings.limits, clock())
+        self._limits = settings.limits
+        self._max_frame_bytes = settings.limits.max_frame_bytes
+        self._clock = clock
+        self._ping_guard = PingGuard(settings.keepalive)
+        self._peer_table_bytes = _DEFAULT_TABLE_BYTES
+        self._reset_ids: dict[int, None] = {}  # streams we gave up, the oldest first
+
+    def greet(self) -> None:
+        """Our half of the preface."""
+        self.greeted = True
+        limits = self._limits
+        self.sender.control(
+            frames.settings(
+                (
+                    (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
+                    (Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+                    (Setting.MAX_FRAME_SIZE, limits.max_frame_bytes),
+                    (Setting.MAX_HEADER_LIST_SIZE, limits.max_header_list_bytes),
+                )
+            )
+        )
+        extra = limits.connection_window_bytes - frames.DEFAULT_WINDOW
+        if extra:
+            self.sender.control(frames.window_update(0, extra))
+
+    # What arrives.
+
+    def check_size(self, kind: int, flags: int, length: int, stream_id: int) -> None:
+        """The rules about length and stream 0 for every type but DATA; the payload may still be
+        on its way."""
+        if kind in _ON_STREAM_ZERO if stream_id else kind in _NOT_ON_STREAM_ZERO:
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} on stream {stream_id}"
+            )
+        wrong = False
+        if kind in _EXACT_SIZES:
+            wrong = length != _EXACT_SIZES[kind]
+        elif kind == frames.PRIORITY and length != 5:
+            if stream_id > self.last_id:  # an idle stream cannot be reset
+                wrong = True
+            else:
+                raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes")
+        elif kind == frames.SETTINGS:
+            wrong = length % 6 != 0 or bool(flags & frames.ACK and length)
+        elif kind == frames.GOAWAY:
+            wrong = length < 8
+        elif kind == frames.PUSH_PROMISE:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients cannot push")
+        if wrong:
+            raise ConnectionFault(
+                ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} cannot have {length} bytes"
+            )
+        most = self._limits.max_header_block_bytes + _PADDING_AND_PRIORITY_BYTES
+        if (kind in (frames.HEADERS, frames.CONTINUATION) and length > most) or (
+            kind == frames.SETTINGS and length > _MAX_SETTINGS_BYTES
+        ):
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes"
+            )
+
+    def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """A whole frame that is neither DATA nor part of a header block, of a legal size."""
+        if kind == frames.WINDOW_UPDATE:
+            self._on_window_update(stream_id, payload)
+        elif kind == frames.RST_STREAM:
+            self._on_rst_stream(stream_id)
+        elif kind == frames.SETTINGS:
+            self._on_settings(flags, payload)
+        elif kind == frames.PING:
+            self._on_ping(flags, payload)
+        else:  # GOAWAY and PRIORITY change nothing for us, unknown types are to be ignored
+            self.idle_frame()
+
+    def idle_frame(self) -> None:
+        """Count a frame that moves nothing."""
+        self.guard.idle_frame(self.sender.answers)
+
+    def skippable(self, kind: int, length: int) -> bool:
+        """Whether a frame's payload does not matter, so that it need not be kept until whole."""
+        return (
+            kind in (frames.GOAWAY, frames.PUSH_PROMISE)
+            or kind > frames.CONTINUATION
+            or (kind == frames.PRIORITY and length != 5)
+        )
+
+    def _on_rst_stream(self, stream_id: int) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            receiver = stream.receiver
+            self._drop(stream)
+            if receiver is not None:
+                receiver.reset()
+            self.guard.reset(self._clock())
+        elif stream_id > self.last_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        else:
+            self.idle_frame()
+
+    def _on_settings(self, flags: int, payload: bytes) -> None:
+        if flags & frames.ACK:
+            return
+        self.settled = True
+        self.idle_frame()
+        for name, value in frames.parse_settings(payload):
+            self._apply(name, value)
+        self.sender.control(frames.SETTINGS_ACK)
+
+    def _apply(self, name: int, value: int) -> None:
+        if name == Setting.HEADER_TABLE_SIZE:
+            if value < self._peer_table_bytes:
+                self.sender.shrink_table()
+            self._peer_table_bytes = value
+        elif name == Setting.ENABLE_PUSH:
+            if value > 1:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
+        elif name == Setting.INITIAL_WINDOW_SIZE:
+            if value > frames.MAX_WINDOW:
+                raise ConnectionFault(
+                    ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is at most 2^31-1"
+                )
+            self.sender.change_initial_window(value, list(self.streams.values()))
+        elif name == Setting.MAX_FRAME_SIZE:
+            if not frames.DEFAULT_FRAME_BYTES <= value <= frames.LARGEST_FRAME_BYTES:
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is from 16384 to 16777215"
+                )
+            self.sender.max_frame_bytes = value
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if flags & frames.ACK:
+            if payload == _DRAIN_PING and self.draining:
+                self._end_drain()
+            return
+        self.idle_frame()
+        self.sender.control(frames.ping(payload, ack=True))
+        self._ping_guard.ping(
+            self._clock(), calls_open=bool(self.streams), answers=self.sender.answers
+        )
+
+    def _on_window_update(self, stream_id: int, payload: bytes) -> None:
+        self.idle_frame()
+        increment = int.from_bytes(payload, "big") & frames.MAX_WINDOW
+        if not stream_id:
+            if not increment:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
+            self.sender.enlarge(increment)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if stream_id > self.last_id:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+        elif not increment:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
+        else:
+            self.sender.enlarge_stream(stream, increment)
+
+    # What we grant and take back.
+
+    def replenish(self, stream: Stream) -> None:
+        """Let the client send more on `stream` once half of its window is used up."""
+        target = self._limits.stream_window_bytes
+        if stream.receive_window < target // 2 and not stream.receive_paused:
+            self.sender.control(frames.window_update(stream.id, target - stream.receive_window))
+            stream.receive_window = target
+
+    def expect(self, stream: Stream, length: int) -> None:
+        """`length` bytes of a message are still to come: let them come without waiting for us."""
+        length -= self.paid_for(stream)
+        missing = min(length, frames.MAX_WINDOW) - stream.receive_window
+        if missing > 0 and not stream.remote_closed and not stream.receive_paused:
+            self.sender.control(frames.window_update(stream.id, missing))
+            stream.receive_window += missing
+
+    def paid_for(self, stream: Stream) -> int:
+        """How many bytes of `stream` are on their way in a frame that its window has paid for."""
+        raise NotImplementedError
+
+    def resume_receiving(self, stream: Stream) -> None:
+        """Grant again what was held back while the stream was paused."""
+        stream.receive_paused = False
+        if not stream.remote_closed:
+            self.replenish(stream)
+
+    def give_up(self, stream: Stream, code: ErrorCode) -> None:
+        """Reset a stream for reasons of our own. Its receiver is not told."""
+        self.sender.control(frames.rst_stream(stream.id, code))
+        self._remember_reset(stream.id)
+        self._drop(stream)
+
+    def ping(self) -> None:
+        """Ask the client for a sign of life."""
+        self.sender.control(frames.ping(_KEEPALIVE_PING, ack=False))
+
+    # Ends.
+
+    def drain(self, message: str = "") -> None:
+        """Let open calls finish and take no new ones; `closed` follows when none is left."""
+        if self.closed or self.draining:
+            return
+        self.draining = True
+        if not self.greeted:
+            self.close()
+            return
+        # Calls on their way to us still count: the ping's answer comes after all of them.
+        self.sender.control(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, message))
+        self.sender.control(frames.ping(_DRAIN_PING, ack=False))
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """End the connection because of what the client did, and tell it what that was."""
+        if self.closed:
+            return
+        self.fault = f"{code.name}: {message}"
+        self.sender.control(frames.goaway(self.last_id, code, message))
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more will be read or sent; calls that are still open are told."""
+        if self.closed:
+            return
+        self.closed = True
+        for stream in list(self.streams.values()):
+            receiver = stream.receiver
+            self._drop(stream)
+            if receiver is not None:
+                receiver.reset()
+
+    def _end_drain(self) -> None:
+        if self.drained_at is None:
+            self.drained_at = self.last_id
+            self.sender.control(frames.goaway(self.last_id, ErrorCode.NO_ERROR, ""))
+            if not self.streams:
+                self.close()
+
+    def _local_end(self, stream: Stream) -> None:
+        """We have sent everything a stream will ever get."""
+        if not stream.remote_closed:  # nobody reads what the client might still send
+            self.sender.control(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+            self._remember_reset(stream.id)
+        receiver = stream.receiver
+        self._drop(stream)
+        if receiver is not None:
+            receiver.closed()
+
+    def _reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Answer a fault of the client on one stream, which may be closed already."""
+        self.sender.control(frames.rst_stream(stream_id, code))
+        self._remember_reset(stream_id)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            receiver = stream.receiver
+            self._drop(stream)
+            if receiver is not None:
+                receiver.reset()
+        self.guard.reset(self._clock())
+
+    def _drop(self, stream: Stream) -> None:
+        del self.streams[stream.id]
+        self.sender.forget(stream)
+        stream.receiver = None
+        if self.drained_at is not None and not self.streams:
+            self.close()
+
+    def _remember_reset(self, stream_id: int) -> None:
+        """Frames the client sent before it knew are not held against it."""
+        if len(self._reset_ids) >= _REMEMBERED_RESETS:
+            del self._reset_ids[next(iter(self._reset_ids))]
+        self._reset_ids[stream_id] = None

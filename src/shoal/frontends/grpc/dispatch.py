@@ -1,0 +1,48 @@
+"""From a request's head to a running call: the step between a connection and the service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from shoal.frontends.grpc import status
+from shoal.frontends.grpc.buffers import BufferPool
+from shoal.frontends.grpc.call import Call, CallResources, Service
+from shoal.frontends.grpc.control import ControlFrames
+from shoal.frontends.grpc.deadlines import Deadlines
+from shoal.frontends.grpc.flow import Stream
+from shoal.frontends.grpc.headers import RequestHead
+from shoal.frontends.grpc.message import ReceiveMemory
+from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.frontends.grpc.status import StatusCode
+
+
+class Dispatcher:
+    """Starts the calls of one listener. `deadline_earlier` is told when the next deadline is."""
+
+    def __init__(
+        self,
+        service: Service,
+        settings: GrpcSettings,
+        deadline_earlier: Callable[[int], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.deadlines = Deadlines(deadline_earlier)
+        self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, BufferPool())
+        self._method = service.method
+        self._resources = CallResources(settings, self.memory, self.deadlines, clock)
+
+    def accept(self, connection: ControlFrames, stream: Stream, head: RequestHead) -> None:
+        """Start a call on `stream`, or answer that there is no such method."""
+        method = self._method(head.path)
+        if method is None:
+            connection.sender.end(
+                stream,
+                status.trailers_only(
+                    StatusCode.UNIMPLEMENTED, f"this server has no method {head.path!r}"
+                ),
+            )
+            return
+        Call(self._resources, connection, stream, head, method).start()

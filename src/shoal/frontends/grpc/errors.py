@@ -1,0 +1,37 @@
+"""Errors as gRPC tells them: one table from code to status."""
+
+from __future__ import annotations
+
+import logging
+
+from shoal.errors import Code, Internal, ShoalError
+from shoal.frontends.grpc.call import Call
+from shoal.frontends.grpc.status import StatusCode
+
+logger = logging.getLogger(__name__)
+
+STATUS = {
+    Code.UNKNOWN: StatusCode.UNKNOWN,
+    Code.INTERNAL: StatusCode.INTERNAL,
+    Code.NOT_FOUND: StatusCode.NOT_FOUND,
+    Code.INVALID_ARGUMENT: StatusCode.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: StatusCode.UNAVAILABLE,
+    Code.UNSUPPORTED: StatusCode.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: StatusCode.ALREADY_EXISTS,
+    Code.CANCELLED: StatusCode.CANCELLED,
+}
+SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
+
+
+def fail(call: Call, error: BaseException) -> None:
+    """End the call with the error's status and text."""
+    known = as_shoal_error(error)
+    call.finish(STATUS[known.code], known.message)
+
+
+def as_shoal_error(error: BaseException) -> ShoalError:
+    """The error itself, or an Internal one for a fault of ours, which is then in the log."""
+    if isinstance(error, ShoalError):
+        return error
+    logger.error("a gRPC call failed in an unforeseen way", exc_info=error)
+    return Internal(f"internal error: {type(error).__name__}: {error}")

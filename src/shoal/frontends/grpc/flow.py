@@ -1,0 +1,352 @@
+"""Sending under flow control: what may leave now, what waits, and in which order.
+
+    call --message--> stream's queue --pump--> frames in `out` --> transport
+
+Two windows bound what leaves: the stream's and the connection's. A third bound is the transport:
+while it is full (`open` is False) only control frames leave. What waits stays in the queue of its
+stream, so memory does not grow behind the caller's back: it can ask for `queued_bytes`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from shoal.core.tensor import Buffer
+from shoal.frontends.grpc import frames
+from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode, StreamFault
+from shoal.frontends.grpc.status import OK_TRAILERS, RESPONSE_HEADERS, TABLE_SIZE_ZERO
+
+PUMP_BYTES = 256 << 10  # what one pump may add to `out`: the transport is asked in between
+_TURN_BYTES = 64 << 10  # what one stream may send before the next has its turn
+_JOIN_BYTES = 16 << 10  # up to here one string is cheaper than several buffers
+
+_HEADERS_LENGTH = len(RESPONSE_HEADERS)
+# HEADERS frame with its block, DATA frame header, message prefix; and the trailers of success.
+_UNARY_HEAD = struct.Struct(f">HBBBI{_HEADERS_LENGTH}sHBBBIBI")
+_UNARY_TAIL = struct.Struct(f">HBBBI{len(OK_TRAILERS)}s")
+_MESSAGE_HEAD = struct.Struct(">HBBBIBI")
+_PREFIX = struct.Struct(">BI")
+_ENDS = frames.END_HEADERS | frames.END_STREAM
+
+
+class Receiver(Protocol):
+    """Who gets what a stream brings; in our case a call."""
+
+    def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
+        """Take `data[start:stop]`, which is only valid during this call."""
+
+    def room(self, limit: int) -> memoryview | None:
+        """Where the next bytes may be written directly, at most `limit` of them."""
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were written to `room`."""
+
+    def ended(self) -> None:
+        """The peer sends no more."""
+
+    def reset(self) -> None:
+        """The stream is gone: taken back by the peer or lost with its connection."""
+
+    def closed(self) -> None:
+        """The stream has ended as it should."""
+
+    def stalled(self) -> None:
+        """Nothing has arrived for long, though the stream `must_end`."""
+
+    def drained(self) -> None:
+        """So much of the queue has left that more may be sent."""
+
+
+class Stream:
+    """One HTTP/2 stream: who receives, both windows, what waits to be sent."""
+
+    __slots__ = (
+        "content_length",
+        "id",
+        "idle_sweeps",
+        "local_closed",
+        "must_end",
+        "queue",
+        "queued_bytes",
+        "receive_paused",
+        "receive_window",
+        "received_bytes",
+        "receiver",
+        "remote_closed",
+        "scheduled",
+        "send_window",
+        "swept_bytes",
+        "trailers",
+        "waits_for_drain",
+    )
+
+    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
+        self.id = stream_id
+        self.send_window = send_window
+        self.receive_window = receive_window
+        self.receiver: Receiver | None = None
+        self.remote_closed = False
+        self.local_closed = False
+        self.receive_paused = False
+        self.must_end = False  # a unary request: it may not stay half-sent for long
+        self.content_length: int | None = None  # if one was announced
+        self.received_bytes = 0
+        self.swept_bytes = 0  # `received_bytes` when the sweep last looked
+        self.idle_sweeps = 0
+        self.queue: deque[Buffer] | None = None  # made when something has to wait
+        self.queued_bytes = 0
+        self.trailers: bytes | None = None  # the block that ends the stream after its queue
+        self.scheduled = False  # in the sender's ready queue
+        self.waits_for_drain = False
+
+
+class Sender:
+    """Everything one connection sends. `wake` is called when `out` stops being empty."""
+
+    def __init__(
+        self, wake: Callable[[], None], ended: Callable[[Stream], None], low_bytes: int
+    ) -> None:
+        self.out: list[Buffer] = []
+        self.open = True  # whether the transport takes more data
+        self.awake = False  # whether somebody will collect `out` anyway
+        self.window = frames.DEFAULT_WINDOW
+        self.initial_window = frames.DEFAULT_WINDOW
+        self.max_frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self.queued_bytes = 0  # of all streams
+        self.answers = 0  # frames that carried headers or data: what resets ping strikes
+        self._table_update = b""
+        self._wake = wake
+        self._ended = ended
+        self._low_bytes = low_bytes
+        self._ready: deque[Stream] = deque()
+
+    # Answers of calls.
+
+    def unary(self, stream: Stream, parts: Sequence[Buffer], size: int) -> None:
+        """Headers, one message of `size` bytes and the trailers of success: in one write if the
+        windows allow, else as far as they do."""
+        total = size + 5
+        if (
+            total > self.window
+            or total > stream.send_window
+            or total > self.max_frame_bytes
+            or not self.open
+            or self._table_update
+        ):
+            self.headers(stream, RESPONSE_HEADERS)
+            self.message(stream, parts, size)
+            self.end(stream, OK_TRAILERS)
+            return
+        self.window -= total
+        head = _UNARY_HEAD.pack(
+            0, _HEADERS_LENGTH, frames.HEADERS, frames.END_HEADERS, stream.id, RESPONSE_HEADERS,
+            total >> 8, total & 0xFF, frames.DATA, 0, stream.id,
+            0, size,
+        )  # fmt: skip
+        tail = _UNARY_TAIL.pack(0, len(OK_TRAILERS), frames.HEADERS, _ENDS, stream.id, OK_TRAILERS)
+        if total <= _JOIN_BYTES:
+            self.out.append(b"".join((head, *parts, tail)))
+        else:
+            self.out += (head, *_byte_parts(parts), tail)
+        self._has_output()
+        self._end_local(stream)
+
+    def headers(self, stream: Stream, block: bytes) -> None:
+        """The headers of a response; they need no window."""
+        self._block(stream, block, end_stream=False)
+
+    def message(
+        self, stream: Stream, parts: Sequence[Buffer], size: int, *, compressed: bool = False
+    ) -> None:
+        """One message of `size` bytes: at once if the windows allow, else it is queued."""
+        total = size + 5
+        if (
+            not stream.queued_bytes
+            and total <= self.window
+            and total <= stream.send_window
+            and total <= self.max_frame_bytes
+            and self.open
+        ):
+            self.window -= total
+            stream.send_window -= total
+            head = _MESSAGE_HEAD.pack(
+                total >> 8, total & 0xFF, frames.DATA, 0, stream.id, compressed, size
+            )
+            if total <= _JOIN_BYTES:
+                self.out.append(b"".join((head, *parts)))
+            else:
+                self.out += (head, *_byte_parts(parts))
+            self._has_output()
+            return
+        if stream.queue is None:
+            stream.queue = deque()
+        stream.queue.append(_PREFIX.pack(compressed, size))
+        stream.queue += _byte_parts(parts)
+        stream.queued_bytes += total
+        self.queued_bytes += total
+        self._schedule(stream)
+
+    def end(self, stream: Stream, block: bytes) -> None:
+        """Trailers, after everything that is still queued."""
+        if stream.queued_bytes:
+            stream.trailers = block
+            return
+        self._block(stream, block, end_stream=True)
+        self._end_local(stream)
+
+    def forget(self, stream: Stream) -> None:
+        """Drop what a stream still had to send; it is over."""
+        self.queued_bytes -= stream.queued_bytes
+        stream.queued_bytes = 0
+        stream.queue = None
+        stream.trailers = None
+        stream.waits_for_drain = False
+        stream.local_closed = True
+
+    # What belongs to no call.
+
+    def control(self, frame: bytes) -> None:
+        """A frame that no window holds back."""
+        self.out.append(frame)
+        if not self.awake:
+            self.awake = True
+            self._wake()
+
+    # What the peer grants.
+
+    def enlarge(self, increment: int) -> None:
+        """WINDOW_UPDATE for the connection."""
+        self.window += increment
+        if self.window > frames.MAX_WINDOW:
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "the connection's window grew beyond 2^31-1"
+            )
+        if self._ready:
+            self._request_pump()
+
+    def enlarge_stream(self, stream: Stream, increment: int) -> None:
+        """WINDOW_UPDATE for one stream."""
+        stream.send_window += increment
+        if stream.send_window > frames.MAX_WINDOW:
+            raise StreamFault(
+                stream.id, ErrorCode.FLOW_CONTROL_ERROR, "the stream's window grew beyond 2^31-1"
+            )
+        if stream.queued_bytes:
+            self._schedule(stream)
+
+    def change_initial_window(self, size: int, streams: Sequence[Stream]) -> None:
+        """A new INITIAL_WINDOW_SIZE moves the window of every open stream, also below zero."""
+        difference = size - self.initial_window
+        self.initial_window = size
+        for stream in streams:
+            stream.send_window += difference
+            if stream.send_window > frames.MAX_WINDOW:
+                raise ConnectionFault(
+                    ErrorCode.FLOW_CONTROL_ERROR,
+                    "the new initial window makes a stream's window larger than 2^31-1",
+                )
+            if stream.queued_bytes:
+                self._schedule(stream)
+
+    def shrink_table(self) -> None:
+        """The peer made the header table smaller: the next block must say that we noticed."""
+        self._table_update = TABLE_SIZE_ZERO
+
+    # The way out.
+
+    @property
+    def sendable(self) -> bool:
+        """Whether `pump` would add something."""
+        return self.open and self.window > 0 and bool(self._ready)
+
+    def pump(self) -> None:
+        """Turn queued messages into frames, as far as windows and PUMP_BYTES allow.
+
+        Streams take turns. Receivers hear `drained` at the end, when they may send again.
+        """
+        budget = PUMP_BYTES
+        drained: list[Stream] = []
+        while budget > 0 and self.sendable:
+            stream = self._ready.popleft()
+            stream.scheduled = False
+            if not stream.queued_bytes:  # it ended while it waited for its turn
+                continue
+            budget -= self._send_turn(stream, min(_TURN_BYTES, budget))
+            if stream.waits_for_drain and stream.queued_bytes < self._low_bytes:
+                stream.waits_for_drain = False
+                drained.append(stream)
+            if stream.queued_bytes:
+                self._schedule(stream)
+            elif stream.trailers is not None:
+                self._block(stream, stream.trailers, end_stream=True)
+                self._end_local(stream)
+        for stream in drained:
+            if stream.receiver is not None:
+                stream.receiver.drained()
+
+    def _send_turn(self, stream: Stream, limit: int) -> int:
+        """Frames of one stream, at most `limit` bytes of data; returns how many were sent."""
+        queue = stream.queue
+        assert queue is not None
+        room = sending = max(0, min(limit, self.window, stream.send_window, stream.queued_bytes))
+        while room:
+            size = left = min(room, self.max_frame_bytes)
+            self.out.append(frames.header(size, frames.DATA, 0, stream.id))
+            while left:
+                part = queue.popleft()
+                if len(part) > left:
+                    view = memoryview(part)
+                    queue.appendleft(view[left:])
+                    part = view[:left]
+                self.out.append(part)
+                left -= len(part)
+            room -= size
+        self.window -= sending
+        stream.send_window -= sending
+        stream.queued_bytes -= sending
+        self.queued_bytes -= sending
+        self.answers += 1
+        return sending
+
+    def _schedule(self, stream: Stream) -> None:
+        if not stream.scheduled and stream.send_window > 0:
+            stream.scheduled = True
+            self._ready.append(stream)
+            self._request_pump()
+
+    def _request_pump(self) -> None:
+        if self.open and not self.awake:
+            self.awake = True
+            self._wake()
+
+    def _block(self, stream: Stream, block: bytes, *, end_stream: bool) -> None:
+        if self._table_update:
+            block, self._table_update = self._table_update + block, b""
+        self.out.append(
+            frames.header_block(
+                stream.id, block, end_stream=end_stream, max_frame_bytes=self.max_frame_bytes
+            )
+        )
+        self._has_output()
+
+    def _has_output(self) -> None:
+        self.answers += 1
+        if not self.awake:
+            self.awake = True
+            self._wake()
+
+    def _end_local(self, stream: Stream) -> None:
+        stream.local_closed = True
+        self._ended(stream)
+
+
+def _byte_parts(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The parts that are not empty, in a form whose length is their number of bytes."""
+    return [
+        part.cast("B") if isinstance(part, memoryview) and part.format != "B" else part
+        for part in parts
+        if len(part)
+    ]

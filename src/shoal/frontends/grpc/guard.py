@@ -1,0 +1,81 @@
+"""What an honest client does rarely, counted: floods end with ENHANCE_YOUR_CALM.
+
+Every frame costs us time that its sender hardly spends. So frames that move nothing may not
+come in long rows, streams may not be opened only to be taken back, and pings keep the pace that
+keepalive sets. Nothing here is touched on the path of ordinary calls but `busy`.
+"""
+
+from __future__ import annotations
+
+from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode
+from shoal.frontends.grpc.settings import GrpcLimits, KeepAlive
+
+MAX_CONTINUATIONS = 128  # frames of one header block
+_IDLE_PING_INTERVAL_NS = 7_200_000_000_000  # without calls nobody needs to ask more often
+_LONG_AGO_NS = -(10**18)
+
+
+class FloodGuard:
+    """The counts of one connection. Each method raises ConnectionFault when it is too much."""
+
+    def __init__(self, limits: GrpcLimits, now_ns: int) -> None:
+        self._limits = limits
+        self._idle_frames = 0
+        self._answers_seen = 0
+        self._resets_left = float(limits.max_resets)
+        self._refilled_ns = now_ns
+
+    def busy(self) -> None:
+        """Something useful happened: frames around it were worth their while."""
+        self._idle_frames = 0
+
+    def idle_frame(self, answers: int) -> None:
+        """A frame that moves nothing: empty data, SETTINGS, PING, PRIORITY, an unknown type.
+
+        `answers` counts the frames with headers or data we have sent; those make good for it too.
+        """
+        if answers != self._answers_seen:
+            self._answers_seen = answers
+            self._idle_frames = 0
+        self._idle_frames += 1
+        if self._idle_frames > self._limits.max_idle_frames:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing")
+
+    def reset(self, now_ns: int) -> None:
+        """A stream was taken back by the client, or had to be reset because of what it did."""
+        limits = self._limits
+        elapsed_secs = (now_ns - self._refilled_ns) / 1e9
+        self._refilled_ns = now_ns
+        refilled = self._resets_left + elapsed_secs * limits.resets_per_sec
+        self._resets_left = min(refilled, float(limits.max_resets)) - 1
+        if self._resets_left < 0:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many streams were reset")
+
+
+class PingGuard:
+    """gRPC's rule for clients' pings: too soon is a strike, and strikes add up until we answer
+    some call. One strike more than allowed raises ConnectionFault."""
+
+    def __init__(self, keepalive: KeepAlive) -> None:
+        self._interval_ns = keepalive.min_recv_ping_interval_ms * 1_000_000
+        self._max_strikes = keepalive.max_ping_strikes
+        self._without_calls = keepalive.permit_without_calls
+        self._last_ns = _LONG_AGO_NS
+        self._strikes = 0
+        self._answers_seen = 0
+
+    def ping(self, now_ns: int, *, calls_open: bool, answers: int) -> None:
+        """A ping arrived; `answers` counts the frames with headers or data we have sent."""
+        if answers != self._answers_seen:
+            self._answers_seen = answers
+            self._strikes = 0
+            self._last_ns = _LONG_AGO_NS
+        interval_ns = self._interval_ns
+        if not calls_open and not self._without_calls:
+            interval_ns = _IDLE_PING_INTERVAL_NS
+        too_soon = now_ns < self._last_ns + interval_ns
+        self._last_ns = now_ns
+        if too_soon and self._max_strikes:
+            self._strikes += 1
+            if self._strikes > self._max_strikes:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")

@@ -1,0 +1,201 @@
+"""From the bytes of a stream to messages: a flag, a length in four bytes, so many bytes.
+
+    DATA frames --feed--> [ prefix | body ] --> one buffer per message
+
+Small messages are handed over as bytes. Large ones get one aligned buffer at their full length
+as soon as that is known, into which the socket may write by itself (`room`, `filled`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from shoal.core.tensor import Buffer
+from shoal.frontends.grpc import compression
+from shoal.frontends.grpc.buffers import BufferPool
+from shoal.frontends.grpc.compression import CompressionError, TooLarge
+from shoal.frontends.grpc.status import StatusCode
+
+PREFIX_BYTES = 5
+SMALL_BYTES = 32 << 10  # up to here a copy costs less than a buffer of its own
+_EAGER_BYTES = 64 << 20  # what is made for a client on its word alone
+_GROWTH = 4  # how far memory may run ahead of a longer message
+
+unpack_prefix = struct.Struct(">BI").unpack_from
+
+
+class MessageFault(Exception):
+    """The call cannot go on: end it with `code` and the text."""
+
+    def __init__(self, code: StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(slots=True)
+class ReceiveMemory:
+    """What all calls of a listener share to receive large messages."""
+
+    max_unfinished_bytes: int
+    pool: BufferPool
+    unfinished_bytes: int = 0  # of large messages that are still arriving
+
+
+class MessageReader:
+    """Cuts one stream into messages. `expect` hears how much of a message is still to come."""
+
+    __slots__ = (
+        "_body",
+        "_compressed",
+        "_counted",
+        "_encoding",
+        "_expect",
+        "_filled",
+        "_length",
+        "_max_bytes",
+        "_memory",
+        "_prefix",
+    )
+
+    def __init__(
+        self, memory: ReceiveMemory, max_bytes: int, encoding: str, expect: Callable[[int], None]
+    ) -> None:
+        self._memory = memory
+        self._max_bytes = max_bytes
+        self._encoding = encoding
+        self._expect = expect
+        self._prefix = b""
+        self._body: memoryview | None = None  # None: between messages
+        self._length = 0
+        self._filled = 0
+        self._compressed = 0
+        self._counted = 0  # our part of `unfinished_bytes`
+
+    @property
+    def inside(self) -> bool:
+        """Whether a message has begun that is not complete."""
+        return self._body is not None or bool(self._prefix)
+
+    def feed(self, data: bytes | memoryview, start: int, stop: int) -> Iterator[Buffer]:
+        """Take `data[start:stop]`, message by message. Raises MessageFault where one is wrong,
+        after those before it."""
+        while start < stop:
+            if self._body is None:
+                missing = PREFIX_BYTES - len(self._prefix)
+                self._prefix += bytes(data[start : min(start + missing, stop)])
+                start += missing
+                if len(self._prefix) == PREFIX_BYTES:
+                    self._begin(stop - start)
+            else:
+                room = self._room()
+                count = min(len(room), stop - start)
+                room[:count] = data[start : start + count]
+                start += count
+                self._count(count)
+            message = self.take()
+            if message is not None:
+                yield message
+
+    def room(self, limit: int) -> memoryview | None:
+        """Where the rest of a large message goes, at most `limit` bytes of it; None if a read of
+        its own would not pay."""
+        if self._body is None:
+            return None
+        count = min(limit, self._length - self._filled)
+        return self._room()[:count] if count >= SMALL_BYTES else None
+
+    def filled(self, count: int) -> Buffer | None:
+        """`count` bytes were written to `room`; returns the message if that completed it."""
+        self._count(count)
+        return self.take()
+
+    def abandon(self) -> None:
+        """Forget a message that will not be completed."""
+        self._memory.unfinished_bytes -= self._counted
+        self._counted = 0
+        self._body = None
+        self._prefix = b""
+
+    def take(self) -> Buffer | None:
+        """The message, if it is complete."""
+        body = self._body
+        if body is None or self._filled < self._length:
+            return None
+        self.abandon()
+        if self._compressed:
+            return self._decompressed(body)
+        return body if self._length > SMALL_BYTES else bytes(body)
+
+    def _begin(self, available: int) -> None:
+        """The prefix is complete; `available` bytes of the body are at hand."""
+        compressed, length = unpack_prefix(self._prefix)
+        self._prefix = b""
+        if compressed > 1:
+            raise MessageFault(
+                StatusCode.INTERNAL, f"a message begins with flag {compressed}; it must be 0 or 1"
+            )
+        if compressed and not compression.supports(self._encoding):
+            if self._encoding == compression.IDENTITY:
+                raise MessageFault(
+                    StatusCode.INTERNAL, "a compressed message in a call without grpc-encoding"
+                )
+            raise MessageFault(
+                StatusCode.UNIMPLEMENTED,
+                f"grpc-encoding {self._encoding!r} is not supported; use gzip, deflate or identity",
+            )
+        if length > self._max_bytes:
+            raise MessageFault(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"Received message larger than max ({length} vs. {self._max_bytes})",
+            )
+        self._compressed = compressed
+        self._length = length
+        self._filled = 0
+        if length <= SMALL_BYTES:
+            self._body = memoryview(bytearray(length))
+        else:
+            self._body = self._memory_for(min(length, _EAGER_BYTES))
+        if length > available:
+            self._expect(length - available)
+
+    def _room(self) -> memoryview:
+        """The rest of the body, at least one byte of it; grows where it was not made at once."""
+        body = self._body
+        assert body is not None
+        if self._filled == len(body):
+            larger = self._memory_for(min(self._length, len(body) * _GROWTH))
+            larger[: self._filled] = body
+            self._body = body = larger
+        return body[self._filled :]
+
+    def _memory_for(self, size: int) -> memoryview:
+        try:
+            return self._memory.pool.take(size)
+        except MemoryError:
+            raise MessageFault(
+                StatusCode.RESOURCE_EXHAUSTED, f"no memory for a message of {self._length} bytes"
+            ) from None
+
+    def _count(self, count: int) -> None:
+        self._filled += count
+        if self._length <= SMALL_BYTES:
+            return
+        self._counted += count
+        memory = self._memory
+        memory.unfinished_bytes += count
+        if memory.unfinished_bytes > memory.max_unfinished_bytes:
+            raise MessageFault(
+                StatusCode.RESOURCE_EXHAUSTED,
+                "the server is receiving too many large messages at once; try again later",
+            )
+
+    def _decompressed(self, body: memoryview) -> bytes:
+        try:
+            return compression.decompress(body, self._encoding, self._max_bytes)
+        except TooLarge as error:
+            raise MessageFault(StatusCode.RESOURCE_EXHAUSTED, str(error)) from None
+        except CompressionError as error:
+            raise MessageFault(StatusCode.INTERNAL, str(error)) from None

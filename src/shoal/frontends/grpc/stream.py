@@ -1,0 +1,235 @@
+"""ModelStreamInfer: many requests and their responses on one call.
+
+    message 1 ─▶ engine ─▶ response ─┐
+    message 2 ─▶ engine ─▶ response ─┴─▶ in the order of the requests
+    message 3 ─▶ engine ─▶ response, response, … ─▶ at once, as a decoupled model makes them
+
+An error is an answer like any other, inside the stream, unless the client asked for the metadata
+`triton_grpc_error: true`: then the first one ends the stream with its status.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from shoal.core.reply import LoopReply
+from shoal.core.request import Request
+from shoal.core.response import Response
+from shoal.core.signature import Signature
+from shoal.core.tensor import Buffer
+from shoal.errors import ShoalError
+from shoal.frontends.grpc.call import Call
+from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error
+from shoal.frontends.grpc.infer import InferDoor, OnlyResponse, is_flag_only
+from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.requests import parse_version
+from shoal.wire.grpc_request import InferMessage, peek
+from shoal.wire.grpc_response import encode_stream, encode_stream_error
+
+ERRORS_END_STREAM = ("triton_grpc_error", "true")
+# Requests of one stream that may be unanswered before we stop reading more of them.
+MOST_UNANSWERED = 2_048
+_FEW_UNANSWERED = MOST_UNANSWERED // 2
+
+
+class StreamInferMethod:
+    """Serves ModelStreamInfer."""
+
+    def __init__(self, door: InferDoor) -> None:
+        self._door = door
+        # Weak: a stream lives as long as its call or one of its requests does.
+        self._open: weakref.WeakSet[_InferStream] = weakref.WeakSet()
+
+    def start(self, call: Call) -> None:
+        """Answer what `call` asks until it ends."""
+        self._open.add(_InferStream(self._door, call))
+
+    def drain(self) -> None:
+        """Have every stream end as soon as its requests are answered."""
+        for stream in list(self._open):
+            stream.drain()
+
+
+class _InferStream:
+    """One call and the requests it brought that are not answered yet."""
+
+    __slots__ = (
+        "__weakref__",
+        "_call",
+        "_door",
+        "_draining",
+        "_ended",
+        "_errors_end",
+        "_half_closed",
+        "_ordered",
+        "_paused",
+        "_running",
+    )
+
+    def __init__(self, door: InferDoor, call: Call) -> None:
+        self._door = door
+        self._call = call
+        self._ordered: deque[_StreamRequest] = deque()  # not decoupled, the oldest first
+        self._running: set[_StreamRequest] = set()  # the engine has them
+        self._errors_end = ERRORS_END_STREAM in call.metadata
+        self._half_closed = False
+        self._draining = False
+        self._ended = False
+        self._paused = False  # the client is kept from sending more
+        call.on_message = self._message
+        call.on_half_close = self._half_close
+        call.on_cancel = self._stop
+        call.on_drain = self._update
+
+    def drain(self) -> None:
+        """Take no more requests, and end when those that came are answered."""
+        self._draining = True
+        self._update()
+
+    # What the client does.
+
+    def _message(self, message: Buffer) -> None:
+        if self._ended:
+            return
+        asked = _StreamRequest(self._deliver)
+        try:
+            self._submit(asked, self._door.decode(message))
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._running.discard(asked)
+            if asked.names is None:
+                asked.names = peek(message)
+            if not asked.decoupled and asked not in self._ordered:
+                self._ordered.append(asked)
+            self._answer(asked, as_shoal_error(error), final=True)
+        self._update()
+
+    def _submit(self, asked: _StreamRequest, message: InferMessage) -> None:
+        """Hand the request over. If this raises, the engine has not taken it."""
+        engine, head = self._door.engine, message.head
+        name, version = head.model_name, parse_version(head.model_version)
+        asked.names = (name, head.model_version, message.id)
+        asked.decoupled = engine.is_decoupled(name, version)
+        asked.outputs = head.outputs
+        asked.wants_empty_final = head.empty_final_response
+        if head.classifies:
+            asked.signature = engine.signature(name, version)
+        if not asked.decoupled:
+            self._ordered.append(asked)
+        reply = LoopReply(self._door.inbox, asked.deliver)
+        asked.request = self._door.request(message, version, self._call, reply)
+        self._running.add(asked)
+        engine.infer(asked.request)
+
+    def _half_close(self) -> None:
+        self._half_closed = True
+        self._update()
+
+    def _stop(self) -> None:
+        """The call is over: nobody wants the answers any more."""
+        self._ended = True
+        self._ordered.clear()
+        while self._running:
+            request = self._running.pop().request
+            assert request is not None
+            request.cancel()
+
+    # What the engine answers.
+
+    def _deliver(self, asked: _StreamRequest, response: Response) -> None:
+        """Take a response, on the loop. Never raises: others wait behind it."""
+        if response.final:
+            self._running.discard(asked)
+        if self._ended:
+            return
+        whole: Response | None = response
+        if not asked.decoupled:
+            whole = asked.only.take(response)
+        elif is_flag_only(response) and not asked.wants_empty_final:
+            whole = None
+        if whole is not None:
+            try:
+                if whole.error is not None:
+                    raise whole.error
+                outcome: Outcome = encode_stream(whole, asked.outputs, asked.signature)
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                outcome = as_shoal_error(error)
+            self._answer(asked, outcome, final=whole.final)
+        self._update()
+
+    def _answer(self, asked: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
+        """Send a response or an error when its turn has come."""
+        if asked.decoupled:
+            self._send(asked, outcome, final=final)
+            return
+        asked.outcome = outcome
+        ordered = self._ordered
+        while ordered and ordered[0].outcome is not None:
+            first = ordered.popleft()
+            assert first.outcome is not None
+            self._send(first, first.outcome, final=True)
+
+    def _send(self, asked: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
+        if isinstance(outcome, ShoalError):
+            if self._errors_end:
+                self._finish(STATUS[outcome.code], outcome.message)
+                return
+            assert asked.names is not None
+            outcome = encode_stream_error(outcome.message, asked.names, final=final)
+        self._call.send(outcome)
+
+    def _update(self) -> None:
+        """After any change: end the stream if it is over, and let the client send or wait."""
+        if self._ended:
+            return
+        unanswered = max(len(self._running), len(self._ordered))
+        if not unanswered and self._half_closed:
+            self._finish(StatusCode.OK, "")
+        elif not unanswered and self._draining:
+            self._finish(StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        elif self._paused:
+            if self._call.writable and unanswered <= _FEW_UNANSWERED:
+                self._paused = False
+                self._call.resume_receiving()
+        elif unanswered >= MOST_UNANSWERED or not self._call.writable:
+            self._paused = True
+            self._call.pause_receiving()
+
+    def _finish(self, code: StatusCode, text: str) -> None:
+        self._call.finish(code, text)
+        self._stop()
+
+
+Outcome = list[Buffer] | ShoalError
+
+
+class _StreamRequest:
+    """One request of a stream: what its answers need, and the answer while it waits its turn."""
+
+    __slots__ = (
+        "_stream",
+        "decoupled",
+        "names",
+        "only",
+        "outcome",
+        "outputs",
+        "request",
+        "signature",
+        "wants_empty_final",
+    )
+
+    def __init__(self, stream: Callable[[_StreamRequest, Response], None]) -> None:
+        self._stream = stream
+        self.names: tuple[str, str, str] | None = None  # model name, model version, id
+        self.decoupled = False
+        self.outputs: dict[str, int] = {}
+        self.wants_empty_final = False
+        self.signature: Signature | None = None
+        self.request: Request | None = None
+        self.only = OnlyResponse()
+        self.outcome: Outcome | None = None
+
+    def deliver(self, response: Response) -> None:
+        """Pass a response on to the stream, on the loop."""
+        self._stream(self, response)

@@ -1,0 +1,115 @@
+"""The HTTP application: takes each exchange from the transport and has the right route answer it.
+
+transport --handle--> CORS --> route --> method --> restriction --> handler
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.core.reply import LoopInbox
+from shoal.errors import NotFound, Unsupported
+from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.control import ControlRoutes
+from shoal.frontends.http.cors import Cors
+from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
+from shoal.frontends.http.health import HealthRoutes
+from shoal.frontends.http.infer import InferRoute
+from shoal.frontends.http.metadata import MetadataRoutes
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.routes import Route, Target, resolve
+
+Handler = Callable[[Exchange, Target], None]
+
+# Paths of Triton that this server knows and does not serve yet.
+NOT_SERVED = {
+    "generate": "the generate endpoints are not served yet; use …/infer",
+    "shared_memory": "shared memory is not served yet; send tensors in the request body",
+    "trace": "trace settings are not served yet",
+    "logging": "log settings are not served yet; set them on the command line",
+}
+
+
+class Application:
+    """Everything above the transport. `handle` is what a listener calls, on the loop's thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: LoopInbox,
+        options: HttpOptions | None = None,
+        render_metrics: Callable[[], bytes] | None = None,
+    ) -> None:
+        self._options = options or HttpOptions()
+        self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
+        self._control = ControlRoutes(engine, self._options)
+        health = HealthRoutes(engine)
+        metadata = MetadataRoutes(engine, render_metrics)
+        self._handlers: dict[str, Handler] = {
+            "infer": InferRoute(engine, inbox, self._options).infer,
+            "live": health.live,
+            "ready": health.ready,
+            "model_ready": health.model_ready,
+            "server_metadata": metadata.server_metadata,
+            "model_metadata": metadata.model_metadata,
+            "model_config": metadata.model_config,
+            "statistics": metadata.statistics,
+            "metrics": metadata.metrics,
+            "welcome": metadata.welcome,
+            "index": self._control.index,
+            "load": self._control.load,
+            "unload": self._control.unload,
+            **dict.fromkeys(NOT_SERVED, _refuse),
+        }
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer `exchange`, exactly once, now or later. Never raises."""
+        try:
+            if self._cors is not None:
+                admitted = self._cors.admit(exchange)
+                if admitted is None:
+                    return
+                exchange = admitted
+            self._dispatch(exchange)
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            send_error(exchange, as_shoal_error(error))
+
+    def close(self) -> None:
+        """Let go of the threads. Requests under way are still answered."""
+        self._control.close()
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        method = exchange.request.method
+        path = exchange.request.path
+        if method == "OPTIONS" and path == "*":  # about the server, not about one of its paths
+            exchange.respond(204, [(b"Allow", b"GET, HEAD, POST, OPTIONS")], [])
+            return
+        target = resolve(path)
+        if target is None:
+            raise NotFound("Not Found")
+        route = target.route
+        if not route.answers(method):
+            allow = [(b"Allow", route.allow)]
+            if method == "OPTIONS":
+                exchange.respond(204, allow, [])
+            else:
+                send_refusal(exchange, 405, "Method Not Allowed", allow)
+            return
+        if self._options.restricted_apis and self._refused(exchange, route):
+            return
+        self._handlers[route.name](exchange, target)
+
+    def _refused(self, exchange: Exchange, route: Route) -> bool:
+        """Whether the request lacks the header its category asks for; it is answered then."""
+        restriction = self._options.restricted_apis.get(route.category)
+        if restriction is None:
+            return False
+        name, value = restriction
+        if exchange.request.header(name.lower().encode()) == value.encode():
+            return False
+        send_refusal(exchange, 403, f"This API is restricted, expecting header '{name}'")
+        return True
+
+
+def _refuse(_exchange: Exchange, target: Target) -> None:
+    raise Unsupported(NOT_SERVED[target.route.name])

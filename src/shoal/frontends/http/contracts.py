@@ -1,0 +1,98 @@
+"""What the routes need of the transport below them and of the engine behind them.
+
+    transport --Exchange--> Application --> Engine
+
+Two small contracts, so that the routes can be tested with neither sockets nor models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from shoal.core.request import Request
+from shoal.core.signature import Signature
+from shoal.core.tensor import Buffer
+from shoal.frontends.http.message import Header
+
+
+class HttpRequest(Protocol):
+    """One complete request."""
+
+    @property
+    def method(self) -> str:
+        """In upper case."""
+
+    @property
+    def path(self) -> str:
+        """Still percent-encoded, without the query."""
+
+    @property
+    def headers(self) -> Sequence[Header]:
+        """All (name, value) pairs in order, names in lower case."""
+
+    @property
+    def body(self) -> bytes | memoryview:
+        """The whole body, as it was sent."""
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value under a lower-case name."""
+
+
+class Exchange(Protocol):
+    """A request and the way to answer it. Both are used on the event loop's thread only."""
+
+    on_disconnect: Callable[[], None] | None  # called at most once, only before the answer
+
+    @property
+    def request(self) -> HttpRequest:
+        """What was asked."""
+
+    def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
+        """Answer, exactly once. Leaves the body out by itself where HTTP has none (HEAD)."""
+
+
+class Engine(Protocol):
+    """The part of the engine that HTTP uses. Versions are numbers, -1 is the newest."""
+
+    def infer(self, request: Request) -> None:
+        """Take the request over, or raise a ShoalError."""
+
+    def exiting(self) -> bool:
+        """Whether the server is on its way out."""
+
+    def live(self) -> bool:
+        """Whether the server works at all."""
+
+    def ready(self) -> bool:
+        """Whether traffic should come here."""
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model can be asked; NotFound for one nobody knows."""
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions."""
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """A model's inputs and outputs."""
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        """A model's config, ready to be written as JSON."""
+
+    def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """Counters, one element for each version."""
+
+    def signature(self, name: str, version: int = -1) -> Signature:
+        """A model's tensors."""
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Whether a model may answer any number of times."""
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """Every model and version with its state. Blocks."""
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model. Blocks."""
+
+    def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model. Blocks."""

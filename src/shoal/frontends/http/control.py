@@ -1,0 +1,175 @@
+"""The model repository over HTTP: index, load, unload.
+
+The engine blocks in these, a load for minutes, so each runs on a thread of a small pool of its
+own: a queue of loads must not keep inference from the loop's own threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from shoal.core.tensor import Buffer
+from shoal.errors import InvalidArgument, Unsupported
+from shoal.frontends.http.answers import send_empty, send_json
+from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.errors import as_shoal_error, send_error
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.routes import Target
+from shoal.wire import http_body, json_text
+
+_THREADS = 16
+_FILE_PREFIX = "file:"
+
+
+class ControlRoutes:
+    """Serves what changes or lists models."""
+
+    def __init__(self, engine: Engine, options: HttpOptions) -> None:
+        self._engine = engine
+        self._options = options
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-control")
+
+    def index(self, exchange: Exchange, _target: Target) -> None:
+        """POST /v2/repository/index: every model, or with {"ready": true} those that serve."""
+        ready_only = read_index(exchange.request.body, self._options.max_input_bytes)
+        self._answer_later(exchange, lambda: self._engine.index(ready_only))
+
+    def load(self, exchange: Exchange, target: Target) -> None:
+        """POST …/load: load or reload, with a config and files in the body if the client likes."""
+        _check_target(target)
+        body = exchange.request.body
+
+        def work() -> None:
+            config, files = read_load(body, self._options.max_input_bytes)
+            self._engine.load(target.model, config, files)
+
+        self._answer_later(exchange, work)
+
+    def unload(self, exchange: Exchange, target: Target) -> None:
+        """POST …/unload: also the models that need it, with {"parameters": …} in the body."""
+        _check_target(target)
+        dependents = read_unload(exchange.request.body, self._options.max_input_bytes)
+        self._answer_later(exchange, lambda: self._engine.unload(target.model, dependents))
+
+    def close(self) -> None:
+        """Take no more work; what is under way ends in its own time."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_later(self, exchange: Exchange, work: Callable[[], Any]) -> None:
+        """Run `work` on a thread and answer with what it returns, or with its error."""
+
+        def answer(future: asyncio.Future[Any]) -> None:
+            try:
+                result = future.result()
+                if result is None:
+                    send_empty(exchange)
+                else:
+                    send_json(exchange, result)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - becomes the answer
+                send_error(exchange, as_shoal_error(error))
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._threads, work).add_done_callback(answer)
+
+
+def read_index(body: Buffer, most_bytes: int) -> bool:
+    """Whether only models that are ready are asked for."""
+    try:
+        ready = _object(body, most_bytes).get("ready", False)
+    except json_text.TooDeep as error:  # nothing nested belongs here, and least of all in 'ready'
+        raise InvalidArgument(
+            f"Invalid value for 'ready': expected a boolean. {error.message}"
+        ) from None
+    if type(ready) is not bool:
+        raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+    return ready
+
+
+def read_load(body: Buffer, most_bytes: int) -> tuple[str | None, dict[str, bytes]]:
+    """The config (as JSON text) and the files, by path inside the model's folder, of a load."""
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _parameters(body, most_bytes).items():
+        if type(value) is not str:
+            raise InvalidArgument(
+                f"attempt to access JSON non-string as string: load parameter '{key}' must be a "
+                f"string"
+            )
+        if key == "config":
+            config = value
+        elif key.startswith(_FILE_PREFIX):
+            files[_inner_path(key)] = _base64(key, value)
+        else:
+            raise InvalidArgument(
+                f"unrecognized load parameter '{key}', expected 'config' or "
+                f"'file:<version>/<file name>'"
+            )
+    if files and config is None:
+        raise InvalidArgument(
+            "the load parameters hold files but no 'config': a model given as files needs its "
+            "config beside them"
+        )
+    return config, files
+
+
+def read_unload(body: Buffer, most_bytes: int) -> bool:
+    """Whether the models that depend on this one are to go with it."""
+    dependents = _parameters(body, most_bytes).get("unload_dependents", False)
+    if type(dependents) is not bool:
+        raise InvalidArgument(
+            "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
+        )
+    return dependents
+
+
+def _check_target(target: Target) -> None:
+    """The name becomes a folder's name, so it must not lead anywhere else."""
+    if target.repository:
+        raise Unsupported("'repository_name' specification is not supported")
+    name = target.model
+    if name in (".", "..") or any(character in name for character in "/\\\0"):
+        raise InvalidArgument(
+            f"invalid model name {name!r}: a model's name is the name of one folder, without "
+            f"slashes, backslashes or NUL"
+        )
+
+
+def _parameters(body: Buffer, most_bytes: int) -> dict[str, Any]:
+    parameters = _object(body, most_bytes).get("parameters", {})
+    if type(parameters) is not dict:
+        raise InvalidArgument("Unable to parse 'parameters': attempt to get members for non-object")
+    return parameters
+
+
+def _object(body: Buffer, most_bytes: int) -> dict[str, Any]:
+    """The body as a JSON object; nothing at all stands for an empty one."""
+    if not len(body):
+        return {}
+    http_body.check_json_size(len(body), most_bytes)
+    document = json_text.loads(body)
+    if type(document) is not dict:
+        raise InvalidArgument("the request body must be a JSON object")
+    return document
+
+
+def _inner_path(key: str) -> str:
+    """The path a `file:` parameter names, which must stay inside the model's folder."""
+    path = key.removeprefix(_FILE_PREFIX)
+    parts = path.split("/")
+    if not path or ".." in parts or parts[0] == "" or "\\" in path or "\0" in path:
+        raise InvalidArgument(
+            f"load parameter {key!r} does not name a file inside the model's folder, expected "
+            f"'file:<version>/<file name>'"
+        )
+    return path
+
+
+def _base64(key: str, text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise InvalidArgument(f"load parameter '{key}' is not valid base64: {error}") from None

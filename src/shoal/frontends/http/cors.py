@@ -1,0 +1,70 @@
+"""CORS: lets web pages of other origins talk to this server, for those who ask for it.
+
+browser --OPTIONS (preflight)--> who may do what     browser --request--> answer + headers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shoal.core.tensor import Buffer
+from shoal.frontends.http.contracts import Exchange, HttpRequest
+from shoal.frontends.http.message import Header
+from shoal.wire.http_body import LENGTH_HEADER
+
+_EXPOSED: Header = (b"Access-Control-Expose-Headers", LENGTH_HEADER.encode())
+_METHODS: Header = (b"Access-Control-Allow-Methods", b"GET, HEAD, POST, OPTIONS")
+_MAX_AGE: Header = (b"Access-Control-Max-Age", b"600")
+_BY_ORIGIN: Header = (b"Vary", b"Origin")
+
+
+class Cors:
+    """Which origins may read the answers."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._everybody = "*" in origins
+        self._origins = frozenset(origin.rstrip("/").encode() for origin in origins)
+
+    def admit(self, exchange: Exchange) -> Exchange | None:
+        """The exchange to go on with: its answer carries the headers the browser looks for.
+
+        None when the request was a preflight, which is then answered.
+        """
+        request = exchange.request
+        origin = request.header(b"origin")
+        if origin is None or not (self._everybody or origin in self._origins):
+            return exchange
+        allowed = (b"Access-Control-Allow-Origin", b"*" if self._everybody else origin)
+        headers = [allowed] if self._everybody else [allowed, _BY_ORIGIN]
+        if request.method == "OPTIONS" and request.header(b"access-control-request-method"):
+            asked = request.header(b"access-control-request-headers")
+            if asked:
+                headers.append((b"Access-Control-Allow-Headers", asked))
+            exchange.respond(204, [*headers, _METHODS, _MAX_AGE], [])
+            return None
+        return _CorsExchange(exchange, [*headers, _EXPOSED])
+
+
+class _CorsExchange:
+    """An exchange whose answer gets a few headers more."""
+
+    __slots__ = ("_headers", "_inner")
+
+    def __init__(self, inner: Exchange, headers: Sequence[Header]) -> None:
+        self._inner = inner
+        self._headers = headers
+
+    @property
+    def request(self) -> HttpRequest:
+        return self._inner.request
+
+    @property
+    def on_disconnect(self) -> Callable[[], None] | None:
+        return self._inner.on_disconnect
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+        self._inner.on_disconnect = callback
+
+    def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
+        self._inner.respond(status, [*headers, *self._headers], parts)

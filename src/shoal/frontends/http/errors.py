@@ -1,0 +1,47 @@
+"""Errors as HTTP tells them: one table from code to status, one form of body."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from shoal.errors import Code, Internal, ShoalError, Unavailable
+from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.message import Header, error_body
+
+logger = logging.getLogger(__name__)
+
+STATUS = {
+    Code.UNKNOWN: 400,
+    Code.INTERNAL: 500,
+    Code.NOT_FOUND: 404,
+    Code.INVALID_ARGUMENT: 400,
+    Code.UNAVAILABLE: 503,
+    Code.UNSUPPORTED: 501,
+    Code.ALREADY_EXISTS: 400,
+    Code.CANCELLED: 400,
+}
+JSON: Header = (b"Content-Type", b"application/json")
+
+
+def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] = ()) -> None:
+    """Answer with the error's status and text."""
+    send_refusal(exchange, STATUS[error.code], error.message, headers)
+
+
+def send_refusal(
+    exchange: Exchange, status: int, text: str, headers: Sequence[Header] = ()
+) -> None:
+    """Answer with a status that belongs to HTTP itself, in the form of every other error."""
+    exchange.respond(status, [JSON, *headers], [error_body(text)])
+
+
+def as_shoal_error(error: BaseException) -> ShoalError:
+    """The error itself, or an Internal one for a fault of ours, which is then in the log."""
+    if isinstance(error, ShoalError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return Unavailable("Server exiting")
+    logger.error("an HTTP request failed in an unforeseen way", exc_info=error)
+    return Internal(f"internal error: {type(error).__name__}: {error}")

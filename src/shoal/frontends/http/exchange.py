@@ -1,0 +1,269 @@
+"""One request and its one answer: what the application is handed.
+
+    handle(exchange) --respond-----------------------------> head and body
+                    `--start_stream, send_chunk*, end_stream--> head, chunks, end
+
+The application answers exactly once, at once or later, always on the event loop's thread. When
+the client goes away first, `on_disconnect` is called and whatever is answered then is dropped.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from shoal.frontends.http.message import (
+    Header,
+    HttpRequest,
+    Part,
+    error_body,
+    response_head,
+)
+
+logger = logging.getLogger(__name__)
+
+_JOIN_BYTES = 64 * 1024  # below this one write of a copy is cheaper than two writes
+_WITHOUT_BODY = frozenset((204, 304))
+JSON_CONTENT: Header = (b"Content-Type", b"application/json")
+
+
+class Sink(Protocol):
+    """The connection, as an exchange sees it."""
+
+    peer: str
+    writable: bool  # false while the client reads slower than we write
+
+    @property
+    def draining(self) -> bool:
+        """Whether the connection is to be closed after this answer."""
+
+    @property
+    def date_line(self) -> bytes:
+        """The Date header."""
+
+    def write(self, data: Part) -> None:
+        """Send bytes that will not change any more."""
+
+    def finish(self, exchange: Exchange, keep_alive: bool) -> None:
+        """The answer has been written in full."""
+
+    def abort(self) -> None:
+        """Cut the connection at once."""
+
+
+class _Stage(enum.Enum):
+    WAITING = "not answered yet"
+    STREAMING = "being answered in chunks"
+    DONE = "answered"
+
+
+_WAITING, _STREAMING, _DONE = _Stage
+
+
+class Exchange:
+    """A request and the way to answer it. Not for other threads than the event loop's."""
+
+    __slots__ = (
+        "_chunked",
+        "_keep_alive",
+        "_sink",
+        "_stage",
+        "disconnected",
+        "on_disconnect",
+        "on_writable",
+        "peer",
+        "request",
+    )
+
+    def __init__(self, request: HttpRequest, sink: Sink) -> None:
+        self.request = request
+        self.peer = sink.peer
+        self.disconnected = False  # true once the client went away before it was answered
+        self.on_disconnect: Callable[[], None] | None = None  # called once, when that happens
+        self.on_writable: Callable[[], None] | None = None  # `writable` became true again
+        self._sink: Sink | None = sink
+        self._stage = _WAITING
+        self._keep_alive = False
+        self._chunked = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer has been begun."""
+        return self._stage is not _WAITING
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up; while false, a stream should wait for `on_writable`."""
+        return self._sink is not None and self._sink.writable
+
+    def respond(
+        self, status: int, headers: Sequence[Header] = (), parts: Sequence[Part] = ()
+    ) -> None:
+        """Send the whole answer; Content-Length, Date and Connection are added here.
+
+        Large parts are sent from where they are, so they must not change afterwards. Raises
+        ValueError for a header with a line break in it, and then nothing has been sent.
+        """
+        if self._stage is not _WAITING:
+            raise RuntimeError("this exchange has been answered already")
+        sink = self._sink
+        if sink is None:
+            self._stage = _DONE
+            return
+        request_head = self.request.head
+        total = 0
+        for part in parts:
+            total += part.nbytes if type(part) is memoryview else len(part)
+        keep_alive = request_head.keep_alive and not sink.draining
+        if status in _WITHOUT_BODY:
+            closing = b"%b%b" % (
+                sink.date_line,
+                _connection_lines(keep_alive, request_head.version),
+            )
+        else:
+            closing = b"Content-Length: %d\r\n%b%b" % (
+                total,
+                sink.date_line,
+                _connection_lines(keep_alive, request_head.version),
+            )
+        head = response_head(status, headers, closing)
+        if not total or request_head.method == "HEAD" or status in _WITHOUT_BODY:
+            sink.write(head)
+        elif total <= _JOIN_BYTES:
+            sink.write(b"".join((head, *parts)))
+        else:
+            for piece in list(_pieces(head, parts)):  # all of them are sound before one is sent
+                sink.write(piece)
+        self._finish(sink, keep_alive)
+
+    def start_stream(self, status: int, headers: Sequence[Header] = ()) -> None:
+        """Send the head of an answer whose body follows in chunks. Raises as `respond` does."""
+        if self._stage is not _WAITING:
+            raise RuntimeError("this exchange has been answered already")
+        sink = self._sink
+        if sink is None:
+            self._stage = _STREAMING
+            return
+        request_head = self.request.head
+        chunked = request_head.version == "1.1"
+        # HTTP/1.0 knows no chunks: there the end of the connection is the end of the body.
+        keep_alive = request_head.keep_alive and chunked and not sink.draining
+        closing = b"%b%b%b" % (
+            b"Transfer-Encoding: chunked\r\n" if chunked else b"",
+            sink.date_line,
+            _connection_lines(keep_alive, request_head.version),
+        )
+        sink.write(response_head(status, headers, closing))
+        self._chunked = chunked
+        self._keep_alive = keep_alive
+        self._stage = _STREAMING
+
+    def send_chunk(self, data: Part) -> None:
+        """Send a piece of the body; nothing at all when `data` is empty or nobody listens.
+
+        Never blocks: what the client does not read yet is kept, so look at `writable`.
+        """
+        if self._stage is not _STREAMING:
+            raise RuntimeError("start_stream must come before send_chunk, end_stream after it")
+        sink = self._sink
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if sink is None or not size or self.request.head.method == "HEAD":
+            return
+        if not self._chunked:
+            sink.write(_flat(data))
+        elif size <= _JOIN_BYTES:
+            sink.write(b"".join((b"%x\r\n" % size, data, b"\r\n")))
+        else:
+            sink.write(b"%x\r\n" % size)
+            sink.write(_flat(data))
+            sink.write(b"\r\n")
+
+    def end_stream(self) -> None:
+        """Complete a streamed answer."""
+        if self._stage is not _STREAMING:
+            raise RuntimeError("start_stream must come before end_stream, which comes once")
+        sink = self._sink
+        if sink is None:
+            self._stage = _DONE
+            return
+        if self._chunked and self.request.head.method != "HEAD":
+            sink.write(b"0\r\n\r\n")
+        self._finish(sink, self._keep_alive and not sink.draining)
+
+    def abort(self) -> None:
+        """Cut the connection, so that the client sees that its answer is not complete."""
+        sink = self._sink
+        self._stage = _DONE
+        if sink is not None:
+            self._release()
+            sink.abort()
+
+    def fail(self) -> None:
+        """The application broke: answer 500, or cut an answer that has begun."""
+        if self._stage is _WAITING:
+            text = "internal error: the request could not be handled, the server's log says why"
+            self.respond(500, (JSON_CONTENT,), (error_body(text),))
+        elif self._stage is _STREAMING:
+            self.abort()
+
+    def client_left(self) -> None:
+        """For the connection: nobody waits for this answer any more."""
+        callback = self.on_disconnect
+        self._release()
+        self.disconnected = True
+        if callback is not None:
+            try:
+                callback()
+            except Exception:
+                logger.exception("on_disconnect failed for %s", self.request.target)
+
+    def client_reads(self) -> None:
+        """For the connection: there is room for more again."""
+        if self.on_writable is not None:
+            try:
+                self.on_writable()
+            except Exception:
+                logger.exception("on_writable failed for %s", self.request.target)
+                self.fail()
+
+    def _finish(self, sink: Sink, keep_alive: bool) -> None:
+        self._stage = _DONE
+        self._release()
+        sink.finish(self, keep_alive)
+
+    def _release(self) -> None:
+        # Callbacks usually refer back to this exchange; without them it is freed at once.
+        self._sink = None
+        self.on_disconnect = None
+        self.on_writable = None
+
+
+def _connection_lines(keep_alive: bool, version: str) -> bytes:
+    """The Connection header, where the version's default is not what happens, and the end."""
+    if not keep_alive:
+        return b"Connection: close\r\n\r\n"
+    return b"\r\n" if version == "1.1" else b"Connection: keep-alive\r\n\r\n"
+
+
+def _pieces(head: bytes, parts: Sequence[Part]) -> Iterator[Part]:
+    """What to write: small neighbours joined, large parts as they are."""
+    small: list[Part] = [head]
+    for part in parts:
+        if (part.nbytes if isinstance(part, memoryview) else len(part)) < _JOIN_BYTES:
+            small.append(part)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield _flat(part)
+    if small:
+        yield b"".join(small)
+
+
+def _flat(part: Part) -> Part:
+    """A view in single bytes: transports slice what they could not send by element."""
+    if isinstance(part, memoryview) and (part.ndim != 1 or part.itemsize != 1):
+        return part.cast("B")
+    return part

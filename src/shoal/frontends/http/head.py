@@ -1,0 +1,241 @@
+r"""From a request head's bytes to a `Head`, or to the error that says what is wrong with it.
+
+    b"POST /v2 HTTP/1.1\r\nhost: …\r\n\r\n" --httptools--> names and values --our checks--> Head
+
+httptools judges every character. What it leaves open is decided here, always on the strict
+side: two parties that read one head differently are how requests are smuggled past a proxy.
+"""
+
+from __future__ import annotations
+
+import re
+
+import httptools
+
+from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.message import CHUNKED, Head, Header, ProtocolError
+
+# Where the JSON header of an inference request ends and its tensors begin.
+_TENSOR_OFFSET_HEADER = b"inference-header-content-length"
+_REQUEST_LINE = re.compile(rb"(\S+) (\S+) HTTP/(\d)\.(\d)")
+_LONE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_LONGEST_METHOD_BYTES = 32
+_TLS_HANDSHAKE = 0x16
+_A, _Z = b"AZ"
+
+
+class _Collector:
+    """What httptools found."""
+
+    __slots__ = ("complete", "headers", "url")
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[Header] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def parse_head(data: bytes, limits: HttpLimits) -> Head:
+    """The head that is `data`, from its first byte to the empty line.
+
+    Raises ProtocolError with the status and the sentence to answer. Depends on nothing but its
+    arguments, so results may be kept and found again by `data`.
+    """
+    if len(data) > limits.max_head_bytes:
+        raise _head_too_large(limits)
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # offers of another protocol are declined by answering in this one
+    except httptools.HttpParserError as error:
+        raise _explained(data, collector, error) from None
+    method = parser.get_method()
+    url = collector.url
+    line = data[: data.find(b"\r\n")]
+    # httptools also takes HTTP/0.9, RTSP and spare spaces; nothing of that has this length.
+    is_1_1 = line.endswith(b" HTTP/1.1")
+    if not (
+        collector.complete
+        and (is_1_1 or line.endswith(b" HTTP/1.0"))
+        and len(line) == len(method) + len(url) + len(b"  HTTP/1.1")
+    ):
+        raise _explained(data, collector, None)
+    if len(url) > limits.max_target_bytes:
+        raise _target_too_long(limits)
+    headers = tuple(collector.headers)
+    if len(headers) > limits.max_headers:
+        raise ProtocolError(
+            431, f"the request has {len(headers)} headers; at most {limits.max_headers} are taken"
+        )
+    fields = dict(headers)
+    if len(fields) != len(headers):
+        fields = _joined(headers)
+    if is_1_1 and b"host" not in fields:
+        raise ProtocolError(400, "a request in HTTP/1.1 must have a Host header")
+    body_length = _body_length(fields, is_1_1, limits)
+    offset = fields.get(_TENSOR_OFFSET_HEADER, b"")
+    target = url.decode("latin-1")
+    path, query = _split_target(target)
+    return Head(
+        method=method.decode("ascii"),
+        target=target,
+        path=path,
+        query=query,
+        version="1.1" if is_1_1 else "1.0",
+        headers=headers,
+        fields=fields,
+        body_length=body_length,
+        tensor_offset=int(offset) if offset.isdigit() and len(offset) < 20 else 0,
+        keep_alive=_keeps_alive(fields.get(b"connection"), is_1_1),
+        expects_continue=_expects_continue(fields.get(b"expect"), is_1_1),
+    )
+
+
+def check_partial_head(data: bytes, checked: int, limits: HttpLimits) -> None:
+    """Raise ProtocolError when no continuation can make `data` a head that we take.
+
+    The first `checked` bytes have passed before. Without this, whoever speaks another protocol
+    at this port would wait for the head timeout to learn of it.
+    """
+    if data[0] == _TLS_HANDSHAKE:
+        raise ProtocolError(400, "this port speaks plain HTTP, not TLS: use http:// instead")
+    if not _A <= data[0] <= _Z or (
+        len(data) > _LONGEST_METHOD_BYTES and b" " not in data[:_LONGEST_METHOD_BYTES]
+    ):
+        raise ProtocolError(400, "the request does not begin with a method such as GET or POST")
+    if _LONE_LINE_FEED.search(data, checked):
+        raise ProtocolError(400, "a line of the request head ends in LF alone; CR LF is needed")
+    longest_line = limits.max_target_bytes + 2 * _LONGEST_METHOD_BYTES
+    if len(data) > longest_line and data.find(b"\r\n", 0, longest_line) < 0:
+        raise _target_too_long(limits)
+    if len(data) > limits.max_head_bytes:
+        raise _head_too_large(limits)
+
+
+def _body_length(fields: dict[bytes, bytes], is_1_1: bool, limits: HttpLimits) -> int:
+    """How long the body will be, or CHUNKED."""
+    coding = fields.get(b"transfer-encoding")
+    length = fields.get(b"content-length")
+    if coding is not None:
+        if length is not None:
+            raise ProtocolError(
+                400, "Content-Length and Transfer-Encoding exclude each other: send one of them"
+            )
+        if not is_1_1:
+            raise ProtocolError(400, "Transfer-Encoding needs HTTP/1.1")
+        if coding.lower() != b"chunked":
+            raise ProtocolError(
+                501,
+                f"the transfer coding {_shown(coding)} is not supported; "
+                "send a Content-Length or use 'chunked'",
+            )
+        return CHUNKED
+    if length is None:
+        return 0
+    if not length.isdigit():
+        raise ProtocolError(400, f"Content-Length {_shown(length)} is not one plain number")
+    count = int(length)
+    if limits.max_body_bytes is not None and count > limits.max_body_bytes:
+        raise body_too_large(limits.max_body_bytes)
+    return count
+
+
+def body_too_large(max_body_bytes: int) -> ProtocolError:
+    """The refusal of a body beyond the limit."""
+    return ProtocolError(
+        413, f"the request body is larger than the limit of {max_body_bytes} bytes"
+    )
+
+
+def _joined(headers: tuple[Header, ...]) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in fields:
+            if name in (b"host", b"content-length"):
+                raise ProtocolError(400, f"the header {_shown(name)} is given more than once")
+            fields[name] += b", " + value
+        else:
+            fields[name] = value
+    return fields
+
+
+def _split_target(target: str) -> tuple[str, str]:
+    """The path and the query of any form of target."""
+    path, _, query = target.partition("#")[0].partition("?")
+    if not path.startswith("/"):
+        scheme, found, rest = path.partition("://")
+        if found and scheme.isalpha():  # absolute form, as sent to a proxy
+            _, slash, tail = rest.partition("/")
+            return slash + tail or "/", query
+    return path, query
+
+
+def _keeps_alive(connection: bytes | None, is_1_1: bool) -> bool:
+    if connection is None:
+        return is_1_1
+    options = [option.strip() for option in connection.lower().split(b",")]
+    return b"close" not in options and (is_1_1 or b"keep-alive" in options)
+
+
+def _expects_continue(expect: bytes | None, is_1_1: bool) -> bool:
+    if expect is None or not is_1_1:  # HTTP/1.0 knows no expectations: they are to be ignored
+        return False
+    if expect.lower() != b"100-continue":
+        raise ProtocolError(
+            417, f"the expectation {_shown(expect)} cannot be met; only 100-continue can"
+        )
+    return True
+
+
+def _explained(
+    data: bytes, collector: _Collector, error: httptools.HttpParserError | None
+) -> ProtocolError:
+    """The most telling error for a head that was not taken."""
+    line = _REQUEST_LINE.fullmatch(data.partition(b"\n")[0].rstrip(b"\r"))
+    if line is None:
+        return ProtocolError(
+            400, "the request line is not a method, a target and HTTP/1.1, one space between them"
+        )
+    method, _, major, minor = line.groups()
+    if (major, minor) not in ((b"1", b"1"), (b"1", b"0")):
+        version = f"HTTP/{major.decode()}.{minor.decode()}"
+        return ProtocolError(505, f"{version} is not supported on this port; use HTTP/1.1")
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        return ProtocolError(501, f"the method {_shown(method)} is not known")
+    if isinstance(error, httptools.HttpParserInvalidURLError):
+        return ProtocolError(400, f"the request target is not a valid URL: {error}")
+    if collector.complete:  # every header was readable: only the framing can be at fault
+        try:
+            _body_length(dict(collector.headers), True, HttpLimits(max_body_bytes=None))
+        except ProtocolError as framing:
+            return framing
+    return ProtocolError(400, f"the request head is not valid HTTP/1.1: {error}")
+
+
+def _head_too_large(limits: HttpLimits) -> ProtocolError:
+    return ProtocolError(
+        431, f"the request head is larger than the limit of {limits.max_head_bytes} bytes"
+    )
+
+
+def _target_too_long(limits: HttpLimits) -> ProtocolError:
+    return ProtocolError(
+        414, f"the request target is longer than the limit of {limits.max_target_bytes} bytes"
+    )
+
+
+def _shown(value: bytes) -> str:
+    """Client bytes made fit for a sentence."""
+    text = value[:80].decode("latin-1")
+    return f"'{text}'" if len(value) <= 80 else f"'{text}…'"

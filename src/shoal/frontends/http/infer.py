@@ -1,0 +1,199 @@
+"""POST …/infer: from a request's body to the engine, and from its response to an answer.
+
+    exchange --decode--> Request --engine.infer--> … --LoopInbox--> deliver --encode--> answer
+
+This is the path every inference takes. What takes long whatever we do (inflating a body, reading
+a long JSON text, compressing an answer) runs on a thread; everything else stays on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from shoal.core.reply import LoopInbox, LoopReply
+from shoal.core.request import Request
+from shoal.core.response import Response
+from shoal.core.signature import Signature
+from shoal.core.tensor import Buffer
+from shoal.errors import Unsupported
+from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.errors import as_shoal_error, send_error
+from shoal.frontends.http.forwarding import HeaderForwarding
+from shoal.frontends.http.message import Header
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.routes import Target
+from shoal.wire import compression, http_body
+from shoal.wire.compression import IDENTITY
+from shoal.wire.http_body import InferBody
+
+Result = TypeVar("Result")
+
+_LENGTH_NAME = http_body.LENGTH_HEADER.encode()
+_LENGTH_FIELD = _LENGTH_NAME.lower()
+_ACCEPTED_CODINGS: Header = (b"Accept-Encoding", b"gzip, deflate")
+
+# From here on a thread is worth its hand-over. A compressed body can grow a thousandfold, so
+# for those the limit is low; a plain text of this length takes a millisecond or two to read.
+_INFLATE_OFF_LOOP_BYTES = 8 * 1024
+_PARSE_OFF_LOOP_BYTES = 256 * 1024
+_COMPRESS_OFF_LOOP_BYTES = 64 * 1024
+
+
+class InferRoute:
+    """Serves inference requests."""
+
+    def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
+        self.engine = engine
+        self.inbox = inbox
+        self.options = options
+        pattern = options.header_forward_pattern
+        self.forwarding = HeaderForwarding(pattern) if pattern else None
+
+    def infer(self, exchange: Exchange, target: Target) -> None:
+        """Answer `exchange`, now or later. If this raises, it has not been answered."""
+        if self.engine.is_decoupled(target.model, target.version):
+            raise Unsupported(
+                "HTTP end point doesn't support models with decoupled transaction policy"
+            )
+        coding = compression.coding(exchange.request.header(b"content-encoding"))
+        if coding is None:
+            error = Unsupported("Unsupported compression type")
+            send_error(exchange, error, [_ACCEPTED_CODINGS])
+            return
+        _InferCall(self, exchange, target).start(coding)
+
+
+class _InferCall:
+    """One inference: remembers between request and response what the answer needs."""
+
+    __slots__ = ("_body", "_exchange", "_left", "_request", "_route", "_signature", "_target")
+
+    def __init__(self, route: InferRoute, exchange: Exchange, target: Target) -> None:
+        self._route = route
+        self._exchange = exchange
+        self._target = target
+        self._body = InferBody()
+        self._signature: Signature | None = None
+        self._request: Request | None = None
+        self._left = False
+
+    def start(self, coding: str) -> None:
+        """Read the body, here or on a thread, and hand the request to the engine."""
+        self._exchange.on_disconnect = self._client_left
+        size = len(self._exchange.request.body)
+        if coding == IDENTITY:
+            if size <= _PARSE_OFF_LOOP_BYTES or self._json_size(size) <= _PARSE_OFF_LOOP_BYTES:
+                self._submit(self._decode(coding))
+                return
+        elif size <= _INFLATE_OFF_LOOP_BYTES:
+            self._submit(self._decode(coding))
+            return
+        self._off_loop(lambda: self._decode(coding), self._submit)
+
+    def _json_size(self, body_size: int) -> int:
+        value = self._exchange.request.header(_LENGTH_FIELD)
+        length = http_body.parse_header_length(value, body_size)
+        return body_size if length is None else length
+
+    def _decode(self, coding: str) -> InferBody:
+        """The body as tensors. May run on any thread."""
+        request, target = self._exchange.request, self._target
+        most = self._route.options.max_input_bytes
+        body: Buffer = request.body
+        if coding != IDENTITY:
+            body = compression.decompress(body, most_bytes=most)
+        length = http_body.parse_header_length(request.header(_LENGTH_FIELD), len(body))
+        if http_body.is_raw(length, body):
+            signature = self._route.engine.signature(target.model, target.version)
+            return http_body.decode_raw(body, signature, max_raw_bytes=most)
+        return http_body.decode_infer(body, length, model_name=target.model, max_json_bytes=most)
+
+    def _submit(self, body: InferBody) -> None:
+        """Hand the request over. If this raises, the engine has not taken it."""
+        if self._left:
+            return
+        route, target = self._route, self._target
+        self._body = body
+        if route.forwarding is not None:
+            route.forwarding.forward(self._exchange.request.headers, body.parameters)
+        if any(output.classification for output in body.outputs):
+            self._signature = route.engine.signature(target.model, target.version)
+        self._request = Request(
+            target.model,
+            body.inputs,
+            LoopReply(route.inbox, self._deliver),
+            model_version=target.version,
+            id=body.id,
+            requested_outputs=tuple([output.name for output in body.outputs]),
+            parameters=body.parameters,
+            priority=body.priority,
+            timeout_us=body.timeout_us,
+            correlation_id=body.sequence_id,
+            flags=Request.SEQUENCE_START * body.sequence_start
+            | Request.SEQUENCE_END * body.sequence_end,
+        )
+        route.engine.infer(self._request)
+
+    def _client_left(self) -> None:
+        self._left = True
+        if self._request is not None:
+            self._request.cancel()
+
+    def _deliver(self, response: Response) -> None:
+        """Take the engine's response, on the loop. Never raises: others wait behind it."""
+        if self._left or not response.final:
+            return
+        if response.error is not None:
+            send_error(self._exchange, response.error)
+            return
+        try:
+            self._answer(response)
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._fail(error)
+
+    def _answer(self, response: Response) -> None:
+        body, exchange = self._body, self._exchange
+        encoded = http_body.encode_infer(
+            response, body.outputs, binary_default=body.binary_default, signature=self._signature
+        )
+        headers: list[Header] = [(b"Content-Type", encoded.content_type)]
+        if encoded.header_length is not None:
+            headers.append((_LENGTH_NAME, b"%d" % encoded.header_length))
+        accepted = exchange.request.header(b"accept-encoding")
+        coding = compression.negotiate(accepted) if accepted else IDENTITY
+        if coding == IDENTITY:
+            exchange.respond(200, headers, encoded.parts)
+            return
+        self._answer_compressed(headers, encoded.parts, coding)
+
+    def _answer_compressed(self, headers: list[Header], parts: list[Buffer], coding: str) -> None:
+        size = sum(memoryview(part).nbytes for part in parts)
+        headers.append((b"Vary", b"Accept-Encoding"))
+        if size < self._route.options.compress_from_bytes:
+            self._exchange.respond(200, headers, parts)
+            return
+        headers.append((b"Content-Encoding", coding.encode()))
+
+        def send(packed: list[bytes]) -> None:
+            self._exchange.respond(200, headers, packed)
+
+        if size <= _COMPRESS_OFF_LOOP_BYTES:
+            send(compression.compress(parts, coding))
+        else:
+            self._off_loop(lambda: compression.compress(parts, coding), send)
+
+    def _off_loop(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        """Do `work` on a thread, then `done` with its result on the loop."""
+
+        def finish(future: asyncio.Future[Result]) -> None:
+            try:
+                done(future.result())
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in _deliver
+                self._fail(error)
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(finish)
+
+    def _fail(self, error: BaseException) -> None:
+        send_error(self._exchange, as_shoal_error(error))

@@ -1,0 +1,404 @@
+"""One HTTP/1.1 connection: bytes in, exchanges out, answers back, in order.
+
+    OPEN --request complete--> BUSY --answered--> OPEN ... --last answer--> CLOSING --> CLOSED
+    any --broken request--> LINGER --the client has had time to read why--> CLOSED
+
+One request at a time is with the application. What a client sends ahead is kept up to a bound,
+then reading pauses. There is no task and no timer per connection: the socket moves the states,
+and one `sweep` for all connections looks at the clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+from shoal.frontends.http.exchange import JSON_CONTENT, Exchange
+from shoal.frontends.http.head import parse_head
+from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.message import (
+    Head,
+    HttpRequest,
+    Part,
+    ProtocolError,
+    date_line,
+    error_body,
+    response_head,
+)
+from shoal.frontends.http.reader import Arriving, RequestReader
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[Exchange], None]
+
+_SCRATCH_BYTES = 64 * 1024
+_READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has been answered
+
+
+class Phase(enum.Enum):
+    """What a connection is doing."""
+
+    OPEN = "requests may arrive"
+    BUSY = "a request is with the application"
+    LINGER = "a refusal was sent; what still arrives is thrown away"
+    CLOSING = "the last answer is being sent"
+    CLOSED = "gone"
+
+
+_OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = Phase
+
+
+class ListenerState:
+    """What the connections of one listener share."""
+
+    __slots__ = (
+        "connections",
+        "date_line",
+        "defer",
+        "draining",
+        "handle",
+        "limits",
+        "on_empty",
+        "parse_head",
+        "scratch",
+    )
+
+    def __init__(self, handle: Handler, limits: HttpLimits) -> None:
+        self.handle = handle
+        self.limits = limits
+        self.parse_head: Callable[[bytes, HttpLimits], Head] = parse_head
+        self.defer: Callable[[Callable[[], None]], object] = _call_soon
+        self.connections: set[HttpConnection] = set()
+        self.draining = False
+        self.date_line = date_line(time.time())
+        self.on_empty: Callable[[], None] | None = None  # called when the last connection is gone
+        # One for all: between get_buffer and buffer_updated no other connection gets a turn,
+        # and buffer_updated empties it before it does anything else. Idle clients hold nothing.
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """Serves one client. All methods belong to the event loop's thread."""
+
+    __slots__ = (
+        "_answers",
+        "_drained_seen",
+        "_exchange",
+        "_linger_left",
+        "_progress_seen",
+        "_reader",
+        "_reading",
+        "_serving",
+        "_since",
+        "_state",
+        "_transport",
+        "_written",
+        "peer",
+        "phase",
+        "writable",
+    )
+
+    def __init__(self, state: ListenerState) -> None:
+        self.phase = _OPEN
+        self.peer = ""
+        self.writable = True
+        self._state = state
+        self._reader = RequestReader(state.parse_head, state.limits)
+        self._transport: asyncio.Transport | None = None
+        self._exchange: Exchange | None = None  # while BUSY
+        self._reading = True
+        self._serving = False  # _serve is on the stack
+        self._linger_left = 0
+        # For the sweep, which notices what did not change since it last looked:
+        self._answers = 0
+        self._progress_seen = -1
+        self._written = 0
+        self._drained_seen = -1
+        self._since = 0.0
+
+    # --- called by the transport -------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer = _address(transport.get_extra_info("peername"))
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._state.connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's word
+        """Where the socket shall write: into the body's own memory when one is arriving."""
+        target = self._reader.target
+        return target if target is not None else self._state.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """The socket has written `nbytes`."""
+        reader = self._reader
+        if reader.target is not None:
+            if reader.fill(nbytes):
+                self._serve()
+            return
+        phase = self.phase
+        if phase is _OPEN or phase is _BUSY:
+            reader.feed(bytes(self._state.scratch[:nbytes]))
+            self._serve()
+        elif phase is _LINGER:
+            self._linger_left -= nbytes
+            if self._linger_left < 0:
+                self.abort()
+
+    def eof_received(self) -> None:
+        """The client will send no more; the transport closes itself when this returns.
+
+        While a request is with the application this counts as going away: a client that waits
+        for its answer keeps its side open.
+        """
+        if self.phase is _BUSY:
+            self.abort()
+        elif self._reader.arriving is not Arriving.NOTHING:
+            self._refuse(ProtocolError(400, "the connection ended before the request did"))
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.writable = True
+        if self._exchange is not None:
+            self._exchange.client_reads()
+        else:
+            self._serve()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: tell the application, and keep nothing."""
+        if exc is not None:
+            logger.debug("%s: connection lost: %s", self.peer, exc)
+        self.phase = _CLOSED
+        self._transport = None
+        self._reader.drop()
+        self._leave_exchange()
+        state = self._state
+        state.connections.discard(self)
+        if not state.connections and state.on_empty is not None:
+            state.on_empty()
+
+    # --- called by the exchange --------------------------------------------------------------
+
+    @property
+    def draining(self) -> bool:
+        """Whether this answer shall be the connection's last."""
+        return self._state.draining
+
+    @property
+    def date_line(self) -> bytes:
+        """The current Date header."""
+        return self._state.date_line
+
+    def write(self, data: Part) -> None:
+        """Send `data`, which must not change any more; dropped when the connection is gone."""
+        transport = self._transport
+        if transport is not None:
+            self._written += len(data)
+            transport.write(data)
+
+    def finish(self, exchange: Exchange, keep_alive: bool) -> None:
+        """The answer to `exchange` has been written: go on with the next request, or close."""
+        if self._exchange is not exchange:
+            return
+        self._exchange = None
+        self._answers += 1
+        if not keep_alive:
+            self._close_politely()
+            return
+        self.phase = _OPEN
+        if not self._serving and self._reader.waiting_bytes:
+            # Not now: an application that answers must not be handed a new request meanwhile.
+            self._state.defer(self._serve)
+
+    def abort(self) -> None:
+        """Cut the connection at once; what has not been sent is lost."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self.phase = _CLOSED
+            self._reader.drop()
+            transport.abort()
+            self._leave_exchange()
+
+    # --- called by the listener --------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is with the application."""
+        return self._exchange is not None
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless part of a request has arrived or is being answered."""
+        if self.phase is _OPEN and not (
+            self._reader.waiting_bytes or self._reader.arriving is not Arriving.NOTHING
+        ):
+            self._close()
+
+    def sweep(self, now: float) -> None:
+        """Act on clocks that have run out. `now` is in seconds and only ever grows."""
+        transport = self._transport
+        if transport is None:
+            return
+        limits = self._state.limits
+        unsent = transport.get_write_buffer_size()
+        if unsent and self.phase is not _LINGER:
+            drained = self._written - unsent
+            if drained != self._drained_seen:
+                self._drained_seen = drained
+                self._since = now
+            elif limits.write_stall_secs and now - self._since >= limits.write_stall_secs:
+                logger.debug("%s stopped reading its answer: connection cut", self.peer)
+                self.abort()
+            return
+        progress = self._reader.progress + self._answers
+        if progress != self._progress_seen:
+            self._progress_seen = progress
+            self._since = now
+            return
+        waited = now - self._since
+        if self.phase is _OPEN:
+            self._wait_for_client(waited)
+        elif self.phase is _LINGER and limits.linger_secs and waited >= limits.linger_secs:
+            self.abort()
+
+    def _wait_for_client(self, waited: float) -> None:
+        """The client has been silent for `waited` seconds and it is its turn."""
+        limits = self._state.limits
+        arriving = self._reader.arriving
+        if arriving is Arriving.NOTHING:
+            if limits.keepalive_idle_secs and waited >= limits.keepalive_idle_secs:
+                self._close()
+        elif arriving is Arriving.HEAD:
+            secs = limits.head_timeout_secs
+            if secs and waited >= secs:
+                text = f"the request head did not arrive within {secs:g} seconds"
+                self._refuse(ProtocolError(408, text))
+        else:
+            secs = limits.body_idle_timeout_secs
+            if secs and waited >= secs:
+                text = f"nothing of the request body arrived for {secs:g} seconds"
+                self._refuse(ProtocolError(408, text))
+
+    # --- from requests to exchanges ----------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Hand requests to the application, one after the other, as far as they have arrived."""
+        if self._serving:  # answered inside handle(): the loop below goes on by itself
+            return
+        self._serving = True
+        reader = self._reader
+        try:
+            while self.phase is _OPEN and self.writable:
+                request = reader.take()
+                if request is None:
+                    break
+                self._dispatch(request)
+        except ProtocolError as error:
+            self._refuse(error)
+        finally:
+            self._serving = False
+        if reader.owes_continue:
+            reader.owes_continue = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if reader.waiting_bytes or not self._reading:
+            self._bound_reading()
+
+    def _dispatch(self, request: HttpRequest) -> None:
+        self.phase = _BUSY
+        exchange = Exchange(request, self)
+        self._exchange = exchange
+        try:
+            self._state.handle(exchange)
+        except Exception:
+            logger.exception("handling %s %s failed", request.method, request.target)
+            exchange.fail()
+
+    def _bound_reading(self) -> None:
+        """Read on while little is waiting, or while the reader itself sets the bound."""
+        transport = self._transport
+        if transport is None or self.phase is _CLOSING:
+            return
+        reader = self._reader
+        wanted = reader.waiting_bytes <= _READ_AHEAD_BYTES or (
+            self.phase is _OPEN and self.writable and reader.arriving is Arriving.HEAD
+        )
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    # --- the ends ----------------------------------------------------------------------------
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """Answer a broken request, then close as soon as the client has had time to read why."""
+        logger.debug("%s: refused with %d: %s", self.peer, error.status, error.message)
+        body = error_body(error.message)
+        closing = b"Content-Length: %d\r\n%bConnection: close\r\n\r\n" % (
+            len(body),
+            self._state.date_line,
+        )
+        self.write(response_head(error.status, (JSON_CONTENT,), closing) + body)
+        self._linger()
+
+    def _close_politely(self) -> None:
+        """Close after the last answer; linger when the client has sent more than it should."""
+        if self._reader.waiting_bytes or not self._reading:
+            self._linger()
+        else:
+            self._close()
+
+    def _linger(self) -> None:
+        """End our side and throw away what still arrives, within bounds.
+
+        Closing at once would make the kernel reset the connection over bytes that nobody read,
+        and the client would lose the answer with them.
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        self._reader.drop()
+        self.phase = _LINGER
+        self._answers += 1  # the sweep counts from here
+        self._linger_left = self._state.limits.linger_bytes
+        if transport.can_write_eof():
+            transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+
+    def _close(self) -> None:
+        self.phase = _CLOSING
+        self._reader.drop()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _leave_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_left()
+
+
+def _call_soon(callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(callback)
+
+
+def _address(peername: object) -> str:
+    """`host:port` of a socket address, or what it is in other families."""
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peername or "")

@@ -1,0 +1,119 @@
+"""Which path means what: one table of routes, and the search through it.
+
+    "/v2/models/resnet%2050/versions/3/infer"  -->  Target(infer, "resnet 50", 3)
+
+Clients ask for the same few paths again and again, so what a path means is remembered.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from urllib.parse import unquote
+
+from shoal.errors import InvalidArgument
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)"
+_VERSION = _MODEL + r"(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_REGION = r"sharedmemory(?:/region/[^/]+)?"
+
+_REMEMBERED = 1024
+_LONGEST_REMEMBERED = 512  # characters, so that odd paths cannot fill the memory
+_NEWEST_POSSIBLE = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One kind of request. `category` is the group that restricted APIs name it by."""
+
+    name: str
+    methods: tuple[str, ...]
+    category: str
+    pattern: re.Pattern[str]
+    allow: bytes = field(init=False)  # what it answers, as the Allow header lists it
+
+    def __post_init__(self) -> None:
+        listed = [*self.methods, *(["HEAD"] if "GET" in self.methods else []), "OPTIONS"]
+        object.__setattr__(self, "allow", ", ".join(listed).encode())
+
+    def answers(self, method: str) -> bool:
+        """Whether a request with this method is answered here; HEAD is a GET without its body."""
+        return method in self.methods or (method == "HEAD" and "GET" in self.methods)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A route and what its path names; `version` is -1 where the path has none."""
+
+    route: Route
+    model: str = ""
+    version: int = -1
+    repository: str = ""
+
+
+def _route(name: str, methods: str, category: str, pattern: str) -> Route:
+    return Route(name, tuple(methods.split()), category, re.compile(pattern))
+
+
+# The first match wins: `/v2/models/stats` must come before the models.
+ROUTES = (
+    _route("infer", "POST", "inference", _VERSION + "/infer"),
+    _route("live", "GET", "health", "/v2/health/live"),
+    _route("ready", "GET", "health", "/v2/health/ready"),
+    _route("model_ready", "GET", "health", _VERSION + "/ready"),
+    _route("server_metadata", "GET", "metadata", "/v2"),
+    _route("statistics", "GET", "statistics", "/v2/models/stats"),
+    _route("statistics", "GET", "statistics", _VERSION + "/stats"),
+    _route("model_config", "GET", "model-config", _VERSION + "/config"),
+    _route("model_metadata", "GET", "metadata", _VERSION),
+    _route("index", "POST", "model-repository", _REPOSITORY + "/index"),
+    _route("load", "POST", "model-repository", _REPOSITORY + "/models/(?P<model>[^/]+)/load"),
+    _route("unload", "POST", "model-repository", _REPOSITORY + "/models/(?P<model>[^/]+)/unload"),
+    _route("generate", "POST", "inference", _VERSION + "/generate(_stream)?"),
+    _route("shared_memory", "GET", "shared-memory", f"/v2/(system|cuda){_REGION}/status"),
+    _route("shared_memory", "POST", "shared-memory", f"/v2/(system|cuda){_REGION}/(un)?register"),
+    _route("trace", "GET POST", "trace", f"(/v2|{_MODEL})/trace/setting"),
+    _route("logging", "GET POST", "logging", "/v2/logging"),
+    _route("metrics", "GET", "", "/metrics/?"),
+    _route("welcome", "GET", "", "/"),
+)
+
+
+def resolve(path: str) -> Target | None:
+    """What `path` (percent-encoded) asks for; None for a path nobody serves.
+
+    Raises InvalidArgument for a version beyond 64 bits.
+    """
+    if len(path) > _LONGEST_REMEMBERED:
+        return _search(path)
+    return _remembered(path)
+
+
+def _search(path: str) -> Target | None:
+    for route in ROUTES:
+        match = route.pattern.fullmatch(path)
+        if match:
+            named = match.groupdict()
+            return Target(
+                route,
+                unquote(named.get("model") or ""),
+                _version(named.get("version")),
+                unquote(named.get("repository") or ""),
+            )
+    return None
+
+
+_remembered = lru_cache(_REMEMBERED)(_search)
+
+
+def _version(digits: str | None) -> int:
+    if digits is None:
+        return -1
+    if len(digits.lstrip("0")) > 19 or int(digits) > _NEWEST_POSSIBLE:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{digits}' (details: it "
+            f"does not fit into 64 bits), version should be an integral value > 0"
+        )
+    return int(digits)

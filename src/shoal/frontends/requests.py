@@ -1,0 +1,72 @@
+"""From what a client asked to a request of the core: the part that all protocols share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from shoal.core.reply import Reply
+from shoal.core.request import Request
+from shoal.core.response import ParameterValue
+from shoal.core.tensor import Tensor
+from shoal.errors import InvalidArgument
+
+_NEWEST_POSSIBLE = 2**63 - 1
+
+
+class Asked(Protocol):
+    """What a decoded request says beside its model and its tensors, in any protocol."""
+
+    sequence_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    priority: int
+    timeout_us: int
+
+
+def build_request(
+    model: tuple[str, int],
+    asked: Asked,
+    inputs: dict[str, Tensor],
+    reply: Reply,
+    *,
+    id: str,
+    outputs: tuple[str, ...],
+    parameters: dict[str, ParameterValue],
+) -> Request:
+    """A request for `model` (name and version) that nobody owns yet but the caller."""
+    return Request(
+        model[0],
+        inputs,
+        reply,
+        model_version=model[1],
+        id=id,
+        requested_outputs=outputs,
+        parameters=parameters,
+        priority=asked.priority,
+        timeout_us=asked.timeout_us,
+        correlation_id=asked.sequence_id,
+        flags=Request.SEQUENCE_START * asked.sequence_start
+        | Request.SEQUENCE_END * asked.sequence_end,
+    )
+
+
+def parse_version(text: str) -> int:
+    """The number of a model version; -1, the newest, for an empty text. InvalidArgument for what is
+    no number."""
+    if not text:
+        return -1
+    if text.isascii() and text.isdigit():
+        version = int(text) if len(text) <= 19 else _NEWEST_POSSIBLE + 1
+        if version <= _NEWEST_POSSIBLE:
+            return version
+        details = "it does not fit into 64 bits"
+    elif text[0] == "-" and text[1:].isascii() and text[1:].isdigit():
+        raise InvalidArgument(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    else:
+        details = "it is not a number"
+    raise InvalidArgument(
+        f"failed to get model version from specified version string '{text}' (details: {details}), "
+        f"version should be an integral value > 0"
+    )

@@ -1,0 +1,131 @@
+"""Running a quick model on the event loop: what one poll brought becomes one batch.
+
+    enqueue --> call_soon(flush) --> take_now --> execute --> replies, all on one thread
+
+No hand-over, no wake-up, no lock that anybody waits for. When executions turn slow the queue goes
+back to the worker threads, which have been waiting all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from shoal.backends.base import Executor
+from shoal.instance.execution import Execution
+from shoal.instance.pace import Mode, Pace
+from shoal.scheduler.batcher import Batcher
+
+_BATCHES_PER_TURN = 2  # then sockets get their turn
+
+
+class LoopHandle:
+    """The event loop that quick models may run on, once there is one."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Use `loop`; call this on its thread."""
+        self._thread = threading.get_ident()
+        self._loop = loop
+
+    def release(self) -> None:
+        """The loop is about to end; nothing may be scheduled on it any more."""
+        self._loop = None
+
+    @property
+    def bound(self) -> bool:
+        """Whether there is a loop."""
+        return self._loop is not None
+
+    def call_soon(self, callback: Callable[[], None]) -> bool:
+        """Have the loop call `callback` after this turn's I/O; false when there is no loop."""
+        loop = self._loop
+        if loop is None:
+            return False
+        try:
+            if threading.get_ident() == self._thread:
+                loop.call_soon(callback)
+            else:
+                loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # closed meanwhile
+            return False
+        return True
+
+    def call_later(self, delay_secs: float, callback: Callable[[], None]) -> None:
+        """Have the loop call `callback` after a while. Only on the loop's own thread."""
+        if self._loop is not None:
+            self._loop.call_later(delay_secs, callback)
+
+
+class LoopInstance:
+    """The loop as an instance of one model; idle while the worker threads have the queue."""
+
+    def __init__(
+        self,
+        handle: LoopHandle,
+        batcher: Batcher,
+        execution: Execution,
+        executor: Executor,
+        pace: Pace,
+    ) -> None:
+        self._handle = handle
+        self._batcher = batcher
+        self._execution = execution
+        self._executor = executor
+        self._pace = pace
+        self._scheduled = False
+        self._stopped = False
+        self._executing = threading.Lock()  # held while a batch runs, so that `stop` can wait
+        self.busy_with = 0
+
+    def start(self) -> None:
+        """Take the queue at once if the config says so."""
+        if self._pace.mode is Mode.LOOP:
+            self._take_over()
+
+    def observe(self, elapsed_ns: int) -> None:
+        """A worker thread has run a batch: maybe it should have been the loop."""
+        if self._pace.observe(elapsed_ns) is Mode.LOOP and not self._stopped:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        if self._handle.bound:
+            self._batcher.hand_to_loop(self._arrived)
+
+    def _arrived(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            if not self._handle.call_soon(self._flush):
+                self._scheduled = False
+                self._batcher.hand_to_instances()  # there is no loop any more
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        for _ in range(_BATCHES_PER_TURN):
+            with self._executing:
+                if self._stopped:
+                    return
+                batch, wait_ns = self._batcher.take_now()
+                if not batch:
+                    if wait_ns is not None:
+                        self._handle.call_later(wait_ns / 1e9, self._arrived)
+                    return
+                self.busy_with = len(batch)
+                elapsed_ns = self._execution.run(self._executor, batch)
+                self.busy_with = 0
+            if self._pace.observe(elapsed_ns) is Mode.THREADS:
+                self._batcher.hand_to_instances()
+                return
+        if self._batcher.pending():
+            self._arrived()
+
+    def stop(self) -> None:
+        """Give the queue back and wait for the batch at hand, if another thread runs one."""
+        self._stopped = True
+        self._batcher.hand_to_instances()
+        with self._executing:
+            self._executor.close()

@@ -1,0 +1,119 @@
+"""The server's log: Python logging in Triton's two formats, with settings that can change later.
+
+    default   I0809 10:19:07.015127 3254750 server.py:275] "message"
+    ISO8601   2024-08-09T10:19:07Z I 3254750 server.py:275] "message"
+
+Modules log as usual, through `logging.getLogger(__name__)`. Messages are quoted as JSON strings,
+so that what a client sent can never pass for a line of ours. Times are UTC.
+
+Verbose level 1 is logging.DEBUG; each further level is one number below it (`VERBOSE_2` is 9).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+VERBOSE_1 = logging.DEBUG
+VERBOSE_2 = logging.DEBUG - 1
+
+_package = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """What is logged, how and where. The names are those of the logging API."""
+
+    log_file: str = ""  # empty: stderr
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: int = 0
+    log_format: str = "default"  # or "ISO8601"
+
+    def allows(self, level: int) -> bool:
+        """Whether a record of this level is written."""
+        if level >= logging.ERROR:
+            return self.log_error
+        if level >= logging.WARNING:
+            return self.log_warning
+        if level >= logging.INFO:
+            return self.log_info
+        return level >= self.least_level
+
+    @property
+    def least_level(self) -> int:
+        """Records below this level are never written, whatever else is switched off."""
+        if self.log_verbose_level > 0:
+            return max(1, logging.DEBUG + 1 - self.log_verbose_level)
+        return logging.INFO
+
+
+class Formatter(logging.Formatter):
+    """One line per record. A `table` passed in `extra` follows the line as it is, and so does a
+    traceback, indented."""
+
+    def __init__(self, log_format: str = "default") -> None:
+        super().__init__()
+        self._iso8601 = log_format == "ISO8601"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The finished text, without its newline."""
+        letter = "E" if record.levelno >= logging.ERROR else "I"
+        if logging.WARNING <= record.levelno < logging.ERROR:
+            letter = "W"
+        seconds, microseconds = divmod(round(record.created * 1_000_000), 1_000_000)
+        moment = time.gmtime(seconds)
+        if self._iso8601:
+            start = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', moment)} {letter}"
+        else:
+            start = f"{letter}{time.strftime('%m%d %H:%M:%S', moment)}.{microseconds:06d}"
+        message = json.dumps(record.getMessage(), ensure_ascii=False)
+        text = f"{start} {record.process} {record.filename}:{record.lineno}] {message}"
+        table = getattr(record, "table", "")
+        if table:
+            text += f"\n{table}"
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            text += "\n" + "\n".join(f"    {line}" for line in trace.splitlines())
+        return text
+
+
+class Log:
+    """The one place records go. `apply` may be called again at any time, from any thread."""
+
+    def __init__(self, settings: LogSettings | None = None) -> None:
+        """Opens the log file, where there is one; raises OSError when it cannot be written."""
+        self.settings = settings or LogSettings()
+        self._file: TextIO | None = None
+        if path := self.settings.log_file:
+            # Odd characters in a message must not cost the line. It stays open until `close`.
+            self._file = Path(path).open(  # noqa: SIM115
+                "a", encoding="utf-8", errors="backslashreplace"
+            )
+        self._handler = logging.StreamHandler(self._file or sys.stderr)
+        self._handler.addFilter(lambda record: self.settings.allows(record.levelno))
+
+    def install(self) -> None:
+        """Start taking the records of this process; libraries are heard from WARNING on."""
+        logging.getLogger().addHandler(self._handler)
+        self.apply(self.settings)
+
+    def apply(self, settings: LogSettings) -> None:
+        """Use these settings from now on; the file stays the one that was opened at the start."""
+        self.settings = settings
+        self._handler.setFormatter(Formatter(settings.log_format))
+        _package.setLevel(settings.least_level)
+
+    def close(self) -> None:
+        """Stop taking records and close the file."""
+        logging.getLogger().removeHandler(self._handler)
+        _package.setLevel(logging.NOTSET)
+        self._handler.close()
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,183 @@
+"""From a model's folder to a `ModelSpec`: read, infer, complete, check, resolve.
+
+    config.pbtxt --> infer backend --> complete from the model file --> rules --> instance groups
+
+A load request may bring its own config, and files that take the place of the folder's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config import codec, normalise, pbtxt, rules
+from shoal.config.model import ModelConfig
+from shoal.errors import ConfigError, Internal, InvalidArgument
+from shoal.instance import device
+from shoal.instance.inline import LoopHandle
+from shoal.model import ModelSpec
+from shoal.repository import layout, versions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationSettings:
+    """What the command line says about how models are read."""
+
+    config_name: str = ""
+    auto_complete: bool = True
+    gpu_fallback_cpu: bool = False
+    backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hold_until: int = 0  # TRITONSERVER_DELAY_SCHEDULER
+    backends: BackendRegistry = field(default_factory=BackendRegistry)
+    loop: LoopHandle | None = None  # where quick models may run
+
+
+class Override:
+    """What a load request brought along. It stays in force until a load without one."""
+
+    def __init__(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """Check and keep the override; files are written to a folder of their own.
+
+        Raises InvalidArgument when a path leaves the model's folder; nothing stays on disk then.
+        """
+        self.config_json = config_json
+        self._folder: TemporaryDirectory[str] | None = None
+        if not files:
+            return
+        targets = {_inside(path): content for path, content in files.items()}
+        self._folder = TemporaryDirectory(prefix="shoal-")
+        root = Path(self._folder.name) / name
+        for relative, content in targets.items():
+            path = root / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def folder(self, name: str) -> Path | None:
+        """The folder that takes the place of the repository's, if files came along."""
+        return None if self._folder is None else Path(self._folder.name) / name
+
+    def discard(self) -> None:
+        """Remove the files."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _inside(path: str) -> PurePosixPath:
+    relative = PurePosixPath(path)
+    if (
+        not relative.parts
+        or relative.is_absolute()
+        or ".." in relative.parts
+        or "\\" in path
+        or "\0" in path
+    ):
+        raise InvalidArgument(
+            f"override file '{path}' lies outside the model's folder; give a path like "
+            f"'file:1/model.onnx'"
+        )
+    return relative
+
+
+def prepare(
+    name: str, folder: Path, settings: PreparationSettings, override: Override | None
+) -> ModelSpec:
+    """Read and decide everything about a model short of loading it.
+
+    Raises ConfigError (the operator must change the config) or another ShoalError.
+    """
+    replaced = override.folder(name) if override is not None else None
+    folder = replaced or folder
+    if not folder.is_dir():
+        raise Internal(f"the folder of model '{name}' has disappeared")
+    config, file = _read_config(name, folder, settings, override)
+    config = normalise.normalise(config, directory_name=name, file=file)
+    available = layout.version_folders(folder)
+    wanted = versions.select(config.version_policy, available, name)
+    if not wanted:
+        raise InvalidArgument(
+            f"at least one version must be available under the version policy of model '{name}'"
+            f"{_versions_hint(available)}"
+        )
+    first = available[wanted[0]]
+    config = normalise.infer_backend(config, _names(first), file=file)
+    backend = settings.backends.get(config.backend, file=file)
+    backend_settings = _settings_of(settings, config.backend)
+    if settings.auto_complete:
+        config = backend.complete(config, folder, first, backend_settings)
+        config = normalise.normalise(config, directory_name=name, file=file)
+    rules.check(config, file=file)
+    config = normalise.resolve_instance_groups(
+        config,
+        default_cpu_count=backend.default_cpu_instances,
+        gpus=device.gpus(),
+        gpu_fallback_cpu=settings.gpu_fallback_cpu,
+        file=file,
+    )
+    for field_name in rules.not_acted_on(config):
+        logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
+    shared = layout.fingerprint(folder, skip_folders=True)
+    shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
+    return ModelSpec(
+        name=name,
+        folder=folder,
+        config=config,
+        backend=backend,
+        version_folders={version: available[version] for version in wanted},
+        fingerprints={
+            version: (available[version], layout.fingerprint(available[version]), shared)
+            for version in wanted
+        },
+        settings=backend_settings,
+        cores=device.available_cores(),
+        hold_until=settings.hold_until,
+        loop=settings.loop,
+    )
+
+
+def _read_config(
+    name: str, folder: Path, settings: PreparationSettings, override: Override | None
+) -> tuple[ModelConfig, str]:
+    """The config as written, and the name errors should give its place."""
+    if override is not None and override.config_json is not None:
+        where = f"config given with the load of '{name}'"
+        return codec.parse_json(override.config_json, where), where
+    path = layout.config_file(folder, settings.config_name)
+    file = str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if not settings.auto_complete:
+            raise ConfigError(
+                "there is no such file, and completing configurations is disabled",
+                file=file,
+                fix="Write the file or start without --disable-auto-complete-config",
+            ) from None
+        return ModelConfig(), file
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=file) from None
+    return pbtxt.parse_pbtxt(text, file), file
+
+
+def _names(version_folder: Path) -> set[str]:
+    try:
+        return {path.name for path in version_folder.iterdir()}
+    except OSError:
+        return set()
+
+
+def _versions_hint(available: Mapping[int, Path]) -> str:
+    if available:
+        return f" (there are: {', '.join(map(str, sorted(available)))})"
+    return "; put the model file into a folder named 1"
+
+
+def _settings_of(settings: PreparationSettings, backend: str) -> dict[str, str]:
+    """--backend-config for one backend; entries without a backend's name hold for all."""
+    everywhere = settings.backend_settings.get("", {})
+    return {**everywhere, **settings.backend_settings.get(backend, {})}

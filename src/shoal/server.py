@@ -1,0 +1,355 @@
+"""The composition root: builds every part from the options, starts and stops them in order.
+
+    listen ─▶ load ─▶ ready ─▶ stop: not ready, still serving ─▶ no new connections
+                                     ─▶ requests in flight finish ─▶ unload
+
+The ports are open from the first moment: a probe hears "live, not ready" while models load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config.options import Options
+from shoal.core.reply import LoopInbox
+from shoal.engine import Engine
+from shoal.errors import Internal, NotFound, Unavailable, Unsupported
+from shoal.frontends.http.application import Application
+from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.listener import HttpListener
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.metrics import MetricsApplication
+from shoal.instance.inline import LoopHandle
+from shoal.repository.preparation import PreparationSettings
+from shoal.repository.repository import ModelRepository, RepositorySettings
+from shoal.statistics.prometheus import MetricsRenderer, MetricsSettings
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_LAST_SCRAPE_SECS = 1.0  # for connections to the metrics port, once everything else has ended
+_LOOK_SECS = 0.05
+
+
+class ModelsFailed(Internal):
+    """Models that were to be served from the start could not be loaded, and why."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("failed to load all models")
+        self.reasons = reasons
+
+
+class Server:
+    """One server in this process. Its methods belong to the thread of one event loop."""
+
+    def __init__(self, options: Options, *, backends: BackendRegistry | None = None) -> None:
+        """Nothing is opened or read yet. Raises InvalidArgument for settings that cannot be.
+
+        `backends` are those that are installed, unless somebody (a test) brings others.
+        """
+        self.options = options
+        self._loop = LoopHandle()
+        self.repository = ModelRepository(
+            _repository_settings(options, backends or BackendRegistry(), self._loop)
+        )
+        self.engine = Engine(
+            self.repository, server_id=options.id, strict_readiness=options.strict_readiness
+        )
+        self._http_options = _http_options(options)
+        self._render_metrics = (
+            MetricsRenderer(self.engine.model_statistics, _metrics_settings(options)).render
+            if options.allow_metrics
+            else None
+        )
+        self._application: Application | None = None
+        self._http: HttpListener | None = None
+        self._metrics: HttpListener | None = None
+        self._loading: asyncio.Future[dict[str, str]] | None = None
+        self._started = False  # whether clients may have been told to come
+        self.http_port = 0  # the real ones, once it listens
+        self.metrics_port = 0
+        self.left_behind = False  # whether threads are still busy after `stop`
+
+    # ---- start
+
+    async def start(self) -> None:
+        """Listen, then load; returns when the start-up models have been loaded or tried.
+
+        Raises a ShoalError for a missing repository, a port that cannot be had and, unless told
+        to go on, for models that fail. Call `stop` in any case.
+        """
+        _check_repositories(self.options.model_repository)
+        await self.listen()
+        await self.load()
+
+    async def listen(self) -> None:
+        """Open the ports. From here on the server is live."""
+        options = self.options
+        self._loop.bind(asyncio.get_running_loop())
+        if options.allow_http:
+            inbox = LoopInbox(asyncio.get_running_loop())
+            self._application = Application(
+                self.engine, inbox, self._http_options, self._render_metrics
+            )
+            self._http = HttpListener(self._application.handle, _http_limits(options))
+            self.http_port = await _open(
+                self._http,
+                "http",
+                (options.http_address, options.http_port),
+                reuse_port=options.reuse_http_port,
+            )
+        if self._render_metrics is not None:
+            application = MetricsApplication(self._render_metrics)
+            self._metrics = HttpListener(application.handle, _http_limits(options))
+            self.metrics_port = await _open(
+                self._metrics, "metrics", (options.metrics_listen_address, options.metrics_port)
+            )
+
+    async def load(self) -> None:
+        """Load the start-up models; afterwards the server is ready if they are."""
+        self._loading = asyncio.ensure_future(_in_thread(self.repository.start))
+        # To cancel this is to stop waiting: the loads themselves cannot be interrupted.
+        failures = await asyncio.shield(self._loading)
+        _log_models(await _in_thread(self.engine.index))
+        reasons = [_one_line(failures[name]) for name in sorted(failures)]
+        if reasons and self.options.exit_on_error:
+            raise ModelsFailed(reasons)
+        for reason in reasons:
+            logger.error("%s", reason)
+        self.engine.started()
+        self._started = True
+        logger.info("the server is %s", "ready" if self.engine.ready() else "up, but not ready")
+
+    # ---- stop
+
+    async def stop(self) -> bool:
+        """Leave in order, however far `start` has come; a second call finds nothing left to do.
+
+        False when requests or unloading took longer than the exit timeout: what was still running
+        then is cut off.
+        """
+        await self._step_back()
+        deadline = asyncio.get_running_loop().time() + self.options.exit_timeout_secs
+        clean = await self._finish_requests(deadline)
+        if clean and self._loading is not None and not self._loading.done():
+            logger.info("models are still being loaded; leaving without them")
+            self.left_behind = True
+        elif clean:
+            clean = await self._unload(deadline)
+        await self._close_listeners()
+        if not clean:
+            logger.error("the exit timeout of %d s has passed", self.options.exit_timeout_secs)
+            self.left_behind = True
+        return clean
+
+    async def _step_back(self) -> None:
+        """Say that we are going, and serve on while those who send requests hear of it."""
+        self.engine.begin_exit()
+        if self._http is not None:
+            self._http.announce_close()
+        if self._started and self.options.drain_secs:
+            logger.info("not ready any more, serving for %g s more", self.options.drain_secs)
+            await asyncio.sleep(self.options.drain_secs)
+
+    async def _finish_requests(self, deadline: float) -> bool:
+        """Accept nothing new and wait for what is in flight, saying each second how much it is."""
+        loop = asyncio.get_running_loop()
+        if self._http is not None:
+            self._http.stop_accepting()
+        next_word = loop.time()
+        while True:
+            left_secs = max(0.0, deadline - loop.time())
+            connections = 0
+            if self._http is not None and not await self._http.drain(min(_LOOK_SECS, left_secs)):
+                connections = self._http.open_connections
+            requests = self.engine.in_flight()
+            if not connections and not requests:
+                return True
+            if not left_secs:
+                return False
+            if loop.time() >= next_word:
+                next_word += 1.0
+                logger.info(
+                    "waiting at most %.0f s for %d inferences in flight and %d open connections",
+                    left_secs,
+                    requests,
+                    connections,
+                )
+            if not connections:
+                await asyncio.sleep(_LOOK_SECS)
+
+    async def _unload(self, deadline: float) -> bool:
+        left_secs = max(0.0, deadline - asyncio.get_running_loop().time())
+        unloading = asyncio.ensure_future(_in_thread(self.repository.stop))
+        done, _ = await asyncio.wait({unloading}, timeout=left_secs)
+        if done:
+            unloading.result()
+        return bool(done)
+
+    async def _close_listeners(self) -> None:
+        """Metrics are served to the last; then nothing is connected any more."""
+        self._loop.release()
+        if self._http is not None:
+            self._http.abort_all()
+        if self._metrics is not None:
+            self._metrics.stop_accepting()
+            await self._metrics.drain(_LAST_SCRAPE_SECS)
+            self._metrics.abort_all()
+        if self._application is not None:
+            self._application.close()
+
+
+# ---- from options to the settings of each part
+
+
+def _repository_settings(
+    options: Options, backends: BackendRegistry, loop: LoopHandle
+) -> RepositorySettings:
+    return RepositorySettings(
+        paths=[Path(path) for path in options.model_repository],
+        control_mode=options.model_control_mode,
+        poll_secs=options.repository_poll_secs,
+        load_models=options.load_model,
+        load_threads=options.model_load_thread_count,
+        load_retries=options.model_load_retry_count,
+        preparation=PreparationSettings(
+            config_name=options.model_config_name,
+            auto_complete=options.auto_complete_config,
+            gpu_fallback_cpu=options.gpu_fallback == "cpu",
+            backend_settings=options.backend_settings(),
+            hold_until=_delayed_scheduler(),
+            loop=loop,
+            backends=backends,
+        ),
+    )
+
+
+def _delayed_scheduler() -> int:
+    """TRITONSERVER_DELAY_SCHEDULER: how many requests a queue waits for, in tests of batching."""
+    text = os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "")
+    if text and not text.isdecimal():
+        logger.warning("TRITONSERVER_DELAY_SCHEDULER is '%s', not a number; ignored", text)
+    return int(text) if text.isdecimal() else 0
+
+
+def _http_options(options: Options) -> HttpOptions:
+    return HttpOptions(
+        max_input_bytes=options.http_max_input_size,
+        header_forward_pattern=options.http_header_forward_pattern,
+        cors_origins=options.cors,
+        restricted_apis=options.http_restrictions(),
+    )
+
+
+def _http_limits(options: Options) -> HttpLimits:
+    return HttpLimits(
+        max_body_bytes=options.http_max_body_size,
+        head_timeout_secs=options.http_head_timeout_secs,
+        body_idle_timeout_secs=options.http_body_timeout_secs,
+        keepalive_idle_secs=options.http_idle_timeout_secs,
+        write_stall_secs=options.http_write_timeout_secs,
+    )
+
+
+def _metrics_settings(options: Options) -> MetricsSettings:
+    settings = MetricsSettings(
+        interval_ms=int(options.metrics_interval_ms),
+        cpu=options.allow_cpu_metrics,
+        gpu=options.allow_gpu_metrics,
+    )
+    return settings.configured(f"{key}={value}" for _, key, value in options.metrics_config)
+
+
+# ---- small parts
+
+
+def _check_repositories(paths: Sequence[str]) -> None:
+    for path in paths:
+        if "://" in path:
+            raise Unsupported(
+                f"the model repository '{path}' is not on this machine; cloud storage is not read "
+                "yet, so copy the models into a folder and name that"
+            )
+        try:
+            mode = Path(path).stat().st_mode
+        except FileNotFoundError:
+            raise NotFound(f"the model repository '{path}' does not exist") from None
+        except OSError as error:
+            raise NotFound(
+                f"the model repository '{path}' cannot be read: {error.strerror}"
+            ) from None
+        if not stat.S_ISDIR(mode):
+            raise NotFound(f"the model repository '{path}' is a file; name a folder of models")
+
+
+async def _open(
+    listener: HttpListener, name: str, place: tuple[str, int], *, reuse_port: bool = False
+) -> int:
+    """Start listening; Unavailable names the flags to change where that cannot be."""
+    address, port = place
+    try:
+        bound = await listener.start(address, port, reuse_port=reuse_port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Unavailable(
+                f"--{name}-port={port} is taken: something else listens on {address}:{port}; "
+                "stop it or choose another port"
+            ) from None
+        reason = error.strerror or str(error)
+        raise Unavailable(f"--{name}-address={address} --{name}-port={port}: {reason}") from None
+    logger.info("listening for %s on %s:%d", name, address, bound)
+    return bound
+
+
+async def _in_thread(function: Callable[[], Result]) -> Result:
+    """Run a blocking function in a thread that does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Result] = loop.create_future()
+
+    def settle(set_outcome: Callable[[], None]) -> None:
+        if not outcome.done():  # or nobody waits any more
+            set_outcome()
+
+    def work() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            failure = error
+            set_outcome: Callable[[], None] = lambda: outcome.set_exception(failure)  # noqa: E731
+        else:
+            set_outcome = lambda: outcome.set_result(result)  # noqa: E731
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, set_outcome)
+
+    threading.Thread(target=work, name=f"shoal-{function.__name__}", daemon=True).start()
+    return await outcome
+
+
+def _log_models(index: Sequence[dict[str, str]]) -> None:
+    """The start-up table: each model that was tried, and how it went."""
+    rows = [("model", "version", "status")]
+    for row in index:
+        if "state" in row:  # others are in the repository and nobody asked for them
+            reason = f": {_one_line(row['reason'])}" if row.get("reason") else ""
+            rows.append((row["name"], row.get("version", "-"), row["state"] + reason))
+    if len(rows) == 1:
+        logger.info("no model is loaded")
+        return
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    table = [f"  {name:<{widths[0]}}  {v:<{widths[1]}}  {status}" for name, v, status in rows]
+    logger.info("models after start-up", extra={"table": "\n".join(table)})
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

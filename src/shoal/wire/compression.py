@@ -1,0 +1,90 @@
+"""gzip and deflate bodies: reading them within a bound, writing them, choosing between them.
+
+Reading tells the two formats apart by itself, as clients mix the names up. `deflate` is the zlib
+format both ways.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+from shoal.core.tensor import Buffer
+from shoal.errors import InvalidArgument
+
+IDENTITY = "identity"
+WINDOW_BITS = {"gzip": 31, "deflate": 15}
+
+_EITHER_FORMAT = 47
+# The lowest level: tensors compress badly, and the next levels cost thrice the time for little.
+_LEVEL = 1
+
+
+def coding(content_encoding: bytes | None) -> str | None:
+    """Which coding the `Content-Encoding` of a body names; None for one nobody here can read."""
+    name = (content_encoding or b"").decode("latin-1").strip().lower()
+    if name in ("", IDENTITY):
+        return IDENTITY
+    return name if name in WINDOW_BITS else None
+
+
+def decompress(body: Buffer, *, most_bytes: int) -> bytes:
+    """Undo gzip or deflate. Raises InvalidArgument for a body that is damaged, cut short or would
+    grow beyond `most_bytes`; never more than that is allocated."""
+    if not len(body):
+        raise InvalidArgument("nothing to be decompressed: the request body is empty")
+    reader = zlib.decompressobj(_EITHER_FORMAT)
+    try:
+        plain = reader.decompress(body, most_bytes + 1)
+    except zlib.error as error:
+        raise InvalidArgument(f"failed to decompress the request body: {error}") from None
+    if len(plain) > most_bytes:
+        raise InvalidArgument(
+            f"Decompressed data size exceeds the maximum allowed value of {most_bytes} bytes. Use "
+            f"--http-max-input-size to increase the limit."
+        )
+    if not reader.eof:
+        raise InvalidArgument("failed to decompress the request body: it is cut short")
+    if reader.unused_data:
+        raise InvalidArgument(
+            f"failed to decompress the request body: {len(reader.unused_data)} bytes follow the "
+            f"end of the compressed data"
+        )
+    return plain
+
+
+def compress(parts: Iterable[Buffer], coding: str) -> list[bytes]:
+    """The parts as one body in `coding`, which is 'gzip' or 'deflate'."""
+    writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, WINDOW_BITS[coding])
+    packed = [writer.compress(part) for part in parts]
+    packed.append(writer.flush())
+    return [part for part in packed if part]
+
+
+def negotiate(accept_encoding: bytes | None) -> str:
+    """The coding a client likes best: of gzip, deflate and identity the one with the highest q.
+
+    The first named wins a tie; codings we do not write and entries we cannot read are passed over.
+    """
+    best, highest = IDENTITY, 0.0
+    for entry in (accept_encoding or b"").decode("latin-1").lower().split(","):
+        name, _, rest = entry.partition(";")
+        name = name.strip()
+        if name != IDENTITY and name not in WINDOW_BITS:
+            continue
+        weight = _weight(rest)
+        if weight > highest:
+            best, highest = name, weight
+    return best
+
+
+def _weight(parameters: str) -> float:
+    """The q of one entry; 1 where there is none, 0 where it is not a number."""
+    key, _, value = parameters.strip().partition("=")
+    if key.strip() != "q":
+        return 1.0
+    try:
+        weight = float(value)
+    except ValueError:
+        return 0.0
+    return weight if 0.0 <= weight <= 1.0 else 0.0

@@ -1,0 +1,289 @@
+"""ModelInferRequest: the bytes of a gRPC message to tensors and what is asked of them.
+
+    message bytes --decode_infer-->  InferMessage
+
+Raw tensor contents are never copied here: inputs are views of the message. Clients repeat
+themselves: what a request says around its id and its tensors is remembered by its bytes and not
+read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shoal.core import bytes_tensor, dtypes
+from shoal.core.dtypes import DataType, from_name
+from shoal.core.response import ParameterValue
+from shoal.core.tensor import Buffer, Tensor
+from shoal.errors import InvalidArgument, Unsupported
+from shoal.wire.proto import messages
+from shoal.wire.protobuf_wire import malformed, tag, take_out
+
+EMPTY_FINAL = "triton_enable_empty_final_response"
+
+_ID_TAG = tag(3)  # of ModelInferRequest
+_RAW_INPUT_TAG = tag(7)
+_REMEMBERED_HEADS = 512
+_REMEMBERED_HEAD_BYTES = 2_048
+
+# Each typed field: the datatype it is told by in errors, the datatypes it carries, and what numpy
+# reads it as. FP16 and BF16 have none: they travel raw.
+_CONTENTS: dict[str, tuple[DataType, tuple[DataType, ...], str]] = {
+    "bool_contents": (dtypes.BOOL, (dtypes.BOOL,), "?"),
+    "int_contents": (dtypes.INT32, (dtypes.INT8, dtypes.INT16, dtypes.INT32), "<i4"),
+    "int64_contents": (dtypes.INT64, (dtypes.INT64,), "<i8"),
+    "uint_contents": (dtypes.UINT32, (dtypes.UINT8, dtypes.UINT16, dtypes.UINT32), "<u4"),
+    "uint64_contents": (dtypes.UINT64, (dtypes.UINT64,), "<u8"),
+    "fp32_contents": (dtypes.FP32, (dtypes.FP32,), "<f4"),
+    "fp64_contents": (dtypes.FP64, (dtypes.FP64,), "<f8"),
+    "bytes_contents": (dtypes.BYTES, (dtypes.BYTES,), ""),
+}
+
+
+@dataclass(slots=True)
+class InferHead:
+    """What a ModelInferRequest says around its id and its data. Equal requests share one: whoever
+    wants to change its parameters makes a copy of them."""
+
+    model_name: str
+    model_version: str
+    inputs: list[tuple[str, DataType, tuple[int, ...]]] = field(default_factory=list)
+    outputs: dict[str, int] = field(default_factory=dict)  # name -> classes wanted, 0: the tensor
+    output_names: tuple[str, ...] = ()
+    classifies: bool = False  # whether any output is wanted as classes
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)  # meant for the model
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    empty_final_response: bool = False
+
+
+@dataclass(slots=True)
+class InferMessage:
+    """What a ModelInferRequest asks for."""
+
+    head: InferHead
+    id: str
+    inputs: dict[str, Tensor]
+
+
+_heads: dict[bytes, InferHead] = {}
+
+
+def decode_infer(message: Buffer) -> InferMessage:
+    """Read a ModelInferRequest. Raises a ShoalError that names the field and what was expected.
+
+    Whether the inputs fit their shapes is for validation to say, whichever way they came.
+    """
+    ids: list[memoryview] = []
+    raw: list[memoryview] = []
+    around = take_out(message, {_ID_TAG: ids, _RAW_INPUT_TAG: raw})
+    request_id = _text(ids[-1]) if ids else ""
+    head = _heads.get(around)
+    if head is None:
+        request = parse(messages.ModelInferRequest, around)
+        head = _read_head(request, request_id)
+        if any(entry.HasField("contents") for entry in request.inputs):
+            return InferMessage(head, request_id, _typed_inputs(request, raw))
+        _remember(around, head)
+    if len(raw) != len(head.inputs):
+        raise _wrong_raw_count(head, len(raw))
+    inputs = {
+        name: Tensor(name, datatype, shape, raw=content)
+        for (name, datatype, shape), content in zip(head.inputs, raw, strict=True)
+    }
+    return InferMessage(head, request_id, inputs)
+
+
+def peek(message: Buffer) -> tuple[str, str, str]:
+    """Model name, model version and id of a request that could not be read, as far as they can."""
+    try:
+        request = parse(messages.ModelInferRequest, message)
+    except InvalidArgument:
+        return "", "", ""
+    return request.model_name, request.model_version, request.id
+
+
+def parse(kind: Any, content: Buffer) -> Any:
+    """A message of the schema from its bytes; InvalidArgument when they are none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(bytes(content))
+    except DecodeError as error:
+        raise malformed(str(error)) from None
+
+
+def _text(content: memoryview) -> str:
+    try:
+        return str(content, "utf-8")
+    except UnicodeDecodeError:
+        raise malformed("the id is not UTF-8 text") from None
+
+
+def _remember(around: bytes, head: InferHead) -> None:
+    if len(around) > _REMEMBERED_HEAD_BYTES:
+        return
+    if len(_heads) >= _REMEMBERED_HEADS:
+        del _heads[next(iter(_heads))]
+    _heads[around] = head
+
+
+def _read_head(request: Any, request_id: str) -> InferHead:
+    head = InferHead(request.model_name, request.model_version)
+    _read_parameters(request.parameters, head)
+    seen: set[str] = set()
+    for entry in request.inputs:
+        name = entry.name
+        if name in seen:
+            raise _duplicate("input", name, request_id)
+        seen.add(name)
+        if "shared_memory_region" in entry.parameters:
+            raise Unsupported(
+                f"this server does not exchange tensors by shared memory; send input '{name}' in "
+                f"raw_input_contents"
+            )
+        try:
+            datatype = from_name(entry.datatype)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"input '{name}': {error.message}") from None
+        head.inputs.append((name, datatype, tuple(entry.shape)))
+    for wanted in request.outputs:
+        if wanted.name in head.outputs:
+            raise _duplicate("output", wanted.name, request_id)
+        head.outputs[wanted.name] = _read_output(wanted)
+    head.output_names = tuple(head.outputs)
+    head.classifies = any(head.outputs.values())
+    return head
+
+
+def _read_output(wanted: Any) -> int:
+    """How many classes are wanted of an output; 0 for the tensor itself."""
+    if "shared_memory_region" in wanted.parameters:
+        raise Unsupported(
+            f"this server does not exchange tensors by shared memory; leave "
+            f"'shared_memory_region' out of output '{wanted.name}'"
+        )
+    if "classification" not in wanted.parameters:
+        return 0
+    parameter = wanted.parameters["classification"]
+    if parameter.WhichOneof("parameter_choice") != "int64_param":
+        raise InvalidArgument(
+            "invalid value type for 'classification' parameter, expected int64_param"
+        )
+    if parameter.int64_param <= 0:
+        raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
+    return int(parameter.int64_param)
+
+
+# What each parameter the server itself reads may be; all others are meant for the model.
+_KNOWN_PARAMETERS = {
+    "sequence_id": ("int64_param", "string_param"),
+    "sequence_start": ("bool_param",),
+    "sequence_end": ("bool_param",),
+    "priority": ("int64_param", "uint64_param"),
+    "timeout": ("int64_param",),
+    EMPTY_FINAL: ("bool_param",),
+}
+_MODEL_PARAMETERS = ("int64_param", "bool_param", "string_param", "double_param")
+
+
+def _read_parameters(parameters: Mapping[str, Any], head: InferHead) -> None:
+    for key, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        expected = _KNOWN_PARAMETERS.get(key)
+        if expected is None:
+            if key.startswith("triton_"):
+                raise InvalidArgument(
+                    f"parameter keys starting with 'triton_' are reserved for Triton usage. Only "
+                    f"the following keys starting with 'triton_' are allowed: {EMPTY_FINAL}"
+                )
+            if kind not in _MODEL_PARAMETERS:
+                raise _wrong_type(key, "int64_param, bool_param, or string_param")
+            head.parameters[key] = getattr(parameter, kind)
+            continue
+        if kind not in expected:
+            raise _wrong_type(key, " or ".join(expected))
+        value = getattr(parameter, kind)
+        if key == "sequence_id":
+            # An unsigned number that has to travel as a signed one.
+            head.sequence_id = value + 2**64 if kind == "int64_param" and value < 0 else value
+        elif key == "priority":
+            if value < 0:
+                raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
+            head.priority = value
+        elif key == "timeout":
+            head.timeout_us = max(0, value)
+        elif key == EMPTY_FINAL:
+            head.empty_final_response = value
+        else:
+            setattr(head, key, value)
+
+
+def _typed_inputs(request: Any, raw: Sequence[memoryview]) -> dict[str, Tensor]:
+    """The inputs of a request in which at least one brings its elements in a typed field."""
+    inputs: dict[str, Tensor] = {}
+    for entry in request.inputs:
+        if not entry.HasField("contents"):
+            raise _no_data(entry.name, request.model_name)
+        if raw and entry.contents.ByteSize():
+            raise InvalidArgument(
+                f"contents field must not be specified when using raw_input_contents for "
+                f"'{entry.name}' for model '{request.model_name}'"
+            )
+        datatype = from_name(entry.datatype)
+        content = _read_contents(entry, datatype, request.model_name)
+        inputs[entry.name] = Tensor(entry.name, datatype, tuple(entry.shape), raw=content)
+    return inputs
+
+
+def _read_contents(entry: Any, datatype: DataType, model_name: str) -> Buffer:
+    """The elements of a typed field, laid out as raw contents are."""
+    filled = [descriptor.name for descriptor, _ in entry.contents.ListFields()]
+    if not filled:
+        return b""
+    where = f"unexpected explicit tensor data for input tensor '{entry.name}' for model"
+    told_as, carried, layout = _CONTENTS[filled[0]]
+    if datatype not in carried:
+        raise InvalidArgument(
+            f"{where} '{model_name}' of type '{told_as.name}', expected datatype '{datatype.name}'"
+        )
+    if len(filled) > 1:
+        raise InvalidArgument(f"{where} '{model_name}', binary data was already supplied.")
+    values = getattr(entry.contents, filled[0])
+    if datatype is dtypes.BYTES:
+        return bytes_tensor.encode(values)
+    # Like a C cast: an int_contents element keeps the low bits its datatype has room for.
+    array = np.fromiter(values, np.dtype(layout), len(values)).astype(datatype.numpy, copy=False)
+    return array.view(np.uint8).data
+
+
+def _wrong_raw_count(head: InferHead, count: int) -> InvalidArgument:
+    if count < len(head.inputs):
+        return _no_data(head.inputs[count][0], head.model_name)
+    return InvalidArgument(
+        f"raw_input_contents has {count} entries but the request has {len(head.inputs)} inputs for "
+        f"model '{head.model_name}'"
+    )
+
+
+def _no_data(input_name: str, model_name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"unable to find data for input tensor '{input_name}' for model '{model_name}' in request."
+    )
+
+
+def _duplicate(kind: str, name: str, request_id: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"[request id: {request_id or '<id_unknown>'}] {kind} '{name}' already exists in request"
+    )
+
+
+def _wrong_type(key: str, expected: str) -> InvalidArgument:
+    return InvalidArgument(f"invalid value type for '{key}' parameter, expected {expected}.")

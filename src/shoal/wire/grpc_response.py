@@ -1,0 +1,153 @@
+"""ModelInferResponse: a response to the bytes of a gRPC message.
+
+    Response --encode_infer-->   message bytes, in parts
+    Response --encode_stream-->  the same inside a ModelStreamInferResponse
+
+Tensors are never copied here: they leave as the buffers the model made.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from shoal.core.dtypes import DataType
+from shoal.core.response import ParameterValue, Response
+from shoal.core.signature import Signature
+from shoal.core.tensor import Buffer, Tensor
+from shoal.errors import InvalidArgument
+from shoal.wire.classification import classify
+from shoal.wire.protobuf_wire import delimited, prefix, signed, varint
+
+FINAL = "triton_final_response"
+LARGEST_MESSAGE_BYTES = 2**31 - 1  # what gRPC libraries take at most
+
+_MOST_INT64 = 2**63
+
+
+def encode_infer(
+    response: Response, wanted: Mapping[str, int], signature: Signature | None = None
+) -> list[Buffer]:
+    """A ModelInferResponse for a response that carries no error, as parts to send in order.
+
+    `wanted` has the outputs of the request, `signature` is needed for classification only. Raises
+    InvalidArgument when a classification cannot be made of an output or the whole is too large.
+    """
+    head, contents, size = _encode(response, wanted, signature)
+    _check_size(len(head) + size)
+    return [head, *contents]
+
+
+def encode_stream(
+    response: Response, wanted: Mapping[str, int], signature: Signature | None = None
+) -> list[Buffer]:
+    """A ModelStreamInferResponse around what `encode_infer` makes of `response`.
+
+    It also tells whether this was the request's last one, in a parameter.
+    """
+    head, contents, size = _encode(response, wanted, signature)
+    # Fields may come in any order, so the flag can go in front of all others.
+    flag = _FINAL_FLAGS[response.final]
+    size += len(flag) + len(head)
+    front = prefix(2, size)
+    _check_size(len(front) + size)
+    return [front + flag + head, *contents]
+
+
+def _encode(
+    response: Response, wanted: Mapping[str, int], signature: Signature | None
+) -> tuple[bytes, list[Buffer], int]:
+    """The fields before the tensors' contents, the contents in parts, and the size of those."""
+    head = [_model(response.model_name, response.model_version)]
+    if response.request_id:
+        head.append(delimited(3, _utf8(response.request_id)))
+    if response.parameters:
+        head.append(encode_parameters(response.parameters))
+    contents: list[Buffer] = []
+    size = 0
+    for output in response.outputs:
+        classes = wanted.get(output.name, 0)
+        tensor = output if not classes else _classified(output, classes, signature)
+        head.append(_output(tensor.name, tensor.datatype, tensor.shape))
+        raw = tensor.raw
+        raw_size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
+        front = _raw_prefix(raw_size)
+        contents += (front, raw)
+        size += len(front) + raw_size
+    return b"".join(head), contents, size
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST_MESSAGE_BYTES:
+        raise InvalidArgument(
+            f"Response has byte size {size} which exceeds gRPC's byte size limit "
+            f"{LARGEST_MESSAGE_BYTES}."
+        )
+
+
+def encode_stream_error(
+    error_message: str, asked: tuple[str, str, str], *, final: bool = True
+) -> list[Buffer]:
+    """A ModelStreamInferResponse with an error; `asked` is what the request had as its model name,
+    model version and id."""
+    model_name, model_version, request_id = asked
+    response = (
+        delimited(1, _utf8(model_name))
+        + delimited(2, _utf8(model_version))
+        + delimited(3, _utf8(request_id))
+        + _FINAL_FLAGS[final]
+    )
+    # An empty message would say that there is no error.
+    return [delimited(1, _utf8(error_message or "unknown error")) + delimited(2, response)]
+
+
+def encode_parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    """The `parameters` of a ModelInferResponse."""
+    encoded: list[bytes] = []
+    for key, value in parameters.items():
+        if isinstance(value, bool):
+            content = b"\x08\x01" if value else b"\x08\x00"
+        elif isinstance(value, int) and -_MOST_INT64 <= value < _MOST_INT64:
+            content = b"\x10" + signed(value)
+        elif isinstance(value, (int, float)):
+            content = b"\x21" + struct.pack("<d", value)
+        else:
+            text = _utf8(value)
+            content = b"\x1a" + varint(len(text)) + text
+        entry = delimited(1, _utf8(key)) + prefix(2, len(content)) + content
+        encoded.append(prefix(4, len(entry)) + entry)
+    return b"".join(encoded)
+
+
+@lru_cache(1024)
+def _model(name: str, version: int) -> bytes:
+    return delimited(1, _utf8(name)) + delimited(2, b"%d" % version if version >= 0 else b"")
+
+
+@lru_cache(4096)
+def _output(name: str, datatype: DataType, shape: tuple[int, ...]) -> bytes:
+    """One element of `outputs`."""
+    entry = delimited(1, _utf8(name)) + delimited(2, datatype.name.encode())
+    entry += delimited(3, b"".join(map(signed, shape)))
+    return prefix(5, len(entry)) + entry
+
+
+@lru_cache(1024)
+def _raw_prefix(size: int) -> bytes:
+    return prefix(6, size)
+
+
+def _utf8(text: str) -> bytes:
+    """Protobuf takes valid Unicode only; what a model invents may not be."""
+    return text.encode("utf-8", "replace")
+
+
+def _classified(tensor: Tensor, count: int, signature: Signature | None) -> Tensor:
+    assert signature is not None, "classification needs the model's signature"
+    spec = signature.outputs.get(tensor.name)
+    labels: Sequence[str] = spec.labels if spec is not None else ()
+    return classify(tensor, count, batched=signature.max_batch_size > 0, labels=labels)
+
+
+_FINAL_FLAGS = {final: encode_parameters({FINAL: final}) for final in (False, True)}

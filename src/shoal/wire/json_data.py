@@ -1,0 +1,171 @@
+"""The `data` field of a tensor in JSON: nested lists to numpy, and numpy to a flat list.
+
+Reading flattens any nesting in row-major order, as clients send both forms. Integers lose the
+bits their datatype has no room for, like a C cast; everything else that does not fit is refused.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from shoal.core.dtypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
+from shoal.core.tensor import Tensor
+from shoal.errors import InvalidArgument
+from shoal.wire import json_text
+
+BINARY_ONLY = (FP16, BF16)  # half floats have no JSON form in the protocol
+
+_FLOATS = (FP32, FP64)
+_NUMBERS = frozenset({int, float})
+_ARRAY_EXPECTED = "attempt to access JSON non-array as array"
+
+
+def read(
+    name: str, datatype: DataType, shape: tuple[int, ...], count: int, data: Any, most_bytes: int
+) -> Tensor:
+    """Make the input `name` from its `data` field; `count` is the product of `shape`.
+
+    Raises InvalidArgument when `data` does not hold exactly `count` elements of the datatype, or
+    when the tensor would take more than `most_bytes`.
+    """
+    if type(data) is not list:
+        raise _unreadable(name, _ARRAY_EXPECTED)
+    if datatype in BINARY_ONLY and (count or data):
+        raise InvalidArgument(
+            f"receiving {datatype.name} data via JSON is not supported. Please use the binary "
+            f"data format for input {name}"
+        )
+    _check_size(name, count * datatype.itemsize, most_bytes)
+    elements = flatten(data)
+    if len(elements) != count:
+        raise _wrong_count(name, shape, count, len(elements))
+    array = _array(name, datatype, elements)
+    if datatype is BYTES:
+        _check_size(name, 4 * count + sum(map(len, array)), most_bytes)
+    return Tensor(name, datatype, shape, array=array.reshape(shape))
+
+
+def write(tensor: Tensor) -> Any:
+    """The elements of an output, flat, as `json_text.dumps` takes them.
+
+    Raises InvalidArgument for what JSON cannot carry; the text says to ask for binary data.
+    """
+    datatype = tensor.datatype
+    if datatype in BINARY_ONLY:
+        raise InvalidArgument(
+            f"sending {datatype.name} data via JSON is not supported. Please use the binary data "
+            f"format for output {tensor.name}"
+        )
+    flat = tensor.array.reshape(-1)
+    if datatype is BYTES:
+        return _texts(tensor.name, flat.tolist())
+    if datatype in _FLOATS:
+        # As doubles: the shortest decimal of a float, read as a double and rounded again, is not
+        # always the same float.
+        flat = np.ascontiguousarray(flat, np.float64)
+        if not np.isfinite(flat).all():
+            return json_text.non_finite(flat.tolist())
+        return flat
+    return np.ascontiguousarray(flat, datatype.numpy)
+
+
+def flatten(data: list[Any]) -> list[Any]:
+    """The elements of nested lists in order; TooDeep when they are nested 100 deep or more."""
+    elements = data
+    for _ in range(json_text.MOST_NESTED - 1):
+        kinds = set(map(type, elements))
+        if list not in kinds:
+            return elements
+        if len(kinds) > 1:
+            return _flatten_uneven(data)
+        elements = list(chain.from_iterable(elements))
+    if elements:
+        raise json_text.TooDeep
+    return elements
+
+
+def _flatten_uneven(data: list[Any]) -> list[Any]:
+    """Flatten lists that hold lists and elements side by side, in one pass over them."""
+    elements: list[Any] = []
+    open_lists = [iter(data)]
+    while open_lists:
+        for item in open_lists[-1]:
+            if type(item) is list:
+                if len(open_lists) >= json_text.MOST_NESTED - 1 and item:
+                    raise json_text.TooDeep
+                open_lists.append(iter(item))
+                break
+            elements.append(item)
+        else:
+            open_lists.pop()
+    return elements
+
+
+def format_shape(shape: tuple[int, ...]) -> str:
+    """A shape as Triton prints it: `[1,3]`."""
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def _array(name: str, datatype: DataType, elements: list[Any]) -> np.ndarray:
+    """The elements as a flat array, each checked to be of the kind the datatype asks for."""
+    kinds = set(map(type, elements))
+    if datatype is BYTES:
+        if not kinds <= {str}:
+            raise _unreadable(name, "attempt to access JSON non-string as string")
+        array = np.empty(len(elements), dtype=object)
+        array[:] = [text.encode() for text in elements]
+        return array
+    if datatype is BOOL:
+        if not kinds <= {bool}:
+            raise _unreadable(name, "attempt to access JSON non-boolean as boolean")
+        return np.array(elements, dtype=datatype.numpy)
+    if datatype in _FLOATS:
+        if not kinds <= _NUMBERS:
+            raise _unreadable(name, "attempt to access JSON non-number as double")
+        with np.errstate(over="ignore"):  # 1e300 as FP32 is infinity
+            return np.array(elements, dtype=datatype.numpy)
+    if datatype.numpy.kind == "u":
+        if not kinds <= {int} or (elements and min(elements) < 0):
+            raise _unreadable(
+                name, "attempt to access JSON non-unsigned-integer as unsigned-integer"
+            )
+        return np.array(elements, dtype=np.uint64).astype(datatype.numpy)
+    if not kinds <= {int} or (elements and max(elements) >= 2**63):
+        raise _unreadable(name, "attempt to access JSON non-signed-integer as signed-integer")
+    return np.array(elements, dtype=np.int64).astype(datatype.numpy)
+
+
+def _texts(name: str, elements: list[Any]) -> list[str]:
+    try:
+        return [item if isinstance(item, str) else bytes(item).decode() for item in elements]
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            f"output '{name}' holds bytes that are not valid UTF-8 and cannot be written as JSON; "
+            f"ask for it in binary with 'binary_data': true in the output's parameters"
+        ) from None
+
+
+def _check_size(name: str, byte_size: int, most_bytes: int) -> None:
+    if byte_size > most_bytes:
+        raise InvalidArgument(
+            f"JSON input '{name}' has a byte_size ({byte_size} bytes) that exceeds the maximum "
+            f"allowed value of {most_bytes} bytes. Use --http-max-input-size to increase the limit."
+        )
+
+
+def _wrong_count(name: str, shape: tuple[int, ...], count: int, found: int) -> InvalidArgument:
+    if found > count:
+        text = "Unable to parse 'data': Shape does not match true shape of 'data' field"
+    else:
+        text = "Failed to parse 'data' field: shape does not match true shape"
+    return InvalidArgument(
+        f"{text} for input '{name}': shape {format_shape(shape)} has {count} elements, but 'data' "
+        f"holds {found}"
+    )
+
+
+def _unreadable(name: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"Unable to parse 'data': {problem} for input '{name}'")

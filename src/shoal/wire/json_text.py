@@ -1,0 +1,88 @@
+"""JSON as inference clients write it: plain JSON, plus the bare tokens NaN and Infinity.
+
+    bytes --loads--> objects          objects --dumps--> bytes
+
+orjson does the work. It refuses the tokens, so a text it cannot read is given to the standard
+library when it holds one of them; both ways end in the same objects or the same errors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from shoal.core.tensor import Buffer
+from shoal.errors import Internal, InvalidArgument
+
+MOST_NESTED = 100
+TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
+
+_TOKENS = re.compile(rb"NaN|Infinity")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class TooDeep(InvalidArgument):
+    """The JSON is nested deeper than any request needs."""
+
+    def __init__(self) -> None:
+        super().__init__(TOO_DEEP)
+
+
+def loads(text: Buffer) -> Any:
+    """Read one JSON document. InvalidArgument says what is wrong with it and where."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        problem, position = error.msg, error.pos
+    if _TOKENS.search(text):
+        return _loads_with_tokens(bytes(text))
+    if "limit" in problem or "ecursion" in problem:
+        raise TooDeep
+    raise _unreadable(problem, position)
+
+
+def dumps(value: Any) -> bytes:
+    """Write `value`, numpy arrays included, as compact JSON.
+
+    Numbers must be finite (see `non_finite`). Internal when something has no form in JSON.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError as error:
+        raise Internal(f"the response cannot be written as JSON: {error}") from None
+
+
+def non_finite(value: float | list[float]) -> orjson.Fragment:
+    """Numbers of which some may be NaN or infinite, as a piece that `dumps` takes as it is."""
+    return orjson.Fragment(json.dumps(value, separators=(",", ":")))
+
+
+def _loads_with_tokens(raw: bytes) -> Any:
+    try:
+        text = raw.decode()
+        document = json.loads(text, parse_int=_integer)
+        if _SURROGATE_ESCAPE.search(text):  # half a pair cannot be written as UTF-8 again
+            json.dumps(document, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise _unreadable(error.msg, error.pos) from None
+    except UnicodeError as error:
+        raise _unreadable(f"not valid UTF-8: {error.reason}", error.start) from None  # type: ignore[attr-defined]
+    except RecursionError:
+        raise TooDeep from None
+    return document
+
+
+def _integer(digits: str) -> int | float:
+    """An integer of up to 64 bits; beyond that a float, as orjson does it."""
+    if len(digits) <= 20:
+        value = int(digits)
+        if -(2**63) <= value < 2**64:
+            return value
+    return float(digits)
+
+
+def _unreadable(problem: str, position: int) -> InvalidArgument:
+    return InvalidArgument(f"failed to parse the request JSON buffer: {problem} at {position}")

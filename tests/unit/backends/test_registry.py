@@ -1,0 +1,128 @@
+"""Finding backends: built in, installed, aliased, unknown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+
+from shoal.backends import registry
+from shoal.backends.identity import IdentityBackend
+from shoal.backends.registry import BackendRegistry, backend_name
+from shoal.errors import ConfigError
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Sets what the environment's packages offer; nothing at first, as in a source tree."""
+
+    def install(**targets):
+        entries = [EntryPoint(name, target, registry.GROUP) for name, target in targets.items()]
+        monkeypatch.setattr(
+            registry, "entry_points", lambda **query: EntryPoints(entries).select(**query)
+        )
+
+    install()
+    return install
+
+
+@pytest.mark.parametrize(
+    ("backend", "platform", "name"),
+    [
+        ("onnxruntime", "", "onnxruntime"),
+        ("", "onnxruntime_onnx", "onnxruntime"),
+        ("onnxruntime_onnx", "", "onnxruntime"),
+        ("", "pytorch_libtorch", "pytorch"),
+        ("", "torch_aoti", "pytorch"),
+        ("", "tensorrt_plan", "tensorrt"),
+        ("", "tensorflow_savedmodel", "tensorflow"),
+        ("", "ensemble", "ensemble"),
+        ("mine", "", "mine"),
+        ("", "", ""),
+    ],
+)
+def test_backend_name(backend, platform, name):
+    assert backend_name(backend, platform) == name
+
+
+def test_the_built_in_ones_need_no_installation(installed):
+    backends = BackendRegistry()
+    assert backends.names() == ("identity", "onnxruntime")
+    assert backends.get("identity").name == "identity"
+    assert backends.get("onnxruntime").default_filename == "model.onnx"
+
+
+def test_a_backend_is_made_once(installed):
+    backends = BackendRegistry()
+    assert backends.get("identity") is backends.get("identity")
+    assert backends.get("onnxruntime") is backends.get("onnxruntime_onnx")
+
+
+def test_the_process_has_one_registry():
+    assert registry.get("identity") is registry.get("identity")
+    assert {"identity", "onnxruntime"} <= set(registry.names())
+
+
+def test_an_installed_package_adds_one(installed):
+    installed(mine="shoal.backends.identity:IdentityBackend")
+    backends = BackendRegistry()
+    assert backends.names() == ("identity", "mine", "onnxruntime")
+    assert isinstance(backends.get("mine"), IdentityBackend)
+
+
+def test_an_extra_one_comes_first(installed):
+    class Mine(IdentityBackend):
+        pass
+
+    assert isinstance(BackendRegistry({"identity": Mine}).get("identity"), Mine)
+
+
+def test_unknown(installed):
+    with pytest.raises(ConfigError) as raised:
+        BackendRegistry().get("onnxrt", file="m/config.pbtxt")
+    assert raised.value.message == (
+        "m/config.pbtxt: backend: unknown backend 'onnxrt'. "
+        "The backends installed here are: identity, onnxruntime"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["python", "pytorch", "openvino", "tensorrt", "tensorflow", "ensemble", "dali", "vllm", "fil"],
+)
+def test_well_known_ones_that_are_not_there_yet(installed, name):
+    with pytest.raises(ConfigError, match=r"Shoal has no '\w+' backend yet.* identity, onnxrun"):
+        BackendRegistry().get(name)
+
+
+def test_no_name_at_all(installed):
+    with pytest.raises(ConfigError, match="no backend is named"):
+        BackendRegistry().get("")
+
+
+def test_a_missing_runtime_says_what_to_install(installed):
+    installed(mine="no_such_runtime.backend:Backend")
+    with pytest.raises(
+        ConfigError, match=r"'no_such_runtime' is not installed.*pip install no_such"
+    ):
+        BackendRegistry().get("mine")
+
+
+def test_a_broken_plug_in_costs_only_its_own_models(installed):
+    def broken():
+        raise RuntimeError("out of order")
+
+    backends = BackendRegistry({"mine": broken})
+    with pytest.raises(ConfigError, match="'mine' failed to start: RuntimeError: out of order"):
+        backends.get("mine")
+    assert backends.get("identity").name == "identity"
+
+
+def test_the_runtime_is_imported_late():
+    script = (
+        "import sys; from shoal.backends import registry; registry.names(); "
+        "registry.get('identity'); sys.exit('onnxruntime' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

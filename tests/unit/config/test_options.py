@@ -1,0 +1,217 @@
+"""The table of options: each one once, each one explained, and what they must agree on."""
+
+import dataclasses
+
+import pytest
+
+from shoal.config.options import BY_FLAG, TABLE, OptionError, Options, Setting
+
+# Every flag a Triton deployment may pass, by group of its reference.
+TRITON_FLAGS = """
+id exit-timeout-secs
+log-verbose log-info log-warning log-error log-format log-file
+model-repository model-store exit-on-error disable-auto-complete-config strict-readiness
+model-control-mode repository-poll-secs load-model model-config-name model-load-thread-count
+model-load-retry-count model-namespacing enable-peer-access
+allow-http http-address http-port reuse-http-port http-header-forward-pattern http-thread-count
+http-max-input-size http-restricted-api
+allow-grpc grpc-address grpc-port reuse-grpc-port grpc-header-forward-pattern
+grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size grpc-use-ssl
+grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert
+grpc-infer-response-compression-level grpc-keepalive-time grpc-keepalive-timeout
+grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
+grpc-max-connection-age grpc-max-connection-age-grace grpc-restricted-protocol
+allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
+allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
+allow-metrics allow-gpu-metrics allow-cpu-metrics metrics-address metrics-port
+metrics-interval-ms metrics-config
+trace-config backend-directory backend-config repoagent-directory cache-config cache-directory
+rate-limit rate-limit-resource
+pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
+min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
+allow-client-shm
+strict-model-config response-cache-byte-size trace-file trace-level trace-rate trace-count
+trace-log-frequency
+"""
+
+DEFAULTS = {
+    "id": "triton",
+    "exit_timeout_secs": 30,
+    "model_control_mode": "none",
+    "repository_poll_secs": 15,
+    "exit_on_error": True,
+    "strict_readiness": True,
+    "model_load_thread_count": 4,
+    "http_address": "0.0.0.0",
+    "http_port": 8000,
+    "grpc_port": 8001,
+    "metrics_port": 8002,
+    "http_max_input_size": 67108864,
+    "metrics_interval_ms": 2000,
+    "grpc_keepalive_time": 7200000,
+    "allow_client_shm": False,
+    "log_format": "default",
+    "drain_secs": 0,
+    "gpu_fallback": "none",
+}
+
+
+@pytest.mark.parametrize("name", TRITON_FLAGS.split())
+def test_every_flag_of_triton_is_known(name):
+    assert f"--{name}" in BY_FLAG
+
+
+def test_each_flag_is_defined_once():
+    flags = [flag for option in TABLE for flag in option.flags]
+    assert len(flags) == len(set(flags))
+    fields = {field.name for field in dataclasses.fields(Options)} - {"given"}
+    assert {option.attribute for option in TABLE} == fields
+
+
+def test_groups_are_contiguous():
+    groups = [option.group for option in TABLE]
+    starts = [
+        group for group, before in zip(groups, [None, *groups], strict=False) if group != before
+    ]
+    assert len(starts) == len(set(starts))
+
+
+@pytest.mark.parametrize("option", TABLE, ids=lambda option: option.attribute)
+def test_each_option_is_explained_in_a_sentence(option):
+    assert option.help[0].isupper()
+    assert option.help.endswith(".")
+    assert option.help.isascii()
+    if option.type == "tuple[Setting, ...]":
+        assert "(?P<key>" in option.pattern
+    if option.choices and not option.repeatable:
+        assert option.default in option.choices
+
+
+def test_defaults():
+    options = Options()
+    assert {name: getattr(options, name) for name in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"load_model": ("a",)},
+            (
+                "--load-model=a needs --model-control-mode=explicit; in mode none every model of "
+                "the repository is loaded"
+            ),
+        ),
+        (
+            {"load_model": ("a", "*"), "model_control_mode": "explicit"},
+            (
+                "--load-model=* stands for every model and cannot be joined by --load-model=a; "
+                "leave one of them out"
+            ),
+        ),
+        (
+            {"http_port": 8001},
+            "--http-port and --grpc-port are both 8001; give each listener a port of its own",
+        ),
+        (
+            {"http_port": 9000, "metrics_port": 9000, "metrics_address": "127.0.0.1"},
+            "--http-port and --metrics-port are both 9000; give each listener a port of its own",
+        ),
+        (
+            {"http_header_forward_pattern": "("},
+            (
+                "--http-header-forward-pattern=( is no regular expression: missing ), unterminated "
+                "subpattern at position 0"
+            ),
+        ),
+        (
+            {"http_restricted_api": (Setting("health,stats", "key", "value"),)},
+            (
+                "--http-restricted-api knows no kind of request 'stats'; use health, metadata, "
+                "inference, shared-memory, model-config, model-repository, statistics, trace, "
+                "logging"
+            ),
+        ),
+        (
+            {"http_restricted_api": (Setting("health", "a", "b"), Setting("health", "c", "d"))},
+            (
+                "--http-restricted-api names 'health' twice; each kind of request can ask for one "
+                "header"
+            ),
+        ),
+        (
+            {
+                "cache_config": (Setting("local", "size", "1"),),
+                "response_cache_byte_size": 1,
+                "given": frozenset({"cache_config", "response_cache_byte_size"}),
+            },
+            (
+                "--cache-config and --response-cache-byte-size ask for the same thing; keep "
+                "--cache-config"
+            ),
+        ),
+    ],
+)
+def test_options_that_contradict_each_other(values, sentence):
+    with pytest.raises(OptionError) as caught:
+        Options(**values)
+    assert caught.value.message == sentence
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"http_port": 0, "grpc_port": 0, "metrics_port": 0},
+        {"http_port": 8001, "allow_grpc": False},
+        {"http_port": 9000, "metrics_port": 9000, "allow_metrics": False},
+        {"http_port": 9000, "http_address": "10.0.0.1", "metrics_port": 9000}
+        | {"metrics_address": "10.0.0.2"},
+        {"load_model": ("*",), "model_control_mode": "explicit"},
+        {"load_model": ("a", "b"), "model_control_mode": "explicit"},
+    ],
+)
+def test_options_that_go_together(values):
+    assert dataclasses.replace(Options(), **values) == Options(**values)
+
+
+def test_settings_for_one_backend_and_for_all():
+    options = Options(
+        backend_config=(
+            Setting("onnxruntime", "a", "1"),
+            Setting("", "b", "2"),
+            Setting("onnxruntime", "c", "3"),
+        )
+    )
+    assert options.backend_settings() == {"onnxruntime": {"a": "1", "c": "3"}, "": {"b": "2"}}
+
+
+def test_restrictions_by_kind_of_request():
+    options = Options(http_restricted_api=(Setting("health,metadata", "key", "value"),))
+    assert options.http_restrictions() == {
+        "health": ("key", "value"),
+        "metadata": ("key", "value"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [({}, True), ({"strict_model_config": True}, False)]
+)
+def test_the_deprecated_name_of_auto_complete_still_works(values, expected):
+    assert Options(**values).auto_complete_config is expected
+
+
+def test_warnings_name_what_was_set_and_has_no_effect():
+    options = Options(
+        http_thread_count=4, trace_file="t", allow_sagemaker=False, http_port=1,
+        given=frozenset({"http_thread_count", "trace_file", "allow_sagemaker", "http_port"}),
+    )  # fmt: skip
+    assert options.warnings() == [
+        "--http-thread-count has no effect: one event loop handles every connection",
+        "--trace-file is deprecated; write --trace-config=triton,file=<file> instead",
+        "--trace-file has no effect: requests are not traced yet",
+    ]
+
+
+def test_nothing_set_no_warning():
+    assert Options().warnings() == []

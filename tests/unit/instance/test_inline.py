@@ -1,0 +1,212 @@
+"""Quick models on the event loop: gathered batches, delays, and the way back to threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from shoal.core import dtypes
+from shoal.core.signature import Signature, TensorSpec
+from shoal.core.tensor import Tensor
+from shoal.instance.execution import Execution
+from shoal.instance.inline import LoopHandle, LoopInstance
+from shoal.instance.pace import STALL_NS, Mode, Pace
+from shoal.instance.worker import Worker
+from shoal.scheduler.batcher import Batcher
+from shoal.scheduler.policy import BatchPolicy
+from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from shoal.statistics.model import ModelStatistics
+from shoal.testing.fakes import WAIT_SECS, FakeBackend, make_request
+
+SIGNATURE = Signature(
+    "m", 8, {"x": TensorSpec("x", dtypes.INT32, (1,))}, {"y": TensorSpec("y", dtypes.INT32, (1,))}
+)
+
+
+class Stage:
+    """A batcher with the loop and one worker thread behind it; `threads` notes who executed."""
+
+    def __init__(self, pace, policy=None):
+        self.threads = []
+        self.backend = FakeBackend(self._compute)
+        self.batcher = Batcher(
+            policy or BatchPolicy(8, frozenset({8})),
+            RequestQueue(QueuePolicy()),
+            on_dropped=lambda request, error: request.fail(error),
+        )
+        self.pace = pace
+        self.handle = LoopHandle()
+        loaded = self.backend.load(None)
+        execution = Execution(SIGNATURE, 1, ModelStatistics("m", 1))
+        self.on_loop = LoopInstance(
+            self.handle, self.batcher, execution, loaded.executor(None), pace
+        )
+        self.worker = Worker(
+            type("P", (), {"name": "m_0"}),
+            loaded.executor(None),
+            self.batcher,
+            execution,
+            observe=self.on_loop.observe,
+        )
+        self.worker.start()
+
+    def _compute(self, inputs, outputs):
+        self.threads.append(threading.current_thread())
+        return [inputs["x"]]
+
+    def ask(self, value=1):
+        raw = int(value).to_bytes(4, "little")
+        request, collector = make_request(Tensor("x", dtypes.INT32, (1, 1), raw=raw), rows=1)
+        self.batcher.enqueue(request)
+        return collector
+
+    def close(self):
+        self.batcher.close()
+        self.on_loop.stop()
+        self.worker.join()
+
+
+@pytest.fixture
+def run():
+    """Run a coroutine with a stage on a fresh loop, and close the stage whatever happens."""
+
+    def run(pace, scenario, policy=None):
+        stage = Stage(pace, policy)
+
+        async def main():
+            stage.handle.bind(asyncio.get_running_loop())
+            stage.on_loop.start()
+            await scenario(stage)
+            await asyncio.get_running_loop().run_in_executor(None, stage.close)
+
+        asyncio.run(asyncio.wait_for(main(), WAIT_SECS))
+        return stage
+
+    return run
+
+
+async def until(condition):
+    for _ in range(10_000_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+
+
+def test_what_one_turn_brought_is_one_batch(run):
+    async def scenario(stage):
+        collectors = [stage.ask(n) for n in range(3)]
+        assert not any(c.answered for c in collectors)
+        await until(lambda: all(c.answered for c in collectors))
+        assert [c.wait().outputs[0].array.tolist() for c in collectors] == [[[0]], [[1]], [[2]]]
+
+    stage = run(Pace(forced=Mode.LOOP), scenario)
+    assert [batch["x"].shape[0] for batch in stage.backend.batches] == [3]
+    assert stage.threads == [threading.main_thread()]
+
+
+def test_large_queues_run_in_several_turns(run):
+    async def scenario(stage):
+        collectors = [stage.ask(n) for n in range(50)]
+        await until(lambda: all(c.answered for c in collectors))
+
+    stage = run(Pace(forced=Mode.LOOP), scenario)
+    assert sum(batch["x"].shape[0] for batch in stage.backend.batches) == 50
+    assert max(batch["x"].shape[0] for batch in stage.backend.batches) == 8
+
+
+def test_a_queue_delay_is_kept_on_the_loop_too(run):
+    async def scenario(stage):
+        first = stage.ask()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not first.answered
+        second = stage.ask()
+        await until(lambda: first.answered and second.answered)
+
+    policy = BatchPolicy(8, frozenset({8}), 20_000_000)
+    stage = run(Pace(forced=Mode.LOOP), scenario, policy)
+    assert [batch["x"].shape[0] for batch in stage.backend.batches] == [2]
+
+
+def test_a_model_that_shows_to_be_quick_moves_to_the_loop(run):
+    async def scenario(stage):
+        while stage.pace.mode is Mode.THREADS:
+            collector = stage.ask()
+            await until(lambda c=collector: c.answered)
+        last = stage.ask()
+        await until(lambda: last.answered)
+
+    stage = run(Pace(), scenario)
+    assert stage.threads[0] is not threading.main_thread()
+    assert stage.threads[-1] is threading.main_thread()
+
+
+def test_a_model_that_turns_slow_leaves_the_loop(run, monkeypatch):
+    async def scenario(stage):
+        before = stage.ask()
+        await until(lambda: before.answered)
+        real = Execution.run
+
+        def slow(self, executor, batch):
+            real(self, executor, batch)
+            return STALL_NS + 1  # as if it had taken that long
+
+        monkeypatch.setattr(Execution, "run", slow)
+        turning = stage.ask()
+        await until(lambda: turning.answered)
+        assert stage.pace.mode is Mode.THREADS
+        after = stage.ask()
+        await until(lambda: after.answered)
+
+    pace = Pace()
+    for _ in range(8):
+        pace.observe(1000)
+    stage = run(pace, scenario)
+    main = threading.main_thread()
+    assert [thread is main for thread in stage.threads] == [True, True, False]
+
+
+def test_a_slow_model_on_threads_does_not_hold_the_loop_up(run):
+    async def scenario(stage):
+        stage.backend.gate.clear()
+        slow = stage.ask()
+        assert await asyncio.get_running_loop().run_in_executor(
+            None, lambda: stage.backend.started.acquire(timeout=WAIT_SECS)
+        )
+        turns = 0
+        while turns < 100:  # the loop is free while the model computes
+            await asyncio.sleep(0)
+            turns += 1
+        assert not slow.answered
+        stage.backend.gate.set()
+        await until(lambda: slow.answered)
+
+    run(Pace(forced=Mode.THREADS), scenario)
+
+
+def test_closing_answers_what_is_queued(run):
+    async def scenario(stage):
+        stage.late = [stage.ask(n) for n in range(20)]
+
+    stage = run(Pace(forced=Mode.LOOP), scenario)
+    assert [c.wait().error for c in stage.late] == [None] * 20
+
+
+def test_requests_from_other_threads_run_on_the_loop(run):
+    async def scenario(stage):
+        loop = asyncio.get_running_loop()
+        collector = await loop.run_in_executor(None, stage.ask)
+        await until(lambda: collector.answered)
+
+    stage = run(Pace(forced=Mode.LOOP), scenario)
+    assert stage.threads == [threading.main_thread()]
+
+
+def test_without_a_loop_the_instances_serve():
+    stage = Stage(Pace())
+    for _ in range(30):
+        assert stage.ask().wait().error is None
+    stage.close()
+    assert threading.main_thread() not in stage.threads

@@ -1,0 +1,77 @@
+"""Which models run on the loop, and when they leave it."""
+
+from __future__ import annotations
+
+from shoal.instance.pace import QUICK_NS, SLOW_NS, STALL_NS, Mode, Pace
+
+QUICK, MIDDLE = 20_000, (QUICK_NS + SLOW_NS) // 2
+
+
+def feed(pace, *times):
+    for elapsed in times:
+        pace.observe(elapsed)
+    return pace.mode
+
+
+def test_a_model_starts_on_threads_and_moves_once_it_has_shown_to_be_quick():
+    pace = Pace()
+    assert pace.mode is Mode.THREADS
+    assert feed(pace, *[QUICK] * 7) is Mode.THREADS
+    assert feed(pace, QUICK) is Mode.LOOP
+    assert "20 µs" in pace.reason
+
+
+def test_a_slow_model_stays_on_threads():
+    pace = Pace()
+    assert feed(pace, *[1_000_000] * 100) is Mode.THREADS
+    assert "1000 µs" in pace.reason
+
+
+def test_the_first_slow_execution_does_not_count_for_ever():
+    pace = Pace()
+    feed(pace, 50_000_000)  # the first run allocates
+    assert feed(pace, *[QUICK] * 100) is Mode.LOOP
+
+
+def test_one_stall_sends_it_back_at_once():
+    pace = Pace()
+    feed(pace, *[QUICK] * 8)
+    assert feed(pace, STALL_NS + 1) is Mode.THREADS
+    assert "on the loop" in pace.reason
+
+
+def test_getting_slower_sends_it_back():
+    pace = Pace()
+    feed(pace, *[QUICK] * 8)
+    assert feed(pace, *[1_000_000] * 8) is Mode.THREADS
+
+
+def test_in_between_nothing_changes():
+    pace = Pace()
+    feed(pace, *[QUICK] * 8)
+    assert feed(pace, *[MIDDLE] * 100) is Mode.LOOP
+
+
+def test_coming_back_takes_longer_each_time():
+    pace = Pace()
+    needed = []
+    for _ in range(3):
+        count = 0
+        while pace.mode is Mode.THREADS:
+            pace.observe(QUICK)
+            count += 1
+        needed.append(count)
+        pace.observe(STALL_NS + 1)
+    assert needed[0] < needed[1] < needed[2]
+
+
+def test_the_config_may_decide():
+    forced = Pace(forced=Mode.LOOP)
+    assert feed(forced, *[STALL_NS * 2] * 10) is Mode.LOOP
+    assert feed(Pace(forced=Mode.THREADS), *[QUICK] * 100) is Mode.THREADS
+
+
+def test_a_backend_that_may_block_never_runs_on_the_loop():
+    pace = Pace(allowed=False, forced=Mode.LOOP)
+    assert feed(pace, *[QUICK] * 100) is Mode.THREADS
+    assert pace.reason
