@@ -1,0 +1,134 @@
+"""A server of our own to measure: started, waited for, measured and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+READY_WITHIN_SECS = 60.0
+ASK_EVERY_SECS = 0.005
+
+
+@dataclass
+class Server:
+    """A running `shoal serve`."""
+
+    process: subprocess.Popen[bytes]
+    http_port: int
+    ready_secs: float = 0.0  # from starting the process to the first 200 of /v2/health/ready
+
+    @property
+    def address(self) -> str:
+        """Where to send requests."""
+        return f"127.0.0.1:{self.http_port}"
+
+    def family(self) -> list[psutil.Process]:
+        """The server's process and its children."""
+        head = psutil.Process(self.process.pid)
+        return [head, *head.children(recursive=True)]
+
+    def resident_bytes(self) -> int:
+        """Resident memory of all its processes."""
+        return sum(one.memory_info().rss for one in self.family())
+
+    def cpu_secs(self) -> float:
+        """User and system time of all its processes so far."""
+        times = [one.cpu_times() for one in self.family()]
+        return sum(one.user + one.system for one in times)
+
+
+def command() -> str:
+    """The `shoal` of this interpreter's environment."""
+    beside = Path(sys.executable).with_name("shoal")
+    found = str(beside) if beside.exists() else shutil.which("shoal")
+    if found is None:
+        sys.exit("there is no `shoal` command here; run `make bench`, or pip install . first")
+    return found
+
+
+@contextlib.contextmanager
+def serve(*arguments: str) -> Iterator[Server]:
+    """Run `shoal serve ARGUMENTS` on free ports; ready when this yields, gone afterwards."""
+    http_port, metrics_port = _free_ports(2)
+    line = [command(), "serve", *arguments]
+    line += [f"--http-port={http_port}", f"--metrics-port={metrics_port}"]
+    line += ["--http-address=127.0.0.1", "--allow-grpc=false"]
+    with tempfile.TemporaryFile() as log:
+        begun = time.perf_counter()
+        process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT)
+        server = Server(process, http_port)
+        try:
+            _wait_until_ready(server, begun)
+            yield server
+        except BaseException:
+            if process.poll() is not None:  # it ended by itself: its last words are the reason
+                log.seek(0)
+                sys.stderr.write(log.read().decode(errors="replace")[-4000:])
+            raise
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_ready(server: Server, begun: float) -> None:
+    while time.perf_counter() - begun < READY_WITHIN_SECS:
+        if server.process.poll() is not None:
+            raise RuntimeError(f"the server ended with exit status {server.process.returncode}")
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=5)
+        with contextlib.suppress(OSError), contextlib.closing(connection):
+            connection.request("GET", "/v2/health/ready")
+            if connection.getresponse().status == 200:
+                server.ready_secs = time.perf_counter() - begun
+                return
+        time.sleep(ASK_EVERY_SECS)
+    raise RuntimeError(f"the server was not ready within {READY_WITHIN_SECS:.0f} s")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all are held until the last is known, so that they differ."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(one.getsockname()[1])
+        return ports
+
+
+def machine() -> dict[str, str | int]:
+    """What a figure has to be read with."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cores": cores or 0,
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "load_before": round(psutil.getloadavg()[0]),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

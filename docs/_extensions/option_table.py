@@ -1,0 +1,51 @@
+"""The directive `{option-table}`: every flag of the command line, from the table the parser uses.
+
+    shoal.config.options.TABLE --> one section per group, one definition per flag
+
+What `shoal serve --help` says about a flag is said here in the same words.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+
+from shoal.cli.help import _description, _placeholder
+from shoal.config.options import TABLE, Option
+
+
+class OptionTable(Directive):
+    """Takes no arguments; stands where sections may stand."""
+
+    def run(self) -> list[nodes.Node]:
+        """One section per group, in the order of the table."""
+        groups = groupby(TABLE, key=lambda option: option.group)
+        return [_section(title, list(options)) for title, options in groups]
+
+
+def _section(title: str, options: list[Option]) -> nodes.section:
+    name = nodes.fully_normalize_name(title)
+    section = nodes.section(ids=[nodes.make_id(f"options-{title}")], names=[name])
+    section += nodes.title(text=title)
+    reasons = {option.no_effect for option in options}
+    shared = reasons.pop() if len(reasons) == 1 else ""
+    if shared:
+        section += nodes.paragraph(text=f"Accepted, and without effect: {shared}.")
+    listed = nodes.definition_list()
+    for option in options:
+        term = nodes.term()
+        term += nodes.literal(text=f"{option.flag} {_placeholder(option)}".strip())
+        item = nodes.definition_list_item("", term)
+        item += nodes.definition("", nodes.paragraph(text=_description(option, shared)))
+        listed += item
+    section += listed
+    return section
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.add_directive("option-table", OptionTable)
+    return {"parallel_read_safe": True}

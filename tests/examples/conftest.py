@@ -1,0 +1,52 @@
+"""One server with the demo models, as `make serve` starts it, but on free ports."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "shoal", "serve", "--demo")
+FREE_PORTS = ("--http-address=127.0.0.1", "--http-port=0", "--metrics-port=0")
+LAST_LINE = "Ctrl-C stops the server."
+
+
+@dataclass(frozen=True)
+class Demo:
+    address: str  # 127.0.0.1:<port>
+    banner: str  # what it printed once it was ready
+
+    def here(self, text: str) -> str:
+        """`text` with this server's address in place of the usual one."""
+        return text.replace("localhost:8000", self.address)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    log_path = tmp_path_factory.mktemp("demo") / "stderr"
+    with (
+        log_path.open("wb") as log,
+        subprocess.Popen(
+            (*COMMAND, *FREE_PORTS), stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        try:
+            lines = []
+            while not lines or LAST_LINE not in lines[-1]:
+                line = process.stdout.readline()
+                if not line:
+                    pytest.fail(f"the server ended instead of serving: {log_path.read_text()}")
+                lines.append(line)
+            banner = "".join(lines)
+            address = re.search(r"(\S+:\d+)/v2/health/ready", banner)
+            assert address, banner
+            yield Demo(address[1], banner)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stdout.read()
+            status = process.wait()
+    assert status == 0, log_path.read_text()

@@ -1,0 +1,429 @@
+"""The HTTP transport on real sockets, under plain asyncio and under uvloop."""
+
+import asyncio
+import errno
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.listener import HttpListener
+
+HOST = b" HTTP/1.1\r\nHost: x\r\n"
+PATIENCE_SECS = 20.0
+
+
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    if kind == "asyncio":
+        return asyncio.new_event_loop()
+    return pytest.importorskip("uvloop").new_event_loop()
+
+
+class Server:
+    """A listener on a loop of its own in a thread of its own, so that tests may block."""
+
+    def __init__(self, kind: str) -> None:
+        self.loop = new_loop(kind)
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.listeners: list[HttpListener] = []
+        self.faults: list[dict] = []
+        self.loop.call_soon_threadsafe(
+            self.loop.set_exception_handler, lambda _, context: self.faults.append(context)
+        )
+
+    def await_(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_SECS)
+
+    def call(self, function, *arguments):
+        async def called():
+            return function(*arguments)
+
+        return self.await_(called())
+
+    def start(self, handle, host: str = "127.0.0.1", **limits) -> int:
+        listener = HttpListener(handle, HttpLimits(**limits))
+        port = self.await_(listener.start(host, 0))
+        self.listeners.append(listener)
+        return port
+
+    @property
+    def listener(self) -> HttpListener:
+        return self.listeners[-1]
+
+    def wait_until_empty(self) -> None:
+        """Until every connection is gone: driven by the listener, not by a clock."""
+        gone = threading.Event()
+        listener = self.listener
+
+        def watch() -> None:
+            if not listener.open_connections:
+                gone.set()
+            else:
+                self.loop.call_later(0.005, watch)
+
+        self.loop.call_soon_threadsafe(watch)
+        assert gone.wait(PATIENCE_SECS), "a connection was left behind"
+
+    def stop(self) -> None:
+        async def finish() -> None:
+            for listener in self.listeners:
+                listener.stop_accepting()
+                listener.abort_all()
+                assert await listener.drain(PATIENCE_SECS)
+                assert listener._timer is None
+            me = asyncio.current_task()
+            assert [task for task in asyncio.all_tasks() if task is not me] == []
+
+        try:
+            self.await_(finish())
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join()
+            self.loop.close()
+        assert self.faults == []
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def server(request):
+    running = Server(request.param)
+    yield running
+    running.stop()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECS)
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Everything until the server ends the connection."""
+    received = b""
+    while piece := client.recv(1 << 16):
+        received += piece
+    return received
+
+
+def read_answer(client: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One answer with a Content-Length, and not a byte more."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = client.recv(1)
+        assert byte, f"the connection ended after {head!r}"
+        head += byte
+    line, *lines = head.decode().rstrip().split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    body = b""
+    while len(body) < int(headers["content-length"]):
+        body += client.recv(int(headers["content-length"]) - len(body))
+    return int(line.split()[1]), headers, body
+
+
+def echo(exchange: Exchange) -> None:
+    request = exchange.request
+    exchange.respond(200, (), [f"{request.method} {request.target} ".encode(), request.body])
+
+
+class Held:
+    """An application that keeps its exchanges, and events for what happens to them."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.arrived = threading.Semaphore(0)
+        self.left = threading.Semaphore(0)
+
+    def __call__(self, exchange: Exchange) -> None:
+        exchange.on_disconnect = self.left.release
+        self.exchanges.append(exchange)
+        self.arrived.release()
+
+    def wait(self) -> Exchange:
+        assert self.arrived.acquire(timeout=PATIENCE_SECS)
+        return self.exchanges[-1]
+
+    def wait_left(self) -> None:
+        assert self.left.acquire(timeout=PATIENCE_SECS)
+
+
+# --- requests and answers ----------------------------------------------------------------------
+
+
+def test_keep_alive_carries_many_requests(server):
+    port = server.start(echo)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+    for number in range(20):
+        client.request("POST", f"/{number}", body=b"x" * number)
+        response = client.getresponse()
+        assert response.status == 200
+        assert response.getheader("date").endswith("GMT")
+        assert response.read() == f"POST /{number} ".encode() + b"x" * number
+    assert server.call(lambda: server.listener.open_connections) == 1
+    client.close()
+    server.wait_until_empty()
+
+
+def test_pipelined_requests_are_answered_in_order(server):
+    held = Held()
+    port = server.start(held)
+    with connect(port) as client:
+        client.sendall(b"".join(b"GET /%d%b\r\n" % (number, HOST) for number in range(50)))
+        for number in range(50):
+            exchange = held.wait()
+            assert exchange.request.path == f"/{number}"
+            server.call(exchange.respond, 200, (), [exchange.request.path.encode()])
+        for number in range(50):
+            status, _, body = read_answer(client)
+            assert (status, body) == (200, f"/{number}".encode())
+
+
+def test_http_1_0_closes_unless_asked_not_to(server):
+    port = server.start(echo)
+    with connect(port) as client:
+        client.sendall(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        _, headers, body = read_answer(client)
+        assert (headers["connection"], body) == ("keep-alive", b"GET /a ")
+        client.sendall(b"GET /b HTTP/1.0\r\n\r\n")
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+        assert b"Connection: close" in head
+        assert body == b"GET /b "
+    server.wait_until_empty()
+
+
+def test_head_has_the_length_of_get_and_no_body(server):
+    port = server.start(echo)
+    with connect(port) as client:
+        client.sendall(b"HEAD /abc" + HOST + b"\r\nGET /abc" + HOST + b"Connection: close\r\n\r\n")
+        head, _, rest = read_all(client).partition(b"\r\n\r\n")
+        assert b"Content-Length: 10" in head
+        assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_chunked_body_arrives_whole(server):
+    port = server.start(echo)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+    pieces = [bytes([number]) * 3000 for number in range(50)]
+    client.request("POST", "/", body=iter(pieces), encode_chunked=True)
+    assert client.getresponse().read() == b"POST / " + b"".join(pieces)
+    client.close()
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_body_of_20_megabytes_arrives_intact_and_aligned(server, chunks):
+    sent = np.random.default_rng(1).integers(0, 256, 20_000_000, np.uint8).tobytes()
+    seen = []
+
+    def handle(exchange: Exchange) -> None:
+        body = exchange.request.body
+        seen.append((bytes(body) == sent, np.frombuffer(body, np.uint8).ctypes.data))
+        exchange.respond(200, (), [body])
+
+    port = server.start(handle)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+    headers = {"Inference-Header-Content-Length": "187"}
+    body = iter(sent[i : i + 1_000_000] for i in range(0, len(sent), 1_000_000))
+    for _ in range(2):
+        if chunks:
+            client.request("POST", "/", body=body, headers=headers, encode_chunked=True)
+        else:
+            client.request("POST", "/", body=sent, headers=headers)
+        assert client.getresponse().read() == sent
+        if chunks:
+            break
+    client.close()
+    for intact, address in seen:
+        assert intact
+        assert (address + 187) % 64 == 0
+
+
+def test_an_application_that_raises_answers_500_and_goes_on(server, caplog):
+    port = server.start(lambda exchange: 1 / 0)
+    with connect(port) as client:
+        for _ in range(2):
+            client.sendall(b"GET /" + HOST + b"\r\n")
+            status, headers, body = read_answer(client)
+            assert (status, headers["content-type"]) == (500, "application/json")
+            assert json.loads(body)["error"].startswith("internal error")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_stream_of_chunks_with_backpressure(server):
+    """The application writes only while the client keeps up, so little waits in memory."""
+    chunk = bytes(range(256)) * 256
+    most_waiting = []
+
+    def handle(exchange: Exchange) -> None:
+        left = [400]
+        transport = exchange._sink._transport
+
+        def pump() -> None:
+            while left[0] and exchange.writable:
+                exchange.send_chunk(chunk)
+                left[0] -= 1
+                most_waiting.append(transport.get_write_buffer_size())
+            if not left[0]:
+                exchange.end_stream()
+
+        exchange.on_writable = pump
+        exchange.start_stream(200)
+        pump()
+
+    port = server.start(handle)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+    for _ in range(2):
+        client.request("GET", "/")
+        response = client.getresponse()
+        assert response.getheader("transfer-encoding") == "chunked"
+        assert response.read() == chunk * 400
+    client.close()
+    assert max(most_waiting) < 1 << 20
+
+
+# --- 100-continue ------------------------------------------------------------------------------
+
+
+def test_continue_is_sent_to_a_client_that_waits_for_it(server):
+    port = server.start(echo)
+    with connect(port) as client:
+        client.sendall(b"POST /" + HOST + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"hello")
+        assert read_answer(client)[2] == b"POST / hello"
+
+
+def test_no_continue_for_what_will_be_refused(server):
+    port = server.start(echo, max_body_bytes=4)
+    with connect(port) as client:
+        client.sendall(b"POST /" + HOST + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+        assert read_all(client).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.curl
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+@pytest.mark.parametrize("framing", [[], ["-H", "Transfer-Encoding: chunked"]])
+def test_curl_uploads_with_expect(server, tmp_path, framing):
+    sent = np.random.default_rng(2).integers(0, 256, 3_000_000, np.uint8).tobytes()
+    (tmp_path / "body").write_bytes(sent)
+    port = server.start(lambda exchange: exchange.respond(200, (), [exchange.request.body]))
+    command = ["curl", "-sS", "-v", "--max-time", "20", "--expect100-timeout", "15", *framing]
+    command += ["-H", "Expect: 100-continue", "--data-binary", "@body", f"http://127.0.0.1:{port}/"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == sent
+    assert b"100 Continue" in done.stderr
+
+
+@pytest.mark.curl
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_curl_reads_a_refusal(server, tmp_path):
+    (tmp_path / "body").write_bytes(bytes(3_000_000))
+    port = server.start(echo, max_body_bytes=1000)
+    command = ["curl", "-sS", "-H", "Expect:", "--data-binary", "@body", "--max-time", "20"]
+    command += ["-w", "%{http_code}", f"http://127.0.0.1:{port}/"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.stdout == b'{"error":"the request body is larger than the limit of 1000 bytes"}413'
+
+
+@pytest.mark.curl
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_curl_offering_http_2_is_served_in_1_1(server):
+    port = server.start(echo)
+    command = ["curl", "-sS", "--http2", "--max-time", "20", f"http://127.0.0.1:{port}/a"]
+    assert subprocess.run(command, capture_output=True, check=False).stdout == b"GET /a "
+    command[2] = "--http2-prior-knowledge"
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+# --- listening, draining, stopping -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["localhost", None, "0.0.0.0"])
+def test_port_0_gives_one_port_for_every_address(server, host):
+    port = server.start(echo, host)
+    assert port > 0
+    assert {bound for _, bound in server.listener.addresses} == {port}
+    with connect(port) as client:
+        client.sendall(b"GET /" + HOST + b"\r\n")
+        assert read_answer(client)[0] == 200
+
+
+def test_a_taken_port_is_said_so(server):
+    port = server.start(echo)
+    with pytest.raises(OSError, match=f"127.0.0.1:{port}") as refused:
+        server.await_(HttpListener(echo).start("127.0.0.1", port))
+    assert refused.value.errno == errno.EADDRINUSE
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this system shares no ports")
+def test_listeners_may_share_a_port(server):
+    first, second = HttpListener(echo), HttpListener(echo)
+    server.listeners += [first, second]
+    port = server.await_(first.start("127.0.0.1", 0, reuse_port=True))
+    assert server.await_(second.start("127.0.0.1", port, reuse_port=True)) == port
+
+
+def test_an_unknown_host_is_said_so(server):
+    with pytest.raises(OSError, match=r".+"):
+        server.await_(HttpListener(echo).start("192.0.2.1", 0))
+
+
+def test_draining_lets_requests_finish_and_closes_the_rest(server):
+    held = Held()
+    port = server.start(held)
+    idle, busy, arriving = connect(port), connect(port), connect(port)
+    busy.sendall(b"GET /busy" + HOST + b"\r\n")
+    exchange = held.wait()
+    arriving.sendall(
+        b"POST /arriving" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    )
+    assert b"100 Continue" in arriving.recv(1000)
+
+    listener = server.listener
+    assert server.call(lambda: (listener.open_connections, listener.in_flight)) == (3, 1)
+    server.call(listener.stop_accepting)
+    draining = asyncio.run_coroutine_threadsafe(listener.drain(PATIENCE_SECS), server.loop)
+    assert idle.recv(1) == b""
+    with pytest.raises(ConnectionError):
+        connect(port)
+    assert not draining.done()
+
+    server.call(exchange.respond, 200, (), [b"done"])
+    assert read_all(busy).endswith(b"Connection: close\r\n\r\ndone")
+    arriving.sendall(b"ok")
+    server.call(held.wait().respond, 200, (), [b"done"])
+    assert b"Connection: close\r\n" in read_all(arriving)
+    assert draining.result(PATIENCE_SECS) is True
+    assert server.call(lambda: listener.open_connections) == 0
+    for client in (idle, busy, arriving):
+        client.close()
+
+
+def test_draining_gives_up_in_time_and_abort_ends_it(server):
+    held = Held()
+    port = server.start(held)
+    with connect(port) as client:
+        client.sendall(b"GET /" + HOST + b"\r\n")
+        exchange = held.wait()
+        assert server.await_(server.listener.drain(0.01)) is False
+        server.call(server.listener.abort_all)
+        held.wait_left()
+        assert exchange.disconnected
+        server.wait_until_empty()
+
+
+def test_close_idle_leaves_later_requests_alone(server):
+    port = server.start(echo)
+    with connect(port) as client:
+        client.sendall(b"GET /" + HOST + b"\r\n")
+        assert read_answer(client)[0] == 200
+        server.call(server.listener.close_idle)
+        assert client.recv(1) == b""
+    with connect(port) as client:
+        client.sendall(b"GET /" + HOST + b"\r\n")
+        _, headers, _ = read_answer(client)
+        assert "connection" not in headers
