@@ -13,7 +13,7 @@ project = "Shoal"
 author = "the Shoal authors"
 version = release = shoal.__version__
 
-extensions = ["myst_parser", "option_table"]
+extensions = ["myst_parser", "from_code"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "_extensions"]
 

@@ -13,9 +13,12 @@ set -u
 missing=""
 command -v curl >/dev/null 2>&1 || missing="$missing curl"
 command -v nghttp >/dev/null 2>&1 && command -v h2load >/dev/null 2>&1 || missing="$missing nghttp2-client"
-if [ "$(uname -sm)" = "Linux x86_64" ] && ! ls /usr/lib/*/libb64.so.0d /usr/lib*/libb64.so.0d \
-    >/dev/null 2>&1; then
-    missing="$missing libb64-0d"
+if [ "$(uname -sm)" = "Linux x86_64" ]; then
+    library=""
+    for path in /usr/lib/*/libb64.so.0d /usr/lib*/libb64.so.0d; do
+        [ -e "$path" ] && library=$path
+    done
+    [ -n "$library" ] || missing="$missing libb64-0d"
 fi
 [ -z "$missing" ] && exit 0
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
-from shoal.core.reply import LoopInbox
+from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.errors import Internal, NotFound, Unavailable, Unsupported
 from shoal.frontends.http.application import Application

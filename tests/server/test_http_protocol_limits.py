@@ -47,15 +47,21 @@ class Server:
         return self.await_(self.listener.start("127.0.0.1", 0))
 
     def wait_until_empty(self) -> None:
+        """Until every connection is gone."""
         gone = threading.Event()
+        state = self.listener._state
+        told = state.on_empty
+
+        def empty() -> None:
+            told()
+            gone.set()
 
         def watch() -> None:
-            if not self.listener.open_connections:
+            state.on_empty = empty
+            if not state.connections:
                 gone.set()
-            else:
-                self.loop.call_later(0.005, watch)
 
-        self.loop.call_soon_threadsafe(watch)
+        self.call(watch)
         assert gone.wait(PATIENCE_SECS), "a connection was left behind"
 
     def stop(self) -> None:
@@ -168,7 +174,8 @@ def test_an_idle_connection_is_closed(server, first):
     server.wait_until_empty()
 
 
-def test_a_client_that_stops_reading_a_response_is_cut(server):
+@pytest.mark.parametrize("connection", [b"", b"Connection: close\r\n"])
+def test_a_client_that_stops_reading_a_response_is_cut(server, connection):
     answered = threading.Event()
 
     def handle(exchange: Exchange) -> None:
@@ -177,7 +184,7 @@ def test_a_client_that_stops_reading_a_response_is_cut(server):
 
     port = server.start(handle, write_stall_secs=SOON_SECS)
     with connect(port) as client:
-        client.sendall(b"GET /" + HOST + b"\r\n")
+        client.sendall(b"GET /" + HOST + connection + b"\r\n")
         assert answered.wait(PATIENCE_SECS)
         server.wait_until_empty()
 

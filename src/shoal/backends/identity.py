@@ -58,6 +58,7 @@ class IdentityModel(LoadedModel):
     def __init__(self, sources: Mapping[str, str], delay_secs: float) -> None:
         self._sources = sources
         self._delay_secs = delay_secs
+        self.may_run_on_loop = delay_secs == 0
 
     def executor(self, placement: Placement) -> Executor:
         """Any placement will do."""

@@ -28,6 +28,8 @@ _CODE = re.compile(r"\[ONNXRuntimeError\] : -?\d+ : \w+ : (?:Load model from .*?
 _SOURCE = re.compile(
     r"\S+\.(?:cc|cpp|cu|cuh|h|hpp|inc):\d+\s+(?:\S.*?\)>?(?: const)?(?: \[with [^\]]*\])?\s+)?"
 )
+_NO_GRAPH = re.compile(r"no graph was found|does not have a graph", re.IGNORECASE)
+
 _global_pool_lock = threading.Lock()  # guards _global_pool
 _global_pool: list[tuple[int, int]] = []  # at most one: its thread counts, once it is made
 
@@ -53,11 +55,11 @@ def find_model_file(config: ModelConfig, version_folder: Path, file: str) -> Pat
         return found
     here = found.parent.relative_to(version_folder.parent.parent).as_posix()
     message = f"unable to find '{found.name}' in '{here}' for model '{config.name}'"
-    if not found.parent.is_dir():
-        raise NotFound(f"{message}: there is no such folder")
-    others = sorted(
-        item.name for item in found.parent.iterdir() if item.suffix in (".onnx", ".ort")
-    )
+    try:
+        beside = sorted(item.name for item in found.parent.iterdir())
+    except OSError:  # never there, or deleted while we looked
+        raise NotFound(f"{message}: there is no such folder") from None
+    others = [name for name in beside if name.endswith((".onnx", ".ort"))]
     if others:
         raise NotFound(
             f"{message}. It holds {', '.join(others)}: rename the file to {DEFAULT_FILENAME} or "
@@ -214,7 +216,7 @@ def _load_error(error: Exception, model_file: Path) -> ShoalError:
     kind, text = type(error).__name__, clean_message(error)
     if kind == "NoSuchFile" and not model_file.exists():
         return NotFound(f"'{name}' went away while it was being loaded")
-    if kind == "InvalidProtobuf" or "No graph was found" in text:
+    if kind == "InvalidProtobuf" or _NO_GRAPH.search(text):
         return InvalidArgument(f"'{name}' is not an ONNX model: {_what_else(model_file)}")
     message = f"ONNX Runtime {onnxruntime.__version__} cannot load '{name}': {text}"
     if kind in ("RuntimeException", "EPFail", "EngineError", "RuntimeError", "MemoryError"):

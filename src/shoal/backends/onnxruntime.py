@@ -107,6 +107,9 @@ class OnnxRuntimeModel(LoadedModel):
             and all(self._providers(place) == [(CPU, {})] for place in placements)
         )
         wanted = {_device(place): self._providers(place) for place in placements}
+        # Other providers wait for their device; nobody knows what custom operators wait for.
+        plain = all(chosen == [(CPU, {})] for chosen in wanted.values())
+        self.may_run_on_loop = plain and not self._libraries
         try:
             for device, chosen in wanted.items():
                 self._sessions[device] = self._open(chosen)

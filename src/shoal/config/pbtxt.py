@@ -31,6 +31,8 @@ _TOKEN = re.compile(
       | \S                                         # punctuation, or half a string""",
     re.VERBOSE,
 )
+# An escape that C does not have, in the group; or one that it has, so that the search goes past it.
+_ESCAPE = re.compile(r"""\\((?![abfnrtv\\'"xuU0-7]).|[4-7][0-7][0-7])|\\.""", re.DOTALL)
 # For each kind of field: what it wants, the tokens that are that, and one of them.
 _KINDS = {
     "integer": ("an integer", r"-?\d+", "4"),
@@ -51,6 +53,7 @@ def parse_pbtxt(text: str, file: str) -> ModelConfig:
     message: Message = messages.ModelConfig()
     try:
         text.encode()
+        _refuse_unknown_escapes(text, file)
         text_format.Parse(text, message, descriptor_pool=schema.pool())
     except text_format.ParseError as error:
         raise _explain(error, text, file) from None
@@ -69,6 +72,26 @@ def to_pbtxt(config: ModelConfig) -> str:
     return text_format.MessageToString(codec.to_message(config), as_utf8=True)
 
 
+def _refuse_unknown_escapes(text: str, file: str) -> None:
+    """Windows paths are full of them, and the parser would only mutter a warning."""
+    if "\\" not in text:
+        return
+    for token in _TOKEN.finditer(text):
+        if token[0][0] not in "\"'":
+            continue
+        for escape in _ESCAPE.finditer(token[0]):
+            if escape[1]:
+                place = _place(text, token.start())
+                line = text.count("\n", 0, token.start()) + 1
+                column = token.start() - text.rfind("\n", 0, token.start())
+                raise ConfigError(
+                    f"the string has an escape '{escape[0]}' that does not exist",
+                    file=f"{file}:{line}:{column}",
+                    field=place.path,
+                    fix="Write \\\\ for a backslash",
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where in the file the parser stopped."""
@@ -78,6 +101,11 @@ class _Place:
     name: str  # the field being written there, "" between fields
     found: str  # what stands at the place, "" at the end of the file
     after_comma: bool
+
+    @property
+    def path(self) -> str:
+        """The field with the blocks around it: `input.reshape.shape`."""
+        return ".".join((*self.blocks, self.name) if self.name else self.blocks)
 
     @property
     def field(self) -> Field | None:
@@ -108,9 +136,8 @@ def _explain(error: ParseError, text: str, file: str) -> ConfigError:
     if said in ('Expected "}"', 'Expected ">"'):  # said at the end, of the token before it
         line, column = len(lines), len(lines[-1]) + 1
     place = _place(text, sum(len(before) + 1 for before in lines[: line - 1]) + column - 1)
-    path = ".".join((*place.blocks, place.name) if place.name else place.blocks)
     message, fix = _sentence(said, place)
-    return ConfigError(message, file=f"{file}:{line}:{column}", field=path, fix=fix)
+    return ConfigError(message, file=f"{file}:{line}:{column}", field=place.path, fix=fix)
 
 
 def _sentence(said: str, place: _Place) -> tuple[str, str]:

@@ -1,17 +1,10 @@
 """The way back: every request carries the reply that answers it.
 
-    worker thread --send--> LoopInbox --one wake-up per batch--> event loop --> frontend
-    event loop    --send--> LoopInbox --at once--------------------------> frontend
-
 The owner of a request (door, scheduler, instance) sends; nobody keeps a table of who waits.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from shoal.core.response import Response
@@ -22,51 +15,3 @@ class Reply(Protocol):
 
     def send(self, response: Response) -> None:
         """Take one response; the one marked `final` comes last and exactly once."""
-
-
-class LoopInbox:
-    """Carries responses from any thread to one event loop, waking it once for many of them."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make it on the thread that runs `loop`."""
-        self._loop = loop
-        self._loop_thread = threading.get_ident()
-        self._waiting: deque[tuple[Callable[[Response], None], Response]] = deque()
-        self._wake_pending = False
-
-    def post(self, deliver: Callable[[Response], None], response: Response) -> None:
-        """Have the loop call `deliver(response)`: soon, or at once when this is its thread.
-
-        After the loop has closed the response is dropped.
-        """
-        if threading.get_ident() == self._loop_thread and not self._waiting:
-            deliver(response)
-            return
-        self._waiting.append((deliver, response))
-        if not self._wake_pending:  # a lost race costs one spare wake-up, never a lost response
-            self._wake_pending = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: nobody is left to hear the answer
-                self._waiting.clear()
-
-    def _drain(self) -> None:
-        self._wake_pending = False  # before emptying: what comes after this line wakes us again
-        waiting = self._waiting
-        while waiting:
-            deliver, response = waiting.popleft()
-            deliver(response)
-
-
-class LoopReply:
-    """A reply that calls `deliver` on the event loop."""
-
-    __slots__ = ("_deliver", "_inbox")
-
-    def __init__(self, inbox: LoopInbox, deliver: Callable[[Response], None]) -> None:
-        self._inbox = inbox
-        self._deliver = deliver
-
-    def send(self, response: Response) -> None:
-        """Hand the response to the loop."""
-        self._inbox.post(self._deliver, response)

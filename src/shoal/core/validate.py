@@ -30,6 +30,15 @@ def validate(request: Request, signature: Signature) -> None:
 
     On failure the request may be half prepared and must not be queued.
     """
+    # The names first, and without the prefix: clients match on how these texts begin.
+    for name in request.requested_outputs:
+        if name not in signature.outputs:
+            raise _unexpected("output", name, signature.outputs, signature)
+    if not signature.required_inputs <= len(request.inputs) <= len(signature.inputs):
+        raise InvalidArgument(request.log_prefix() + _wrong_count(request, signature).message)
+    for name in request.inputs:
+        if name not in signature.inputs:
+            raise _unexpected("input", name, signature.inputs, signature)
     try:
         _check(request, signature)
     except InvalidArgument as error:
@@ -37,22 +46,9 @@ def validate(request: Request, signature: Signature) -> None:
 
 
 def _check(request: Request, signature: Signature) -> None:
-    for name in request.requested_outputs:
-        if name not in signature.outputs:
-            raise InvalidArgument(
-                f"unexpected inference output '{name}' for model '{signature.model_name}'"
-                f"{_allowed('outputs', signature.outputs)}"
-            )
     inputs = request.inputs
-    if not signature.required_inputs <= len(inputs) <= len(signature.inputs):
-        raise _wrong_count(request, signature)
     for name, tensor in inputs.items():
-        spec = signature.inputs.get(name)
-        if spec is None:
-            raise InvalidArgument(
-                f"unexpected inference input '{name}' for model '{signature.model_name}'"
-                f"{_allowed('inputs', signature.inputs)}"
-            )
+        spec = signature.inputs[name]
         if tensor.datatype is not spec.datatype:
             raise InvalidArgument(
                 f"inference input '{name}' data-type is '{tensor.datatype.name}', but model "
@@ -178,8 +174,13 @@ def format_dims(dims: tuple[int, ...]) -> str:
     return "[" + ",".join(map(str, dims)) + "]"
 
 
-def _allowed(kind: str, specs: dict[str, TensorSpec]) -> str:
-    return f", allowed {kind} are: {', '.join(specs)}" if specs else ""
+def _unexpected(
+    kind: str, name: str, known: dict[str, TensorSpec], signature: Signature
+) -> InvalidArgument:
+    allowed = f", allowed {kind}s are: {', '.join(known)}" if known else ""
+    return InvalidArgument(
+        f"unexpected inference {kind} '{name}' for model '{signature.model_name}'{allowed}"
+    )
 
 
 def _wrong_count(request: Request, signature: Signature) -> InvalidArgument:

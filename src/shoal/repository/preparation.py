@@ -44,7 +44,8 @@ class Override:
     def __init__(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
         """Check and keep the override; files are written to a folder of their own.
 
-        Raises InvalidArgument when a path leaves the model's folder; nothing stays on disk then.
+        Raises InvalidArgument when a path leaves the model's folder, Internal when a file cannot
+        be written; nothing stays on disk then.
         """
         self.config_json = config_json
         self._folder: TemporaryDirectory[str] | None = None
@@ -55,8 +56,15 @@ class Override:
         root = Path(self._folder.name) / name
         for relative, content in targets.items():
             path = root / relative
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            except OSError as error:
+                self._folder.cleanup()
+                raise Internal(
+                    f"failed to load '{name}', failed to poll from model repository: cannot write "
+                    f"the override file '{str(relative)[:80]}': {error.strerror}"
+                ) from None
 
     def folder(self, name: str) -> Path | None:
         """The folder that takes the place of the repository's, if files came along."""

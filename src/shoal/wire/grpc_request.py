@@ -9,7 +9,7 @@ read twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,9 +89,12 @@ def decode_infer(message: Buffer) -> InferMessage:
     if head is None:
         request = parse(messages.ModelInferRequest, around)
         head = _read_head(request, request_id)
-        if any(entry.HasField("contents") for entry in request.inputs):
-            return InferMessage(head, request_id, _typed_inputs(request, raw))
-        _remember(around, head)
+        if not any(entry.HasField("contents") for entry in request.inputs):
+            _remember(around, head)
+        elif not raw:
+            return InferMessage(head, request_id, _typed_inputs(request))
+        else:
+            _refuse_mixed(request)
     if len(raw) != len(head.inputs):
         raise _wrong_raw_count(head, len(raw))
     inputs = {
@@ -226,17 +229,22 @@ def _read_parameters(parameters: Mapping[str, Any], head: InferHead) -> None:
             setattr(head, key, value)
 
 
-def _typed_inputs(request: Any, raw: Sequence[memoryview]) -> dict[str, Tensor]:
-    """The inputs of a request in which at least one brings its elements in a typed field."""
-    inputs: dict[str, Tensor] = {}
+def _refuse_mixed(request: Any) -> None:
+    """Typed contents beside raw ones are a mistake, unless they are empty."""
     for entry in request.inputs:
-        if not entry.HasField("contents"):
-            raise _no_data(entry.name, request.model_name)
-        if raw and entry.contents.ByteSize():
+        if entry.contents.ByteSize():
             raise InvalidArgument(
                 f"contents field must not be specified when using raw_input_contents for "
                 f"'{entry.name}' for model '{request.model_name}'"
             )
+
+
+def _typed_inputs(request: Any) -> dict[str, Tensor]:
+    """The inputs of a request that brings their elements in typed fields."""
+    inputs: dict[str, Tensor] = {}
+    for entry in request.inputs:
+        if not entry.HasField("contents"):
+            raise _no_data(entry.name, request.model_name)
         datatype = from_name(entry.datatype)
         content = _read_contents(entry, datatype, request.model_name)
         inputs[entry.name] = Tensor(entry.name, datatype, tuple(entry.shape), raw=content)

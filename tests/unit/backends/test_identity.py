@@ -25,10 +25,12 @@ def tensor_out(name, data_type="TYPE_FP32", dims=(2,)):
     return ModelOutput(name=name, data_type=data_type, dims=dims)
 
 
+def load_model(config):
+    return IdentityBackend().load(LoadContext(FOLDER, FOLDER / "1", 1, config, [PLACE]))
+
+
 def load(config):
-    version = FOLDER / "1"
-    context = LoadContext(FOLDER, version, 1, config, [PLACE])
-    return IdentityBackend().load(context).executor(PLACE)
+    return load_model(config).executor(PLACE)
 
 
 def complete(config):
@@ -110,6 +112,12 @@ def test_delay(monkeypatch):
     )
     load(config).run({"a": np.ones(2, np.float32)}, ["x"])
     assert slept == [0.25]
+    assert not load_model(config).may_run_on_loop
+
+
+def test_an_echo_may_run_on_the_loop():
+    config = ModelConfig(input=(tensor_in("a"),), output=(tensor_out("x"),))
+    assert load_model(config).may_run_on_loop
 
 
 @pytest.mark.parametrize("text", ["-1", "soon", "1.5", ""])

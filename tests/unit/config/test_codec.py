@@ -119,18 +119,32 @@ def test_floats_are_short_and_json_has_words_for_the_rest():
         ('{"max_batch_size": "8"}', ModelConfig(max_batch_size=8)),
         ('{"max_batch_size": 8.0}', ModelConfig(max_batch_size=8)),
         ('{"max_batch_size": null}', ModelConfig()),
-        ('{"input": [{"dims": [1, "-1"], "dataType": "type_fp32"}]}',
-         ModelConfig(input=(ModelInput(dims=(1, -1), data_type="TYPE_FP32"),))),
-        ('{"input": [{"data_type": 11, "reshape": {}}]}',
-         ModelConfig(input=(ModelInput(data_type="TYPE_FP32", reshape=ModelTensorReshape()),))),
-        ('{"dynamic_batching": {"priority_queue_policy": {"2": {"max_queue_size": 1}}}}',
-         ModelConfig(dynamic_batching=ModelDynamicBatching(
-             priority_queue_policy={2: ModelQueuePolicy(max_queue_size=1)}))),
-        ('{"ensemble_scheduling": {"step": [{"model_version": "-1", "input_map": {"a": "b"}}]}}',
-         ModelConfig(ensemble_scheduling=ModelEnsembling(
-             step=(ModelEnsembling.Step(model_version=-1, input_map={"a": "b"}),)))),
+        (
+            '{"input": [{"dims": [1, "-1"], "dataType": "type_fp32"}]}',
+            ModelConfig(input=(ModelInput(dims=(1, -1), data_type="TYPE_FP32"),)),
+        ),
+        (
+            '{"input": [{"data_type": 11, "reshape": {}}]}',
+            ModelConfig(input=(ModelInput(data_type="TYPE_FP32", reshape=ModelTensorReshape()),)),
+        ),
+        (
+            '{"dynamic_batching": {"priority_queue_policy": {"2": {"max_queue_size": 1}}}}',
+            ModelConfig(
+                dynamic_batching=ModelDynamicBatching(
+                    priority_queue_policy={2: ModelQueuePolicy(max_queue_size=1)}
+                )
+            ),
+        ),
+        (
+            '{"ensemble_scheduling": {"step": [{"model_version": "-1", "input_map": {"a": "b"}}]}}',
+            ModelConfig(
+                ensemble_scheduling=ModelEnsembling(
+                    step=(ModelEnsembling.Step(model_version=-1, input_map={"a": "b"}),)
+                )
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_json_is_read(text, config):
     assert codec.parse_json(text, "here") == config
 
@@ -143,16 +157,24 @@ def test_json_is_read(text, config):
         ("name: 'm'", 'Write an object such as {"backend": "onnxruntime"}'),
         ("[]", "load parameter 'config': expected an object, found a list"),
         ("3", "expected an object, found 3. Write an object here"),
-        ('{"max_batch_sise": 4}',
-         "load parameter 'config': max_batch_sise: unknown field 'max_batch_sise' in ModelConfig. "
-         "Did you mean 'max_batch_size'?"),
-        ('{"input": [{"name": "a"}, {"dim": [1]}]}',
-         "input[1].dim: unknown field 'dim' in ModelInput. Did you mean 'dims'?"),
+        (
+            '{"max_batch_sise": 4}',
+            (
+                "load parameter 'config': max_batch_sise: unknown field 'max_batch_sise' in ModelConfig. "
+                "Did you mean 'max_batch_size'?"
+            ),
+        ),
+        (
+            '{"input": [{"name": "a"}, {"dim": [1]}]}',
+            "input[1].dim: unknown field 'dim' in ModelInput. Did you mean 'dims'?",
+        ),
         ('{"input": {"name": "a"}}', "input: expected a list, found an object"),
         ('{"input": ["a"]}', 'input[0]: expected an object, found "a"'),
         ('{"input": [null]}', "input[0]: expected an object, found null"),
-        ('{"input": [{"data_type": "INT32"}]}',
-         "input[0].data_type: DataType has no value \"INT32\". Did you mean 'TYPE_INT32'?"),
+        (
+            '{"input": [{"data_type": "INT32"}]}',
+            "input[0].data_type: DataType has no value \"INT32\". Did you mean 'TYPE_INT32'?",
+        ),
         ('{"input": [{"data_type": 77}]}', "DataType has no value 77. Write one of TYPE_INVALID"),
         ('{"input": [{"data_type": true}]}', "expected the name of a value, found true"),
         ('{"max_batch_size": "many"}', 'max_batch_size: expected an integer, found "many"'),
@@ -160,28 +182,40 @@ def test_json_is_read(text, config):
         ('{"max_batch_size": true}', "expected an integer, found true"),
         ('{"max_batch_size": NaN}', "expected an integer, found NaN"),
         ('{"max_batch_size": 3000000000}', "out of range. Write -2147483648 to 2147483647"),
-        ('{"dynamic_batching": {"priority_levels": -1}}',
-         "dynamic_batching.priority_levels: -1 is out of range. Write 0 to 18446744073709551615"),
-        ('{"dynamic_batching": {"priority_queue_policy": {"one": {}}}}',
-         'dynamic_batching.priority_queue_policy[one]: expected an integer, found "one"'),
-        ('{"dynamic_batching": {"preserve_ordering": "true"}}',
-         'expected true or false, found "true"'),
+        (
+            '{"dynamic_batching": {"priority_levels": -1}}',
+            "dynamic_batching.priority_levels: -1 is out of range. Write 0 to 18446744073709551615",
+        ),
+        (
+            '{"dynamic_batching": {"priority_queue_policy": {"one": {}}}}',
+            'dynamic_batching.priority_queue_policy[one]: expected an integer, found "one"',
+        ),
+        (
+            '{"dynamic_batching": {"preserve_ordering": "true"}}',
+            'expected true or false, found "true"',
+        ),
         ('{"name": 5}', "name: expected a string, found 5"),
         ('{"name": "\\ud800"}', 'name: "\\ud800" holds half of a surrogate pair'),
         ('{"\\ud800": 1}', '"\\ud800" holds half of a surrogate pair'),
         ('{"name": "a", "name": "b"}', "name: 'name' is written twice. Keep one of the two"),
         ('{"max_batch_size": 1, "maxBatchSize": 2}', "'max_batch_size' is written twice"),
-        ('{"dynamic_batching": {}, "sequence_batching": {}}',
-         "'sequence_batching' excludes 'dynamic_batching', but both are set"),
-        ('{"sequence_batching": {"direct": {"minimum_slot_utilization": 1e300}}}',
-         "1e+300 is out of range. Write a smaller number"),
-        ('{"sequence_batching": {"direct": {"minimum_slot_utilization": "half"}}}',
-         'expected a number, found "half"'),
+        (
+            '{"dynamic_batching": {}, "sequence_batching": {}}',
+            "'sequence_batching' excludes 'dynamic_batching', but both are set",
+        ),
+        (
+            '{"sequence_batching": {"direct": {"minimum_slot_utilization": 1e300}}}',
+            "1e+300 is out of range. Write a smaller number",
+        ),
+        (
+            '{"sequence_batching": {"direct": {"minimum_slot_utilization": "half"}}}',
+            'expected a number, found "half"',
+        ),
         ('{"max_batch_size": ' + "9" * 5000 + "}", "not valid JSON"),
         ("[" * 100_000, "nested too deeply"),
         ('{"name": ' + "[" * 50 + "]" * 50 + "}", "name: expected a string, found a list"),
     ],
-)  # fmt: skip
+)
 def test_wrong_json_gets_a_sentence(text, sentence):
     with pytest.raises(ConfigError) as caught:
         codec.parse_json(text, "load parameter 'config'")

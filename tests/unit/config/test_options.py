@@ -203,9 +203,12 @@ def test_the_deprecated_name_of_auto_complete_still_works(values, expected):
 
 def test_warnings_name_what_was_set_and_has_no_effect():
     options = Options(
-        http_thread_count=4, trace_file="t", allow_sagemaker=False, http_port=1,
+        http_thread_count=4,
+        trace_file="t",
+        allow_sagemaker=False,
+        http_port=1,
         given=frozenset({"http_thread_count", "trace_file", "allow_sagemaker", "http_port"}),
-    )  # fmt: skip
+    )
     assert options.warnings() == [
         "--http-thread-count has no effect: one event loop handles every connection",
         "--trace-file is deprecated; write --trace-config=triton,file=<file> instead",

@@ -15,7 +15,7 @@ from shoal.config.pbtxt import parse_pbtxt, to_pbtxt
 from shoal.config.schema import Field, MessageType, message_type
 from shoal.errors import ConfigError
 
-PLAIN = settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PLAIN = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 
@@ -147,19 +147,54 @@ def test_normalising_again_changes_nothing(config, files):
 
 
 TOKENS = st.sampled_from(
-    'name input dims data_type reshape parameters key value kind TYPE_FP32 true 1 -1 2.5 "a" '
-    "'b' \" ' { } [ ] < > : , ; # \\ \n".split(" ")
+    [
+        "name",
+        "input",
+        "dims",
+        "data_type",
+        "reshape",
+        "parameters",
+        "key",
+        "value",
+        "kind",
+        "TYPE_FP32",
+        "true",
+        "1",
+        "-1",
+        "2.5",
+        '"a"',
+        "'b'",
+        '"',
+        "'",
+        "{",
+        "}",
+        "[",
+        "]",
+        "<",
+        ">",
+        ":",
+        ",",
+        ";",
+        "#",
+        "\\",
+        "\n",
+    ]
 )
+
+
+def complaint(parse, text: str) -> str:
+    """What the parser has against `text`; nothing when it reads it."""
+    try:
+        assert isinstance(parse(text, "config.pbtxt"), ModelConfig)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 @PLAIN
 @given(st.text() | st.lists(TOKENS, max_size=20).map(" ".join))
 def test_any_text_is_a_config_or_a_config_error(text):
-    try:
-        assert isinstance(parse_pbtxt(text, "config.pbtxt"), ModelConfig)
-    except ConfigError as error:
-        str(error).encode()  # can be logged and sent
-        assert error.message
+    complaint(parse_pbtxt, text).encode()  # can be logged and sent
 
 
 @PLAIN
@@ -169,10 +204,8 @@ def test_a_damaged_file_is_a_config_or_a_config_error(config, data):
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 3)))
     damaged = text[:start] + data.draw(st.sampled_from(["", " ", "}", "]", '"', "x"])) + text[end:]
-    try:
-        parse_pbtxt(damaged, "config.pbtxt")
-    except ConfigError as error:
-        assert str(error).startswith("config.pbtxt")
+    said = complaint(parse_pbtxt, damaged)
+    assert not said or said.startswith("config.pbtxt")
 
 
 WORDS = st.sampled_from(sorted({*message_type().fields, "dims", "name", "step", "latest"}))
@@ -186,9 +219,7 @@ JSON = st.recursive(
 @PLAIN
 @given(JSON.map(json.dumps) | st.text())
 def test_any_json_is_a_config_or_a_config_error(text):
-    try:
-        config = codec.parse_json(text, "here")
-    except ConfigError as error:
-        str(error).encode()
-    else:
-        codec.to_message(config)
+    said = complaint(codec.parse_json, text)
+    said.encode()
+    if not said:
+        codec.to_message(codec.parse_json(text, "here"))

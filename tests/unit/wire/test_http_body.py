@@ -259,8 +259,8 @@ def test_binary_tensors_are_views_of_the_body(whole):
         (
             {**one_input(), "parameters": {"triton_x": 1}},
             (
-                "parameter keys starting with 'triton_' are reserved for Triton usage and should not "
-                "be specified. Got 'triton_x'"
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
+                "not be specified. Got 'triton_x'"
             ),
         ),
         (
@@ -416,29 +416,29 @@ def test_raw_bytes_are_one_element(dims, shape):
         (
             [TensorSpec(name, dtypes.FP32, (1,)) for name in "abc"],
             (
-                "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced "
-                "but got 3 inputs in 'm' model configuration"
+                "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be "
+                "deduced but got 3 inputs in 'm' model configuration"
             ),
         ),
         (
             [TensorSpec("a", dtypes.FP16, (-1, -1))],
             (
-                "[request id: <id_unknown>] The shape of the raw input 'a' can not be deduced because "
-                "there are more than one variable-sized dimension"
+                "[request id: <id_unknown>] The shape of the raw input 'a' can not be deduced "
+                "because there are more than one variable-sized dimension"
             ),
         ),
         (
             [TensorSpec("a", dtypes.BYTES, (-1,))],
             (
-                "[request id: <id_unknown>] For BYTE datatype raw input 'a', the model must have input "
-                "shape [1]"
+                "[request id: <id_unknown>] For BYTE datatype raw input 'a', the model must have "
+                "input shape [1]"
             ),
         ),
         (
             [TensorSpec("a", dtypes.BYTES, (2,))],
             (
-                "[request id: <id_unknown>] For BYTE datatype raw input 'a', the model must have input "
-                "shape [1]"
+                "[request id: <id_unknown>] For BYTE datatype raw input 'a', the model must have "
+                "input shape [1]"
             ),
         ),
     ],

@@ -110,8 +110,7 @@ def test_outputs_arrive_as_they_were_made(made, request_id):
 def attempt(body, length):
     try:
         decoded = decode_infer(body, length, model_name="m", max_json_bytes=MOST)
-    except ShoalError as error:
-        assert error.message
+    except ShoalError:
         return
     for tensor in decoded.inputs.values():
         if not tensor.has_raw:

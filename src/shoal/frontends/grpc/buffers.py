@@ -43,7 +43,7 @@ class BufferPool:
         # Plain containers with single operations on them: a block comes back wherever its last
         # reference is dropped, even inside the garbage collector, where no lock may be taken.
         self._idle: dict[int, list[_Block]] = {}
-        self._loans: set[_Loan] = set()
+        self._loans: dict[int, _Loan] = {}  # by their own id: their hash would be the view's
 
     @property
     def idle_bytes(self) -> int:
@@ -73,7 +73,7 @@ class BufferPool:
         if pooled:
             loan = _Loan(view, self._returned)
             loan.block = block
-            self._loans.add(loan)
+            self._loans[id(loan)] = loan
         return view.data
 
     def trim(self) -> None:
@@ -83,7 +83,7 @@ class BufferPool:
 
     def _returned(self, loan: weakref.ref[np.ndarray]) -> None:
         assert isinstance(loan, _Loan)
-        self._loans.discard(loan)
+        del self._loans[id(loan)]
         size = loan.block.array.nbytes
         blocks = self._idle.setdefault(size, [])
         if (len(blocks) + 1) * size <= _IDLE_BYTES_PER_SIZE or not blocks:

@@ -268,6 +268,12 @@ class Call:
                     if ended:
                         self.ended()
                     return
+            elif (
+                start == stop
+            ):  # an empty frame, mostly the half-close of a client that sends it apart
+                if ended:
+                    self.ended()
+                return
             self._reader = MessageReader(
                 self._resources.memory, self._max_receive_bytes, self._head.encoding, self._expect
             )
@@ -399,7 +405,7 @@ class Call:
             return
         try:
             callback(*arguments)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, this call ends and all others go on
             _log.exception("the gRPC service failed in %s", self.path)
             self.finish(StatusCode.INTERNAL, "the server failed to handle this call")
 

@@ -52,6 +52,7 @@ class ControlFrames:
         self.guard = FloodGuard(settings.limits, clock())
         self._limits = settings.limits
         self._max_frame_bytes = settings.limits.max_frame_bytes
+        self._low_stream_window = settings.limits.stream_window_bytes // 2
         self._clock = clock
         self._ping_guard = PingGuard(settings.keepalive)
         self._peer_table_bytes = _DEFAULT_TABLE_BYTES
@@ -112,9 +113,7 @@ class ControlFrames:
 
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """A whole frame that is neither DATA nor part of a header block, of a legal size."""
-        if kind == frames.WINDOW_UPDATE:
-            self._on_window_update(stream_id, payload)
-        elif kind == frames.RST_STREAM:
+        if kind == frames.RST_STREAM:
             self._on_rst_stream(stream_id)
         elif kind == frames.SETTINGS:
             self._on_settings(flags, payload)
@@ -189,9 +188,10 @@ class ControlFrames:
             self._clock(), calls_open=bool(self.streams), answers=self.sender.answers
         )
 
-    def _on_window_update(self, stream_id: int, payload: bytes) -> None:
-        self.idle_frame()
-        increment = int.from_bytes(payload, "big") & frames.MAX_WINDOW
+    def on_window_update(self, stream_id: int, increment: int) -> None:
+        """The client lets us send `increment` bytes more."""
+        self.guard.idle_frame(self.sender.answers)
+        increment &= frames.MAX_WINDOW  # the first bit is reserved: ignored
         if not stream_id:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
@@ -210,8 +210,8 @@ class ControlFrames:
 
     def replenish(self, stream: Stream) -> None:
         """Let the client send more on `stream` once half of its window is used up."""
-        target = self._limits.stream_window_bytes
-        if stream.receive_window < target // 2 and not stream.receive_paused:
+        if stream.receive_window < self._low_stream_window and not stream.receive_paused:
+            target = self._limits.stream_window_bytes
             self.sender.control(frames.window_update(stream.id, target - stream.receive_window))
             stream.receive_window = target
 
@@ -242,6 +242,23 @@ class ControlFrames:
     def ping(self) -> None:
         """Ask the client for a sign of life."""
         self.sender.control(frames.ping(_KEEPALIVE_PING, ack=False))
+
+    def sweep_stalled(self, most_sweeps: int) -> None:
+        """Give up on requests of which nothing arrived during so many sweeps."""
+        stalled: list[Stream] = []
+        for stream in self.streams.values():
+            if stream.remote_closed or not stream.must_end:
+                continue
+            if stream.received_bytes != stream.swept_bytes:
+                stream.swept_bytes = stream.received_bytes
+                stream.idle_sweeps = 0
+                continue
+            stream.idle_sweeps += 1
+            if stream.idle_sweeps > most_sweeps:
+                stalled.append(stream)
+        for stream in stalled:
+            if stream.receiver is not None:
+                stream.receiver.stalled()
 
     # Ends.
 

@@ -2,7 +2,7 @@
 
 Every frame costs us time that its sender hardly spends. So frames that move nothing may not
 come in long rows, streams may not be opened only to be taken back, and pings keep the pace that
-keepalive sets. Nothing here is touched on the path of ordinary calls but `busy`.
+keepalive sets.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ class FloodGuard:
         self._resets_left = float(limits.max_resets)
         self._refilled_ns = now_ns
 
-    def busy(self) -> None:
-        """Something useful happened: frames around it were worth their while."""
-        self._idle_frames = 0
-
     def idle_frame(self, answers: int) -> None:
         """A frame that moves nothing: empty data, SETTINGS, PING, PRIORITY, an unknown type.
 
-        `answers` counts the frames with headers or data we have sent; those make good for it too.
+        `answers` counts the frames with headers or data we have sent; calls that are opened and
+        answered make good for the frames around them.
         """
-        if answers != self._answers_seen:
-            self._answers_seen = answers
-            self._idle_frames = 0
         self._idle_frames += 1
         if self._idle_frames > self._limits.max_idle_frames:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing")
+            if answers == self._answers_seen:
+                raise ConnectionFault(
+                    ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing"
+                )
+            self._answers_seen = answers
+            self._idle_frames = 0
 
     def reset(self, now_ns: int) -> None:
         """A stream was taken back by the client, or had to be reset because of what it did."""

@@ -17,8 +17,24 @@ from collections.abc import Callable
 
 from shoal.frontends.grpc import frames
 from shoal.frontends.grpc.control import ControlFrames
-from shoal.frontends.grpc.flow import Stream
-from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode, StreamFault
+from shoal.frontends.grpc.flow import Receiver, Stream
+from shoal.frontends.grpc.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HAS_PRIORITY,
+    HEADER_BYTES,
+    HEADERS,
+    PADDED,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    ConnectionFault,
+    ErrorCode,
+    StreamFault,
+)
 from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
 from shoal.frontends.grpc.headers import HeaderDecoder, MalformedHeaders, RequestHead
 from shoal.frontends.grpc.settings import GrpcSettings
@@ -66,6 +82,7 @@ class Connection(ControlFrames):
         self._block: _HeaderBlock | None = None
         self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # ids that were left out
         self._receive_window = limits.connection_window_bytes
+        self._low_window = limits.connection_window_bytes // 2
         # The DATA frame of which a part has arrived.
         self._left = 0  # bytes of its payload, or of what is to be skipped
         self._padding_left = 0
@@ -97,8 +114,7 @@ class Connection(ControlFrames):
         assert self.direct is not None
         stream = self._sink
         assert stream is not None
-        receiver = stream.receiver
-        assert receiver is not None
+        receiver = self._receiver(stream)
         self._left -= count
         self.direct = self.direct[count:]
         receiver.filled(count)
@@ -116,12 +132,11 @@ class Connection(ControlFrames):
 
     def _greet(self, data: bytes | memoryview) -> int:
         """The client's preface; ours follows it."""
-        preface = frames.PREFACE
-        start = bytes(data[: len(preface)])
-        if start == preface:
+        start = bytes(data[: len(PREFACE)])
+        if start == PREFACE:
             self.greet()
-            return self._frames(data, len(preface))
-        if preface.startswith(start):
+            return self._frames(data, len(PREFACE))
+        if PREFACE.startswith(start):
             return 0
         if _HTTP1.match(start):
             self.sender.control(_HTTP1_ANSWER)
@@ -134,29 +149,34 @@ class Connection(ControlFrames):
         end = len(data)
         while self._left and position < end:
             position = self._more_payload(data, position, end)
-        while end - position >= frames.HEADER_BYTES and not self.closed:
+        while end - position >= HEADER_BYTES and not self.closed:
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 8 | low
             stream_id &= _ID_MASK
-            start = position + frames.HEADER_BYTES
+            start = position + HEADER_BYTES
             stop = start + length
             if self._block is not None or not self.settled or length > self._max_frame_bytes:
                 self._check_order(kind, flags, length, stream_id)
             try:
-                if kind == frames.DATA:
-                    if flags & frames.PADDED and start >= end and length:
+                if kind == DATA:
+                    if flags & PADDED and start >= end and length:
                         break  # the length of the padding is still to come
                     position = min(stop, end)
                     self._on_data(stream_id, flags, length, data, start, end)
                     continue
-                if stop > end and not self.skippable(kind, length):
+                if stop <= end:
+                    position = stop
+                elif self.skippable(kind, length):
+                    position = end
+                    self._left = stop - end
+                else:
                     self.check_size(kind, flags, length, stream_id)
                     break
-                self._left = max(0, stop - end)
-                position = min(stop, end)
-                if kind == frames.HEADERS:
+                if kind == HEADERS:
                     self._on_headers(stream_id, flags, bytes(data[start:stop]))
-                elif kind == frames.CONTINUATION:
+                elif kind == WINDOW_UPDATE and length == 4:
+                    self.on_window_update(stream_id, int.from_bytes(data[start:stop], "big"))
+                elif kind == CONTINUATION:
                     self._on_continuation(flags, bytes(data[start:stop]))
                 else:
                     self.check_size(kind, flags, length, stream_id)
@@ -167,12 +187,12 @@ class Connection(ControlFrames):
 
     def _check_order(self, kind: int, flags: int, length: int, stream_id: int) -> None:
         """The rules that hold for frames of every type."""
-        if not self.settled and (kind != frames.SETTINGS or flags & frames.ACK):
+        if not self.settled and (kind != SETTINGS or flags & ACK):
             raise ConnectionFault(
                 ErrorCode.PROTOCOL_ERROR, "the preface must be followed by SETTINGS"
             )
         block = self._block
-        if block is not None and (kind != frames.CONTINUATION or stream_id != block.stream_id):
+        if block is not None and (kind != CONTINUATION or stream_id != block.stream_id):
             raise ConnectionFault(
                 ErrorCode.PROTOCOL_ERROR, "a header block was interrupted by another frame"
             )
@@ -197,41 +217,39 @@ class Connection(ControlFrames):
         if not stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
         self._receive_window -= length
-        if self._receive_window < self._limits.connection_window_bytes // 2:
+        if self._receive_window < self._low_window:
             self._grant_connection()
         padding = 0
         payload = length
-        if flags & frames.PADDED:
+        if flags & PADDED:
             payload, padding = self._unpadded(length, data[start] if length else 0)
             start += 1
-        ends = flags & frames.END_STREAM != 0
+        stream = self._data_stream(stream_id, length)
+        ends = flags & END_STREAM != 0
         stop = start + payload
-        self._left = max(0, stop - end)
-        self._padding_left = max(0, stop + padding - max(stop, end))
-        self._sink_ends = ends
-        stream = self._sink = self._data_stream(stream_id, length)
-        if stream is None:
-            if stop <= end:
+        if stop + padding > end:
+            self._left = max(0, stop - end)
+            self._padding_left = stop + padding - max(stop, end)
+            self._sink = stream
+            self._sink_ends = ends
+            if not self._left:
                 self._payload_done()
+        if stream is None:
             return
         stream.received_bytes += payload
+        if ends and stop <= end:
+            if self._end_remote(stream):
+                self._receiver(stream).data(data, start, stop, True)
+            return
         if not payload and not ends:
             self.idle_frame()
-        receiver = stream.receiver
-        assert receiver is not None
-        if stop <= end:
-            self._payload_done()
-            if not ends:
-                receiver.data(data, start, stop, False)
-            elif self._end_remote(stream):
-                receiver.data(data, start, stop, True)
-        else:
-            if start < end:
-                receiver.data(data, start, end, False)
+        if start < end:
+            self._receiver(stream).data(data, start, min(stop, end), False)
+        if stream.receiver is not None:
             if self._sink is stream:
                 self._aim(stream)
-        if not stream.remote_closed and stream.receiver is not None:
-            self.replenish(stream)
+            if not ends and stream.receive_window < self._low_stream_window:
+                self.replenish(stream)
 
     def _unpadded(self, length: int, padding: int) -> tuple[int, int]:
         """How much of a padded payload is data, and how much padding follows it."""
@@ -269,15 +287,18 @@ class Connection(ControlFrames):
             self._payload_done()
         if stream is None:
             return stop
-        receiver = stream.receiver
-        assert receiver is not None
         if not ends:
-            receiver.data(data, position, stop, False)
+            self._receiver(stream).data(data, position, stop, False)
             if self._sink is stream:
                 self._aim(stream)
         elif self._end_remote(stream):
-            receiver.data(data, position, stop, True)
+            self._receiver(stream).data(data, position, stop, True)
         return stop
+
+    def _receiver(self, stream: Stream) -> Receiver:
+        receiver = stream.receiver
+        assert receiver is not None
+        return receiver
 
     def _payload_done(self) -> None:
         """Nobody is waiting for the rest of this frame; its padding is skipped."""
@@ -288,8 +309,7 @@ class Connection(ControlFrames):
 
     def _aim(self, stream: Stream) -> None:
         """Point `direct` at the memory the rest of this frame belongs to, if it is worth it."""
-        assert stream.receiver is not None
-        self.direct = stream.receiver.room(self._left)
+        self.direct = self._receiver(stream).room(self._left)
 
     def _end_remote(self, stream: Stream) -> bool:
         """The client has sent everything; False if that is not what it announced."""
@@ -324,22 +344,22 @@ class Connection(ControlFrames):
 
     def _on_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
         if not stream_id or len(payload) > self._limits.max_header_block_bytes:
-            self.check_size(frames.HEADERS, flags, len(payload), stream_id)
-        if flags & (frames.PADDED | frames.HAS_PRIORITY):
+            self.check_size(HEADERS, flags, len(payload), stream_id)
+        if flags & (PADDED | HAS_PRIORITY):
             start = 0
             stop = len(payload)
-            if flags & frames.PADDED:
+            if flags & PADDED:
                 stop = 1 + self._unpadded(stop, payload[0] if payload else 0)[0]
                 start = 1
-            if flags & frames.HAS_PRIORITY:
+            if flags & HAS_PRIORITY:
                 start += 5  # who depends on whom: RFC 9113 has done away with it
             if start > stop:
                 raise ConnectionFault(
                     ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority"
                 )
             payload = payload[start:stop]
-        ends = flags & frames.END_STREAM != 0
-        if flags & frames.END_HEADERS:
+        ends = flags & END_STREAM != 0
+        if flags & END_HEADERS:
             self._on_block(stream_id, ends, payload)
         else:
             self._block = _HeaderBlock(stream_id, ends, payload)
@@ -353,7 +373,7 @@ class Connection(ControlFrames):
         block.count += 1
         if block.size > self._limits.max_header_block_bytes or block.count > MAX_CONTINUATIONS:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without end")
-        if flags & frames.END_HEADERS:
+        if flags & END_HEADERS:
             self._block = None
             self._on_block(block.stream_id, block.end_stream, b"".join(block.parts))
 
@@ -393,7 +413,6 @@ class Connection(ControlFrames):
             head = self._decoder.request(block)
         except MalformedHeaders as error:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
-        self.guard.busy()
         stream = Stream(stream_id, self.sender.initial_window, limits.stream_window_bytes)
         stream.content_length = head.content_length
         self.streams[stream_id] = stream
@@ -415,7 +434,5 @@ class Connection(ControlFrames):
             self._decoder.trailers(block)
         except MalformedHeaders as error:
             raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
-        receiver = stream.receiver
-        assert receiver is not None
         if self._end_remote(stream):
-            receiver.ended()
+            self._receiver(stream).ended()

@@ -7,7 +7,8 @@ This is the path every unary inference takes, so it is short and makes one objec
 
 from __future__ import annotations
 
-from shoal.core.reply import LoopInbox, LoopReply, Reply
+from shoal.core.inbox import LoopInbox, LoopReply
+from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
@@ -47,7 +48,7 @@ class InferDoor:
             raise
 
     def request(self, message: InferMessage, version: int, call: Call, reply: Reply) -> Request:
-        """The request in the core's terms. InvalidArgument for metadata that may not be forwarded."""
+        """The request in the core's terms. InvalidArgument where metadata may not be forwarded."""
         head = message.head
         parameters: dict[str, ParameterValue] = dict(head.parameters)
         if self._forwarding is not None:

@@ -62,6 +62,7 @@ class GrpcLimits:
     resets_per_sec: int = 500  # ... and lastingly
     handshake_secs: float = 20.0  # from connecting to the first SETTINGS
     stalled_request_secs: float = 60.0  # a unary request that stopped arriving
+    write_stall_secs: float = 120.0  # a socket that takes nothing of what waits for it
     linger_secs: float = 2.0  # after GOAWAY, so that the client gets to read why
 
     def __post_init__(self) -> None:
@@ -93,6 +94,7 @@ class GrpcSettings:
         clocks = (
             self.limits.handshake_secs,
             self.limits.stalled_request_secs,
+            self.limits.write_stall_secs,
             self.limits.linger_secs,
             self.keepalive.time_ms / 1e3,
             self.keepalive.timeout_ms / 1e3,

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from shoal.core.reply import LoopReply
+from shoal.core.inbox import LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.core.reply import LoopInbox
+from shoal.core.inbox import LoopInbox
 from shoal.errors import NotFound, Unsupported
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.control import ControlRoutes

@@ -122,7 +122,7 @@ class ChunkedDecoder:
         if self._next is _Next.TRAILER:
             if self._trailer_bytes + len(self._held) > self._limits.max_head_bytes:
                 self._drop_trailer(len(self._held))
-        elif len(self._held) > _MAX_SIZE_LINE_BYTES:
+        elif len(self._held) > _MAX_SIZE_LINE_BYTES + len(b"\r"):
             raise ProtocolError(400, "the chunked body has a chunk size line that does not end")
 
 

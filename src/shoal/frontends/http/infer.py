@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from shoal.core.reply import LoopInbox, LoopReply
+from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -82,20 +82,21 @@ class _InferCall:
     def start(self, coding: str) -> None:
         """Read the body, here or on a thread, and hand the request to the engine."""
         self._exchange.on_disconnect = self._client_left
-        size = len(self._exchange.request.body)
-        if coding == IDENTITY:
-            if size <= _PARSE_OFF_LOOP_BYTES or self._json_size(size) <= _PARSE_OFF_LOOP_BYTES:
-                self._submit(self._decode(coding))
-                return
-        elif size <= _INFLATE_OFF_LOOP_BYTES:
+        if self._is_quick(coding):
             self._submit(self._decode(coding))
-            return
-        self._off_loop(lambda: self._decode(coding), self._submit)
+        else:
+            self._off_loop(lambda: self._decode(coding), self._submit)
 
-    def _json_size(self, body_size: int) -> int:
-        value = self._exchange.request.header(_LENGTH_FIELD)
-        length = http_body.parse_header_length(value, body_size)
-        return body_size if length is None else length
+    def _is_quick(self, coding: str) -> bool:
+        """Whether the body is read sooner than a thread would have it."""
+        request = self._exchange.request
+        size = len(request.body)
+        if coding != IDENTITY:
+            return size <= _INFLATE_OFF_LOOP_BYTES
+        if size <= _PARSE_OFF_LOOP_BYTES:
+            return True
+        length = http_body.parse_header_length(request.header(_LENGTH_FIELD), size)
+        return length is not None and length <= _PARSE_OFF_LOOP_BYTES
 
     def _decode(self, coding: str) -> InferBody:
         """The body as tensors. May run on any thread."""

@@ -1,6 +1,8 @@
 """A listening HTTP port: binds, accepts, watches the clocks of its connections, drains.
 
-start ─▶ connections come and go ─▶ stop_accepting ─▶ drain ─▶ abort_all
+    start ─▶ connections come and go ─▶ stop_accepting ─▶ drain ─▶ abort_all
+
+One timer serves all connections: what each may take its time for is in `limits`.
 """
 
 from __future__ import annotations
@@ -38,14 +40,27 @@ class HttpListener:
         EADDRINUSE for a taken port, and then nothing listens that did not before.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        try:
+            found = await loop.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except socket.gaierror as error:
+            text = f"cannot listen on '{host}': no address is known for that name"
+            raise socket.gaierror(error.errno, text) from None
         sockets = _bind_all([(info[0], info[4]) for info in found], reuse_port)
         bound = [sock.getsockname()[:2] for sock in sockets]
-        for sock in sockets:
-            server = await loop.create_server(self._accept, sock=sock, backlog=_BACKLOG)
-            self._servers.append(server)
+        servers: list[asyncio.AbstractServer] = []
+        try:
+            for sock in sockets:
+                started = await loop.create_server(self._accept, sock=sock, backlog=_BACKLOG)
+                servers.append(started)
+        except BaseException:
+            for server in servers:
+                server.close()
+            for sock in sockets:
+                sock.close()
+            raise
+        self._servers += servers
         self.addresses += bound
         if self._timer is None:
             self._sweep(loop)
@@ -125,6 +140,7 @@ def _bind_all(
     """A bound socket for every address, all on one port. Raises OSError and leaves none bound."""
     for attempt in range(1, _PORT_TRIES + 1):
         sockets: list[socket.socket] = []
+        missing: OSError | None = None
         port = 0
         try:
             for family, address in addresses:
@@ -133,11 +149,14 @@ def _bind_all(
                 try:
                     sock = _bind(family, wanted, reuse_port)
                 except OSError as error:
-                    if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and sockets:
-                        continue  # a family the name resolves to but this machine lacks
-                    raise
+                    if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                        raise
+                    missing = error  # the name has an address of a family this machine lacks
+                    continue
                 sockets.append(sock)
                 port = sock.getsockname()[1]
+            if missing is not None and not sockets:
+                raise missing
         except OSError as error:
             for sock in sockets:
                 sock.close()
@@ -161,6 +180,7 @@ def _bind(family: int, address: tuple[object, ...], reuse_port: bool) -> socket.
         if family == socket.AF_INET6:  # so that 0.0.0.0 and :: can be bound side by side
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
+        sock.listen(_BACKLOG)  # here, because two who bound one port at once learn of it here
         sock.setblocking(False)
     except OSError as error:
         sock.close()

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from shoal.core import dtypes
-from shoal.core.reply import LoopInbox
+from shoal.core.inbox import LoopInbox
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor

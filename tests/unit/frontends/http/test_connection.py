@@ -148,6 +148,45 @@ def test_the_stream_cut_anywhere_and_answered_late_is_answered_alike(cuts, late)
     assert client.transport.written == ANSWERS
 
 
+def outcome(data: bytes, cuts: list[int]) -> tuple[list[tuple[str, str, bytes]], bool]:
+    """The requests that got through, and whether the rest was refused."""
+    served = []
+
+    def handle(exchange: Exchange) -> None:
+        request = exchange.request
+        served.append((request.method, request.target, bytes(request.body)))
+        exchange.respond(200)
+
+    client = Client(handle)
+    for start, end in pairwise(sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})):
+        client.send(data[start:end])
+    return served, client.connection.phase is not Phase.OPEN
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_a_damaged_stream_means_the_same_however_it_is_cut(data):
+    """Two readings of one stream would be a hole: what a proxy let pass, we might see as two."""
+    damaged = bytearray(STREAM)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        piece = data.draw(
+            st.sampled_from([b"", b"\r", b"\n", b"\r\n", b" ", b"0", b":", b";", b"\0", b"\xff"])
+        )
+        damaged[place : place + data.draw(st.integers(0, 2))] = piece
+    cuts = data.draw(st.lists(st.integers(1, len(damaged)), max_size=8))
+    whole = bytes(damaged)
+    assert outcome(whole, cuts) == outcome(whole, [])
+    assert outcome(whole, list(range(len(whole)))) == outcome(whole, [])
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_connection(data):
+    outcome(data, [])
+    outcome(b"PUT /" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + data, [])
+
+
 def test_one_request_at_a_time_is_with_the_application():
     client = Client()
     client.send(STREAM)

@@ -1,6 +1,7 @@
-"""The directive `{option-table}`: every flag of the command line, from the table the parser uses.
+"""Directives that show what the code says, so that the documentation does not say it again.
 
-    shoal.config.options.TABLE --> one section per group, one definition per flag
+    {option-table}    shoal.config.options.TABLE: one section per group, one entry per flag
+    {unused-fields}   shoal.config.rules.support: the fields of config.pbtxt that only warn
 
 What `shoal serve --help` says about a flag is said here in the same words.
 """
@@ -15,6 +16,7 @@ from docutils.parsers.rst import Directive
 
 from shoal.cli.help import _description, _placeholder
 from shoal.config.options import TABLE, Option
+from shoal.config.rules.support import _NOT_ACTED_ON
 
 
 class OptionTable(Directive):
@@ -24,6 +26,18 @@ class OptionTable(Directive):
         """One section per group, in the order of the table."""
         groups = groupby(TABLE, key=lambda option: option.group)
         return [_section(title, list(options)) for title, options in groups]
+
+
+class UnusedFields(Directive):
+    """Takes no arguments."""
+
+    def run(self) -> list[nodes.Node]:
+        """One line per field."""
+        listed = nodes.bullet_list()
+        for name in _NOT_ACTED_ON:
+            line = nodes.paragraph("", "", nodes.literal(text=name))
+            listed += nodes.list_item("", line)
+        return [listed]
 
 
 def _section(title: str, options: list[Option]) -> nodes.section:
@@ -48,4 +62,5 @@ def _section(title: str, options: list[Option]) -> nodes.section:
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_directive("option-table", OptionTable)
+    app.add_directive("unused-fields", UnusedFields)
     return {"parallel_read_safe": True}

@@ -1,0 +1,158 @@
+"""A gRPC port: accepts connections, keeps their clocks, lets them end in peace.
+
+    start --> serving --drain--> no new connections or calls --> all answered, or aborted
+
+One timer sweeps all connections and one more waits for the next deadline; no call has a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+
+from shoal.frontends.grpc.call import Service
+from shoal.frontends.grpc.dispatch import Dispatcher
+from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.frontends.grpc.transport import Hub, Transport, server_context
+
+_BACKLOG = 1_024
+_TRIM_SECS = 10.0
+_LEAST_TIMER_SECS = 0.001  # event loops count milliseconds
+
+
+class GrpcListener:
+    """One listening port and its connections. Everything happens on the loop that started it."""
+
+    def __init__(
+        self,
+        service: Service,
+        settings: GrpcSettings | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._settings = settings or GrpcSettings()
+        self._clock = clock
+        self._dispatcher = Dispatcher(service, self._settings, self._deadline_earlier, clock)
+        self._hub: Hub | None = None
+        self._server: asyncio.Server | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._trim_at_ns = 0
+
+    async def start(
+        self,
+        host: str | None = None,
+        port: int = 0,
+        *,
+        ssl: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+    ) -> int:
+        """Listen, and return the port: with 0 the system chooses one.
+
+        `ssl` is told to offer HTTP/2 and nothing else. Raises OSError when the address cannot be
+        had; nothing is left behind then.
+        """
+        loop = asyncio.get_running_loop()
+        hub = self._hub = Hub(self._dispatcher, loop)
+        self._server = await loop.create_server(
+            lambda: Transport(hub),
+            host or None,
+            port,
+            ssl=None if ssl is None else server_context(ssl),
+            reuse_port=reuse_port or None,
+            backlog=_BACKLOG,
+        )
+        self._sweep_timer = loop.call_later(self._settings.sweep_secs, self._sweep)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._hub is None else len(self._hub.transports)
+
+    @property
+    def streams(self) -> int:
+        """How many calls are open or still being sent."""
+        if self._hub is None:
+            return 0
+        return sum(len(transport.connection.streams) for transport in self._hub.transports)
+
+    @property
+    def pending_deadlines(self) -> int:
+        """How many open calls have a deadline."""
+        return len(self._dispatcher.deadlines)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has arrived of large messages that are not complete yet."""
+        return self._dispatcher.memory.unfinished_bytes
+
+    @property
+    def lent_buffers(self) -> int:
+        """How many large messages somebody still holds."""
+        return self._dispatcher.memory.pool.lent
+
+    async def drain(self, timeout_secs: float) -> bool:
+        """Take no more connections and calls, and wait until those that are open have ended.
+
+        Returns False when that took longer than `timeout_secs`; the rest was aborted then. The
+        port is free in either case.
+        """
+        hub, server = self._hub, self._server
+        if hub is None or server is None:
+            return True
+        server.close()
+        for transport in list(hub.transports):
+            transport.drain()
+        try:
+            await asyncio.wait_for(hub.idle.wait(), timeout_secs)
+            in_time = True
+        except asyncio.TimeoutError:
+            self.abort_all()
+            await hub.idle.wait()
+            in_time = False
+        self._stop_timers()
+        await server.wait_closed()
+        return in_time
+
+    def abort_all(self) -> None:
+        """Close the port and every connection at once; open calls are cancelled."""
+        if self._server is not None:
+            self._server.close()
+        if self._hub is not None:
+            for transport in list(self._hub.transports):
+                transport.abort()
+        self._stop_timers()
+
+    def _sweep(self) -> None:
+        hub = self._hub
+        assert hub is not None
+        self._sweep_timer = hub.loop.call_later(self._settings.sweep_secs, self._sweep)
+        now_ns = self._clock()
+        for transport in list(hub.transports):
+            transport.sweep(now_ns)
+        if now_ns >= self._trim_at_ns:
+            self._trim_at_ns = now_ns + int(_TRIM_SECS * 1e9)
+            self._dispatcher.memory.pool.trim()
+
+    def _deadline_earlier(self, deadline_ns: int) -> None:
+        """The next deadline is sooner than the timer thinks."""
+        assert self._hub is not None
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        delay_secs = max((deadline_ns - self._clock()) / 1e9, _LEAST_TIMER_SECS)
+        self._deadline_timer = self._hub.loop.call_later(delay_secs, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline_timer = None
+        next_ns = self._dispatcher.deadlines.expire(self._clock())
+        if next_ns is not None and self._deadline_timer is None:
+            self._deadline_earlier(next_ns)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._deadline_timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
+        self._deadline_timer = self._sweep_timer = None

@@ -1,0 +1,80 @@
+"""What the server tells about itself and its models: health, metadata, configs, statistics.
+
+Each method takes the bytes of a request and returns those of its response, or raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.core.tensor import Buffer
+from shoal.engine import Engine
+from shoal.errors import Unavailable
+from shoal.frontends.requests import parse_version
+from shoal.wire.grpc_request import parse
+from shoal.wire.proto import messages
+
+
+class MetadataMethods:
+    """Serves what can only be read."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def server_live(self, message: Buffer) -> bytes:
+        """ServerLive."""
+        parse(messages.ServerLiveRequest, message)
+        self._check_not_exiting()
+        return _bytes(messages.ServerLiveResponse(live=self._engine.live()))
+
+    def server_ready(self, message: Buffer) -> bytes:
+        """ServerReady."""
+        parse(messages.ServerReadyRequest, message)
+        self._check_not_exiting()
+        return _bytes(messages.ServerReadyResponse(ready=self._engine.ready()))
+
+    def model_ready(self, message: Buffer) -> bytes:
+        """ModelReady, of a model or of one version; NotFound for what nobody knows."""
+        request = parse(messages.ModelReadyRequest, message)
+        ready = self._engine.model_ready(request.name, parse_version(request.version))
+        return _bytes(messages.ModelReadyResponse(ready=ready))
+
+    def server_metadata(self, message: Buffer) -> bytes:
+        """ServerMetadata."""
+        parse(messages.ServerMetadataRequest, message)
+        return _filled(messages.ServerMetadataResponse(), self._engine.server_metadata())
+
+    def model_metadata(self, message: Buffer) -> bytes:
+        """ModelMetadata, of all ready versions or of one."""
+        request = parse(messages.ModelMetadataRequest, message)
+        metadata = self._engine.model_metadata(request.name, parse_version(request.version))
+        return _filled(messages.ModelMetadataResponse(), metadata)
+
+    def model_config(self, message: Buffer) -> bytes:
+        """ModelConfig."""
+        request = parse(messages.ModelConfigRequest, message)
+        config = self._engine.model_config(request.name, parse_version(request.version))
+        return _filled(messages.ModelConfigResponse(), {"config": config})
+
+    def model_statistics(self, message: Buffer) -> bytes:
+        """ModelStatistics, of all models, of one, or of one version."""
+        request = parse(messages.ModelStatisticsRequest, message)
+        counted = self._engine.statistics(request.name, parse_version(request.version))
+        return _filled(messages.ModelStatisticsResponse(), {"model_stats": counted})
+
+    def _check_not_exiting(self) -> None:
+        if self._engine.exiting():
+            raise Unavailable("Server exiting")
+
+
+def _filled(response: Any, content: dict[str, Any]) -> bytes:
+    """A response with what the engine says; its names are those of the schema."""
+    from google.protobuf import json_format
+
+    json_format.ParseDict(content, response)
+    return _bytes(response)
+
+
+def _bytes(response: Any) -> bytes:
+    content: bytes = response.SerializeToString()
+    return content

@@ -1,0 +1,79 @@
+"""The model repository over gRPC: index, load, unload.
+
+Each method takes the bytes of a request and returns those of its response, or raises. They block,
+a load for minutes: the service calls them on a thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.core.tensor import Buffer
+from shoal.engine import Engine
+from shoal.errors import InvalidArgument, Unsupported
+from shoal.wire.grpc_request import parse
+from shoal.wire.proto import messages
+
+_FILE_PREFIX = "file:"
+
+
+class RepositoryMethods:
+    """Serves what changes or lists models."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def index(self, message: Buffer) -> bytes:
+        """RepositoryIndex: every model, or those that are ready."""
+        request = parse(messages.RepositoryIndexRequest, message)
+        _check_repository(request)
+        response = messages.RepositoryIndexResponse()
+        for row in self._engine.index(request.ready):
+            response.models.add(**row)
+        content: bytes = response.SerializeToString()
+        return content
+
+    def load(self, message: Buffer) -> bytes:
+        """RepositoryModelLoad: load or reload, with the client's config and files if it sends any.
+
+        Returns when the model serves, or raises why it does not.
+        """
+        request = parse(messages.RepositoryModelLoadRequest, message)
+        _check_repository(request)
+        config: str | None = None
+        files: dict[str, bytes] = {}
+        for key, parameter in request.parameters.items():
+            if key == "config":
+                config = _value(key, parameter, "string_param")
+            elif key.startswith(_FILE_PREFIX):
+                files[key.removeprefix(_FILE_PREFIX)] = _value(key, parameter, "bytes_param")
+            else:
+                raise InvalidArgument(f"unrecognized load parameter '{key}'.")
+        self._engine.load(request.model_name, config, files)
+        return b""
+
+    def unload(self, message: Buffer) -> bytes:
+        """RepositoryModelUnload: a model, and those that need it if the client says so."""
+        request = parse(messages.RepositoryModelUnloadRequest, message)
+        _check_repository(request)
+        dependents = False
+        if "unload_dependents" in request.parameters:
+            parameter = request.parameters["unload_dependents"]
+            if parameter.WhichOneof("parameter_choice") != "bool_param":
+                raise InvalidArgument(
+                    "invalid value type for 'unload_dependents' parameter, expected bool_param."
+                )
+            dependents = parameter.bool_param
+        self._engine.unload(request.model_name, dependents)
+        return b""
+
+
+def _check_repository(request: Any) -> None:
+    if request.repository_name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _value(key: str, parameter: Any, kind: str) -> Any:
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidArgument(f"invalid value type for load parameter '{key}', expected {kind}.")
+    return getattr(parameter, kind)

@@ -1,0 +1,201 @@
+"""The gRPC services, whatever carries them: one table from path to method.
+
+transport --method(path)--> restriction --> handler --> engine
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from shoal.core.inbox import LoopInbox
+from shoal.core.tensor import Buffer
+from shoal.engine import Engine
+from shoal.errors import Unsupported
+from shoal.frontends.grpc import reflection
+from shoal.frontends.grpc.call import Call, Kind, Method
+from shoal.frontends.grpc.errors import fail
+from shoal.frontends.grpc.health import HealthMethods
+from shoal.frontends.grpc.infer import InferDoor, InferMethod
+from shoal.frontends.grpc.metadata import MetadataMethods
+from shoal.frontends.grpc.repository import RepositoryMethods
+from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.grpc.stream import StreamInferMethod
+from shoal.frontends.http.forwarding import HeaderForwarding
+
+Answer = Callable[[Buffer], bytes]
+Start = Callable[[Call], None]
+
+INFERENCE = "/inference.GRPCInferenceService/"
+RESTRICTION_PREFIX = "triton-grpc-protocol-"
+_SMALL_REQUEST_BYTES = 1 << 20  # more than any request has that brings no tensors and no files
+_THREADS = 16
+
+_NO_SHARED_MEMORY = "shared memory is not served yet; send tensors in the request"
+# Methods of Triton that this server knows and does not serve yet: category, name, why.
+NOT_SERVED = (
+    ("shared-memory", "SystemSharedMemoryStatus", _NO_SHARED_MEMORY),
+    ("shared-memory", "SystemSharedMemoryRegister", _NO_SHARED_MEMORY),
+    ("shared-memory", "SystemSharedMemoryUnregister", _NO_SHARED_MEMORY),
+    ("shared-memory", "CudaSharedMemoryStatus", _NO_SHARED_MEMORY),
+    ("shared-memory", "CudaSharedMemoryRegister", _NO_SHARED_MEMORY),
+    ("shared-memory", "CudaSharedMemoryUnregister", _NO_SHARED_MEMORY),
+    ("trace", "TraceSetting", "trace settings are not served yet"),
+    ("logging", "LogSettings", "log settings are not served yet; set them on the command line"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """What can be set about the services. Set once, when the server starts."""
+
+    header_forward_pattern: str = ""
+    # Category -> (key, value): such calls must bring the metadata triton-grpc-protocol-<key>.
+    restricted_protocols: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class GrpcService:
+    """Everything above the transport. Its methods belong to the thread of one event loop."""
+
+    def __init__(
+        self, engine: Engine, inbox: LoopInbox, options: GrpcOptions | None = None
+    ) -> None:
+        """Raises InvalidArgument for a forward pattern that is no regular expression."""
+        options = options or GrpcOptions()
+        pattern = options.header_forward_pattern
+        self._restrictions = options.restricted_protocols
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-grpc-control")
+        self._door = InferDoor(engine, inbox, HeaderForwarding(pattern) if pattern else None)
+        self._stream = StreamInferMethod(self._door)
+        self._health = HealthMethods(engine)
+        self._methods: dict[str, Method] = {}
+        self._add_inference()
+        self._add_metadata(MetadataMethods(engine))
+        self._add_repository(RepositoryMethods(engine))
+        self._add_not_served()
+        self._add_standard()
+
+    def method(self, path: str) -> Method | None:
+        """The method behind '/package.Service/Method'."""
+        return self._methods.get(path)
+
+    def drain(self) -> None:
+        """Refuse new inferences, and end streams as soon as what they asked is answered."""
+        self._door.accepting = False
+        self._stream.drain()
+        self._health.drain()
+
+    def close(self) -> None:
+        """Let go of the threads. Calls under way are still answered."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # ---- the table
+
+    def _add_inference(self) -> None:
+        infer = InferMethod(self._door)
+        self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start))
+        self._add("inference", "ModelStreamInfer", Method(Kind.STREAM, self._stream.start))
+
+    def _add_metadata(self, metadata: MetadataMethods) -> None:
+        self._add_small("health", "ServerLive", metadata.server_live)
+        self._add_small("health", "ServerReady", metadata.server_ready)
+        self._add_small("health", "ModelReady", metadata.model_ready)
+        self._add_small("metadata", "ServerMetadata", metadata.server_metadata)
+        self._add_small("metadata", "ModelMetadata", metadata.model_metadata)
+        self._add_small("model-config", "ModelConfig", metadata.model_config)
+        self._add_small("statistics", "ModelStatistics", metadata.model_statistics)
+
+    def _add_repository(self, repository: RepositoryMethods) -> None:
+        for name, answer in (
+            ("RepositoryIndex", repository.index),
+            ("RepositoryModelLoad", repository.load),
+            ("RepositoryModelUnload", repository.unload),
+        ):
+            start = _answer_on_thread(answer, self._threads)
+            self._add("model-repository", name, Method(Kind.UNARY, start, compress=False))
+
+    def _add_not_served(self) -> None:
+        for category, name, reason in NOT_SERVED:
+            self._add_small(category, name, _refusal(reason))
+
+    def _add_standard(self) -> None:
+        """The services that are not Triton's."""
+        health = "/grpc.health.v1.Health/"
+        self._add_small("health", "Check", self._health.check, health)
+        watch = Method(Kind.STREAM, self._health.watch, _SMALL_REQUEST_BYTES, compress=False)
+        self._add("health", "Watch", watch, health)
+        reflect = Method(Kind.STREAM, reflection.reflect, _SMALL_REQUEST_BYTES, compress=False)
+        for version in ("v1", "v1alpha"):
+            service = f"/grpc.reflection.{version}.ServerReflection/"
+            self._add("metadata", "ServerReflectionInfo", reflect, service)
+
+    def _add_small(
+        self, category: str, name: str, answer: Answer, service: str = INFERENCE
+    ) -> None:
+        """A method that answers at once, without tensors."""
+        method = Method(Kind.UNARY, _answer_at_once(answer), _SMALL_REQUEST_BYTES, compress=False)
+        self._add(category, name, method, service)
+
+    def _add(self, category: str, name: str, method: Method, service: str = INFERENCE) -> None:
+        restriction = self._restrictions.get(category)
+        if restriction is not None:
+            method = _restricted(method, *restriction)
+        self._methods[service + name] = method
+
+
+def _answer_at_once(answer: Answer) -> Start:
+    def start(call: Call) -> None:
+        def on_message(message: Buffer) -> None:
+            try:
+                call.reply([answer(message)])
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                fail(call, error)
+
+        call.on_message = on_message
+
+    return start
+
+
+def _answer_on_thread(answer: Answer, threads: ThreadPoolExecutor) -> Start:
+    """For what blocks. The client may leave meanwhile; the work is done all the same."""
+
+    def start(call: Call) -> None:
+        def on_message(message: Buffer) -> None:
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(threads, answer, message).add_done_callback(settle)
+
+        def settle(future: asyncio.Future[bytes]) -> None:
+            try:
+                call.reply([future.result()])
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+                fail(call, error)
+
+        call.on_message = on_message
+
+    return start
+
+
+def _refusal(reason: str) -> Answer:
+    def refuse(_: Buffer) -> bytes:
+        raise Unsupported(reason)
+
+    return refuse
+
+
+def _restricted(method: Method, key: str, value: str) -> Method:
+    """The same method for those who bring the right metadata."""
+    header = RESTRICTION_PREFIX + key
+    wanted = (header.lower(), value)  # keys arrive in lower case
+
+    def start(call: Call) -> None:
+        if wanted in call.metadata:
+            method.start(call)
+            return
+        text = f"This protocol is restricted, expecting header '{header}'"
+        call.finish(StatusCode.UNAVAILABLE, text)
+
+    return Method(
+        method.kind, start, method.max_receive_bytes, method.max_send_bytes, method.compress
+    )

@@ -1,0 +1,264 @@
+"""A connection on a socket: bytes between asyncio and `h2.Connection`, one write per loop turn.
+
+    socket --get_buffer--> scratch, or the message's own memory --> Connection --> out --> socket
+
+All connections of a listener share one scratch buffer: asyncio and uvloop fill what `get_buffer`
+returned and call `buffer_updated` before they turn to anything else. What is left over of a frame
+is kept aside in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import cast
+
+from shoal.frontends.grpc.dispatch import Dispatcher
+from shoal.frontends.grpc.h2 import Connection
+from shoal.frontends.grpc.keepalive import Action, Lifetime
+
+_log = logging.getLogger(__name__)
+
+_SCRATCH_BYTES = 128 << 10
+_COPIED_BYTES = 4 << 10  # bytes are quicker to work on than a view; up to here copying is free
+_JOINED_BYTES = 64 << 10
+_HIGH_WATER_BYTES = 256 << 10
+_MOST_UNREAD_BYTES = 1 << 20  # of acknowledgements and the like for a client that does not read
+
+
+class Hub:
+    """What the connections of one listener share."""
+
+    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+        self.dispatcher = dispatcher
+        self.loop = loop
+        self.transports: set[Transport] = set()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        block_bytes = dispatcher.settings.limits.max_header_block_bytes
+        self.scratch = memoryview(bytearray(max(_SCRATCH_BYTES, 2 * block_bytes)))
+        self._dirty: list[Transport] = []
+
+    def add(self, transport: Transport) -> None:
+        """A client has connected."""
+        self.transports.add(transport)
+        self.idle.clear()
+
+    def remove(self, transport: Transport) -> None:
+        """A connection is gone."""
+        self.transports.discard(transport)
+        if not self.transports:
+            self.idle.set()
+
+    def flush_soon(self, transport: Transport) -> None:
+        """Write what `transport` has to say at the end of this turn of the loop."""
+        if not self._dirty:
+            self.loop.call_soon(self._flush)
+        self._dirty.append(transport)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for transport in dirty:
+            transport.flush()
+
+
+class Transport(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, hub: Hub) -> None:
+        dispatcher = hub.dispatcher
+        settings = dispatcher.settings
+        now_ns = dispatcher.clock()
+        self.connection = Connection(settings, dispatcher.accept, self._wake, dispatcher.clock)
+        self._hub = hub
+        self._limits = settings.limits
+        self._stalled_sweeps = round(settings.limits.stalled_request_secs / settings.sweep_secs)
+        self._lifetime = Lifetime(settings.keepalive, now_ns)
+        self._pending = b""  # the beginning of a frame
+        self._heard = False
+        self._paused = False
+        self._unread_bytes = 0  # in the socket's queue when the sweep last looked
+        # Clocks of the sweep: since when the handshake, a stalled write or the end takes.
+        self._made_ns = now_ns
+        self._stalled_ns: int | None = None
+        self._ending = False
+        self._ending_ns: int | None = None
+        self._transport: asyncio.Transport | None = None
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self.connection.peer = _peer(transport.get_extra_info("peername"))
+        self._hub.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - we know better
+        """Where the next bytes go."""
+        direct = self.connection.direct
+        if direct is not None:
+            return direct
+        pending = self._pending
+        scratch = self._hub.scratch
+        if pending:
+            scratch[: len(pending)] = pending
+            return scratch[len(pending) :]
+        return scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` have arrived where `get_buffer` said."""
+        connection = self.connection
+        connection.sender.awake = True  # we flush below, whatever happens
+        self._heard = True
+        if connection.direct is not None:
+            connection.direct_filled(nbytes)
+        else:
+            size = len(self._pending) + nbytes
+            data: bytes | memoryview = self._hub.scratch[:size]
+            if size <= _COPIED_BYTES:
+                data = bytes(data)
+            used = connection.receive(data)
+            self._pending = bytes(data[used:]) if used < size else b""
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """The client has closed its side: there is nobody to answer."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The socket's queue is full."""
+        self._paused = True
+        self.connection.sender.open = False
+
+    def resume_writing(self) -> None:
+        """The socket's queue has emptied."""
+        self._paused = False
+        self._stalled_ns = None
+        self.connection.sender.open = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone, and with it every call."""
+        self._transport = None
+        self.connection.close()
+        self._pending = b""
+        self._hub.remove(self)
+        if exc is not None:
+            _log.debug("connection from %s lost: %s", self.connection.peer, exc)
+
+    # What the listener calls.
+
+    def flush(self) -> None:
+        """Write what there is to write, as far as the socket takes it."""
+        sender = self.connection.sender
+        transport = self._transport
+        sender.awake = True
+        while True:
+            if sender.sendable:
+                sender.pump()
+            out = sender.out
+            if not out:
+                break
+            sender.out = []
+            if transport is None or transport.is_closing() or self._ending:
+                continue
+            if len(out) == 1:
+                transport.write(out[0])
+            elif sum(map(len, out)) <= _JOINED_BYTES:
+                transport.write(b"".join(out))
+            else:
+                transport.writelines(out)
+        sender.awake = False
+        if transport is None:
+            return
+        if self.connection.closed:
+            self._end(transport)
+        elif self._paused and transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            _log.debug("%s reads nothing of what it asks for", self.connection.peer)
+            self.abort()
+
+    def sweep(self, now_ns: int) -> None:
+        """Look at this connection's clocks."""
+        limits = self._limits
+        if self._ending:
+            if self._ending_ns is None:
+                self._ending_ns = now_ns
+            elif now_ns - self._ending_ns >= limits.linger_secs * 1e9:
+                self.abort()
+            return
+        connection = self.connection
+        if self._expired(connection.settled, limits.handshake_secs, now_ns - self._made_ns):
+            self.abort()
+            return
+        if self._paused and self._write_stalled(now_ns):
+            self.abort()
+            return
+        heard, self._heard = self._heard, False
+        action = self._lifetime.sweep(
+            now_ns,
+            heard=heard,
+            calls_open=bool(connection.streams),
+            answers=connection.sender.answers,
+        )
+        if action is Action.PING:
+            connection.ping()
+        elif action is Action.DRAIN:
+            self.drain("max_age")
+        elif action is Action.ABORT:
+            self.abort()
+        if self._stalled_sweeps:
+            connection.sweep_stalled(self._stalled_sweeps)
+
+    def drain(self, message: str = "") -> None:
+        """Let open calls finish, then close."""
+        self.connection.drain(message)
+        self.flush()
+
+    def abort(self) -> None:
+        """Close at once; open calls are cancelled."""
+        self.connection.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wake(self) -> None:
+        self._hub.flush_soon(self)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Close so that the client gets to read our last words: data that arrives at a closed
+        socket would make the system take them back."""
+        if self._ending:
+            return
+        self._ending = True
+        if self.connection.fault:
+            _log.debug("closing %s: %s", self.connection.peer, self.connection.fault)
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _expired(self, done: bool, limit_secs: float, elapsed_ns: int) -> bool:
+        return not done and limit_secs > 0 and elapsed_ns >= limit_secs * 1e9
+
+    def _write_stalled(self, now_ns: int) -> bool:
+        assert self._transport is not None
+        unread_bytes = self._transport.get_write_buffer_size()
+        if self._stalled_ns is None or unread_bytes != self._unread_bytes:
+            self._stalled_ns = now_ns
+            self._unread_bytes = unread_bytes
+        return self._expired(False, self._limits.write_stall_secs, now_ns - self._stalled_ns)
+
+
+def server_context(context: ssl.SSLContext) -> ssl.SSLContext:
+    """`context` with HTTP/2 as the only protocol it offers."""
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _peer(address: object) -> str:
+    """An address as gRPC writes it."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host, port = address[0], address[1]
+        return f"ipv6:[{host}]:{port}" if ":" in str(host) else f"ipv4:{host}:{port}"
+    return f"unix:{address}" if address else "unknown"

@@ -1,0 +1,255 @@
+"""A real server inside a test: its own event loop in its own thread, on free ports.
+
+    with running_server(folder, model_control_mode="explicit") as running:
+        assert running.get("/v2/health/ready").status == 200
+
+The test may block, because the server does not run on its thread. Leaving the block stops the
+server in order, and fails when it did not stop cleanly or when something went wrong on its loop
+that no client was told about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config.options import Options
+from shoal.model import Model
+from shoal.server import Server
+from shoal.testing.fakes import WAIT_SECS
+
+Result = TypeVar("Result")
+
+ADDRESS = "127.0.0.1"
+_LOOK_SECS = 0.002
+
+
+def wait_until(condition: Callable[[], Result], what: str = "") -> Result:
+    """The first true value of `condition`, asked again and again.
+
+    Raises TimeoutError, which names `what`, when none came within WAIT_SECS. For what no event
+    tells of; where there is an event, wait on that.
+    """
+    deadline = time.monotonic() + WAIT_SECS
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"this did not happen: {what or condition}")
+        time.sleep(_LOOK_SECS)
+
+
+class Answer:
+    """What came back for one request. Header names are in lower case."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        """Read the response to its end."""
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.body = response.read()
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON, which also reads the bare tokens NaN and Infinity."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of an error, which must be all there is in the body."""
+        document = self.json
+        assert list(document) == ["error"], document
+        return str(document["error"])
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status}, {self.body[:500]!r})"
+
+
+class Call:
+    """A request that has been sent and not been answered yet, on a connection of its own."""
+
+    def __init__(
+        self,
+        port: int,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._connection = http.client.HTTPConnection(ADDRESS, port, timeout=WAIT_SECS)
+        self._connection.request(method, path, body, dict(headers or {}))
+
+    @property
+    def socket(self) -> Any:
+        """The socket, to look whether something has arrived."""
+        return self._connection.sock
+
+    def answer(self) -> Answer:
+        """Wait for the answer, then close the connection."""
+        try:
+            with self._connection.getresponse() as response:
+                return Answer(response)
+        finally:
+            self._connection.close()
+
+    def leave(self) -> None:
+        """Go away without waiting for the answer."""
+        self._connection.close()
+
+
+class RunningServer:
+    """A started server and the ways to reach it. Any thread may use it."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self._loop = loop
+        self.faults: list[dict[str, Any]] = []  # what the loop's exception handler was told
+
+    @property
+    def http_address(self) -> str:
+        """`host:port`, as clients want it."""
+        return f"{ADDRESS}:{self.server.http_port}"
+
+    @property
+    def metrics_address(self) -> str:
+        """`host:port` of the metrics."""
+        return f"{ADDRESS}:{self.server.metrics_port}"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Call:
+        """Send a request without waiting for its answer; a dict becomes JSON."""
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        return Call(self.server.http_port, method, path, data, headers)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """GET `path`."""
+        return self.call("GET", path, headers=headers).answer()
+
+    def post(
+        self,
+        path: str,
+        body: bytes | dict[str, Any] | None = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """POST `body` to `path`."""
+        return self.call("POST", path, body, headers).answer()
+
+    def load(self, name: str, **parameters: Any) -> Answer:
+        """Load a model; its config may be given as a dict."""
+        if isinstance(parameters.get("config"), dict):
+            parameters["config"] = json.dumps(parameters["config"])
+        body = {"parameters": parameters} if parameters else b""
+        return self.post(f"/v2/repository/models/{name}/load", body)
+
+    def unload(self, name: str) -> Answer:
+        """Unload a model."""
+        return self.post(f"/v2/repository/models/{name}/unload")
+
+    def index(self) -> list[dict[str, str]]:
+        """The repository's index."""
+        answer = self.post("/v2/repository/index")
+        assert answer.status == 200, answer
+        rows: list[dict[str, str]] = answer.json
+        return rows
+
+    def states(self, name: str) -> dict[str, str]:
+        """State by version of one model, from the index."""
+        rows = [row for row in self.index() if row["name"] == name]
+        return {row.get("version", ""): row.get("state", "") for row in rows}
+
+    def statistics(self, name: str, version: int | None = None) -> dict[str, Any]:
+        """The statistics of one model version."""
+        place = f"/v2/models/{name}" + (f"/versions/{version}" if version is not None else "")
+        answer = self.get(f"{place}/stats")
+        assert answer.status == 200, answer
+        (entry,) = answer.json["model_stats"]
+        assert isinstance(entry, dict)
+        return entry
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of the metrics port, by its name and labels as they are written there."""
+        answer = Call(self.server.metrics_port, "GET", "/metrics").answer()
+        assert answer.status == 200, answer
+        lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def model(self, name: str, version: int = -1) -> Model:
+        """The model inside the server, for what no client can see."""
+        return self.server.repository.find(name, version)
+
+    def wait_for_pending(self, name: str, count: int) -> None:
+        """Wait until exactly `count` requests are in the queue of a model."""
+        pending = self.model(name).statistics.pending
+        wait_until(lambda: pending() == count, f"{count} requests wait for '{name}'")
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_SECS)
+
+
+@contextmanager
+def running_server(
+    *repositories: Path | str,
+    backends: BackendRegistry | None = None,
+    start: bool = True,
+    **options: Any,
+) -> Iterator[RunningServer]:
+    """A server of `repositories`, stopped when the block ends.
+
+    `options` are the fields of `Options`; ports are free ones unless told otherwise. Raises what
+    `Server.start` raises. With `start` false nothing is opened yet: run `server.listen` and
+    `server.load` yourself.
+    """
+    free = {"http_address": ADDRESS, "http_port": 0, "metrics_port": 0, "grpc_port": 0}
+    paths = tuple(str(path) for path in repositories)
+    server = Server(Options(model_repository=paths, **{**free, **options}), backends=backends)
+    loop = _new_loop()
+    running = RunningServer(server, loop)
+    loop.set_exception_handler(lambda _, context: running.faults.append(context))
+    thread = threading.Thread(target=loop.run_forever, name="shoal-testing-server", daemon=True)
+    thread.start()
+    try:
+        try:
+            if start:
+                running.run(server.start())
+            yield running
+        finally:
+            stopping = asyncio.run_coroutine_threadsafe(server.stop(), loop)
+            clean = stopping.result(WAIT_SECS + server.options.exit_timeout_secs)
+    finally:
+        asyncio.run_coroutine_threadsafe(_finish_loop(), loop).result(WAIT_SECS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    if not clean:
+        raise TimeoutError("the server did not stop within its exit timeout")
+    if running.faults:
+        raise AssertionError(f"unhandled on the server's loop: {running.faults}")
+
+
+async def _finish_loop() -> None:
+    """Let callbacks that are due run, and the loop's own threads end."""
+    await asyncio.sleep(0)
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """The loop that `shoal serve` would run on."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

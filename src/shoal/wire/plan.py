@@ -1,0 +1,147 @@
+"""Plans: what was learnt from a request, for the next one that looks the same.
+
+    header bytes --without id--> PlanCache --> InferPlan: inputs, outputs, rows, batch key
+
+Clients repeat themselves: around the tensors, a request is byte for byte the one before, but for
+its id. A plan is found by those bytes (compared, not only hashed), so a hit is the same request
+but for the id and the tensors, and parsing and validation can be skipped. Anything unusual has no
+plan and takes the full path; a plan is only ever a shortcut to the same answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from shoal.core import dtypes
+from shoal.core.dtypes import DataType
+from shoal.core.request import Request
+from shoal.core.response import Response
+from shoal.core.tensor import Tensor
+
+Plan = TypeVar("Plan")
+
+MOST_PLANS = 1024
+MOST_BYTES = 4 * 1024 * 1024  # of keys, in all plans together
+LONGEST_KEY = 16 * 1024  # a longer header is rarely repeated and would push others out
+_MOST_SHAPES = 16  # answers remembered per plan
+
+# An id that needs no escaping, at the place where clients write it: first.
+_JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]+)", ?')
+
+
+class PlanCache(Generic[Plan]):
+    """Plans by the bytes they were made from; the oldest go when there are too many."""
+
+    def __init__(self, most_plans: int = MOST_PLANS, most_bytes: int = MOST_BYTES) -> None:
+        self._plans: dict[Hashable, tuple[Plan, int]] = {}
+        self._most_plans = most_plans
+        self._most_bytes = most_bytes
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def get(self, key: Hashable) -> Plan | None:
+        """The plan made from exactly these bytes, if it is still there."""
+        found = self._plans.get(key)
+        return None if found is None else found[0]
+
+    def put(self, key: Hashable, plan: Plan, key_bytes: int) -> None:
+        """Keep a plan, unless its key is very long; what is oldest makes room."""
+        if key_bytes > LONGEST_KEY:
+            return
+        self.drop(key)
+        self._plans[key] = (plan, key_bytes)
+        self.bytes += key_bytes
+        while len(self._plans) > self._most_plans or self.bytes > self._most_bytes:
+            self.drop(next(iter(self._plans)))
+
+    def drop(self, key: Hashable) -> None:
+        """Forget a plan that no longer holds, e.g. because its model was reloaded."""
+        found = self._plans.pop(key, None)
+        if found is not None:
+            self.bytes -= found[1]
+
+
+@dataclass(slots=True)
+class InferPlan:
+    """A request that was understood and accepted, less its id and its tensors' bytes."""
+
+    model: Any  # the model version that accepted it; plans do not outlive it
+    inputs: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]  # …, start, end
+    total_bytes: int  # of all inputs together
+    requested_outputs: tuple[str, ...]
+    rows: int
+    batch_key: Any
+    model_version: int
+    priority: int
+    timeout_us: int
+    answers: dict[tuple[tuple[int, ...], ...], Any] = field(default_factory=dict)
+
+    def tensors(self, tail: memoryview) -> dict[str, Tensor]:
+        """The inputs of a request whose tensors are `tail`, which has `total_bytes` bytes."""
+        return {
+            name: Tensor(name, datatype, shape, raw=tail[start:end])
+            for name, datatype, shape, start, end in self.inputs
+        }
+
+    def remember_answer(self, shapes: tuple[tuple[int, ...], ...], answer: Any) -> None:
+        """Keep what an answer with these output shapes looks like."""
+        if len(self.answers) < _MOST_SHAPES:
+            self.answers[shapes] = answer
+
+
+def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
+    """A plan from a request that the engine has accepted; None when it is not plain enough.
+
+    `sizes` are the bytes of each input, in the order they were sent. Plain means: nothing but
+    fixed-size tensors, no parameters for the model, no sequence.
+    """
+    if request.parameters or request.correlation_id or request.flags or request.served_by is None:
+        return None
+    inputs = []
+    position = 0
+    for name, size in sizes.items():
+        tensor = request.inputs[name]
+        if tensor.datatype is dtypes.BYTES:  # its elements have to be checked every time
+            return None
+        inputs.append((name, tensor.datatype, tensor.shape, position, position + size))
+        position += size
+    return InferPlan(
+        model=request.served_by,
+        inputs=tuple(inputs),
+        total_bytes=position,
+        requested_outputs=request.requested_outputs,
+        rows=request.rows,
+        batch_key=request.batch_key,
+        model_version=request.model_version,
+        priority=request.priority,
+        timeout_us=request.timeout_us,
+    )
+
+
+def split_json_id(header: bytes) -> tuple[bytes, bytes]:
+    """A JSON header's id, and the header without it; the id is empty where none stands first.
+
+    Only an id that needs no escaping is taken out. The rest may still hold another `id`, which
+    would count instead: see `has_one_id`.
+    """
+    match = _JSON_ID.match(header)
+    if match is None:
+        return b"", header
+    return match[1], header[match.end() :]
+
+
+def has_one_id(rest: bytes) -> bool:
+    """Whether a header whose id was taken out holds no second one anywhere."""
+    return b'"id"' not in rest and b"\\" not in rest
+
+
+def shapes_of(response: Response) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a response's outputs, in order."""
+    return tuple([tensor.shape for tensor in response.outputs])
+
+
