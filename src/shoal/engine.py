@@ -81,6 +81,20 @@ class Engine:
             else:
                 return
 
+    def infer_planned(self, request: Request, model: Model) -> bool:
+        """Take over a request that differs from one `model` accepted only in its id and tensors.
+
+        Such a request needs no validation; its `rows` and `batch_key` are set. False, with the
+        request untouched, when another model serves that name now. Raises as `infer` does.
+        """
+        if self._repository.serving(request.model_name, request.model_version) is not model:
+            return False
+        try:
+            model.accept_checked(request)
+        except BatcherClosed:  # it is being replaced this very moment
+            return False
+        return True
+
     # ---- health
 
     def started(self) -> None:

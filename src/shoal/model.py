@@ -46,6 +46,7 @@ class ModelSpec:
     cores: int = 1
     hold_until: int = 0
     loop: LoopHandle | None = None  # where quick models may run
+    execution: str = "auto"  # auto | loop | threads, unless the config says
 
     def serves_like(self, other: ModelSpec, version: int) -> bool:
         """Whether `version` would be the same model, instance groups aside."""
@@ -116,6 +117,10 @@ class Model:
     def accept(self, request: Request) -> None:
         """Check the request and queue it. If this raises, it is still the caller's to answer."""
         validate(request, self.signature)
+        self.accept_checked(request)
+
+    def accept_checked(self, request: Request) -> None:
+        """Queue a request known to be valid for this model. Raises as `accept` does."""
         request.served_by = self
         try:
             self._batcher.enqueue(request)
@@ -216,7 +221,7 @@ def _build_batcher(spec: ModelSpec, on_dropped: OnDropped) -> Batcher:
 def _build_pace(spec: ModelSpec, loaded: LoadedModel) -> Pace:
     """Whether the model may run on the event loop: `parameters { key: "execution" … }`."""
     parameter = spec.config.parameters.get("execution")
-    text = "auto" if parameter is None else parameter.string_value
+    text = spec.execution if parameter is None else parameter.string_value
     if text not in ("auto", *(mode.value for mode in Mode)):
         raise ConfigError(
             f"found '{text}'",

@@ -230,6 +230,7 @@ def _repository_settings(
             backend_settings=options.backend_settings(),
             hold_until=_delayed_scheduler(),
             loop=loop,
+            execution=options.execution,
             backends=backends,
         ),
     )
@@ -249,6 +250,7 @@ def _http_options(options: Options) -> HttpOptions:
         header_forward_pattern=options.http_header_forward_pattern,
         cors_origins=options.cors,
         restricted_apis=options.http_restrictions(),
+        plans=options.plans,
     )
 
 

@@ -41,7 +41,9 @@ def values(name, shape=(2, 3)):
         array = np.arange(count) % 3 == 1
     elif datatype.numpy.kind in "iu":
         limits = np.iinfo(datatype.numpy)
-        steps = [limits.min + i * (int(limits.max) - int(limits.min)) // count for i in range(count)]
+        steps = [
+            limits.min + i * (int(limits.max) - int(limits.min)) // count for i in range(count)
+        ]
         array = np.array([*steps[1:], limits.max], dtype=datatype.numpy)
     else:
         array = (np.arange(count) * 1.37 - 2.5).astype(datatype.numpy)
@@ -134,9 +136,7 @@ def test_the_bytes_on_the_wire_are_little_endian_rows(running):
         b'{"name":"OUTPUT0","parameters":{"binary_data":true}}]}'
     )
     body = header + struct.pack("<4i", 1, -2, 0x01020304, 4)
-    answer = running.post(
-        "/v2/models/echo_INT32/infer", body, {LENGTH_HEADER: str(len(header))}
-    )
+    answer = running.post("/v2/models/echo_INT32/infer", body, {LENGTH_HEADER: str(len(header))})
     length = int(answer.headers[LENGTH_HEADER.lower()])
     assert answer.body[length:] == b"\x04\x03\x02\x01\x04\0\0\0\x01\0\0\0\xfe\xff\xff\xff"
 
@@ -177,7 +177,9 @@ def test_integers_in_json_lose_the_bits_they_have_no_room_for(running):
 
 
 def test_nested_data_is_the_same_as_flat_data(running):
-    infer = Infer().add("INPUT0", np.zeros((2, 2), np.int32)).add("INPUT1", np.zeros((1, 4), np.int32))
+    infer = (
+        Infer().add("INPUT0", np.zeros((2, 2), np.int32)).add("INPUT1", np.zeros((1, 4), np.int32))
+    )
     infer.document["inputs"][0]["data"] = [[1, 2], [3, 4]]
     infer.document["inputs"][1]["shape"] = [2, 2]
     infer.document["inputs"][1]["data"] = [5, [6, [7]], 8]

@@ -202,11 +202,11 @@ class _JsonReader:
             if entry is None:
                 continue
             if field.attribute in values:
-                self._refuse(where, f"'{field.name}' is written twice", "Keep one of the two")
+                self._refuse(where, f"'{field.name}' is written twice", "Keep one of them")
             other = groups.setdefault(field.group, field.name) if field.group else field.name
             if other != field.name:
                 message = f"'{field.name}' excludes '{other}', but both are set"
-                self._refuse(where, message, "Keep one of the two")
+                self._refuse(where, message, "Keep one of them")
             values[field.attribute] = self._field(field, entry, where)
         return kind.holder(**values)
 
@@ -288,7 +288,7 @@ class _JsonReader:
         for key, _ in value:
             self._string(key, path)
             if key in seen:
-                self._refuse(_join(path, key), f"'{key}' is written twice", "Keep one of the two")
+                self._refuse(_join(path, key), f"'{key}' is written twice", "Keep one of them")
             seen.add(key)
         return value
 

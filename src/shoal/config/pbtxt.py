@@ -150,10 +150,10 @@ def _sentence(said: str, place: _Place) -> tuple[str, str]:
         return f"unknown field '{unknown[2]}'{block}", fix
     twice = re.search(r'should not have multiple "(\w+)" fields', said)
     if twice:
-        return f"'{twice[1]}' is written twice", "Keep one of the two"
+        return f"'{twice[1]}' is written twice", "Keep one of them"
     choice = re.match(r'Field "(\w+)" is specified along with field "(\w+)"', said)
     if choice:
-        return f"'{choice[1]}' excludes '{choice[2]}', but both are set", "Keep one of the two"
+        return f"'{choice[1]}' excludes '{choice[2]}', but both are set", "Keep one of them"
     if said.startswith("String missing ending quote"):
         return "a string does not end in its line", f"Close it with {place.found[:1]}"
     if "Couldn't parse string: " in said:

@@ -34,7 +34,7 @@ class Pace:
         if not allowed:
             self.reason = why or "the backend may block"
         elif forced is not None:
-            self.reason = "set by the config's execution parameter"
+            self.reason = "set by the configuration"
         else:
             self.reason = "not measured yet"
         self.mode = self._forced or Mode.THREADS

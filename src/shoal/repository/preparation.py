@@ -36,6 +36,7 @@ class PreparationSettings:
     hold_until: int = 0  # TRITONSERVER_DELAY_SCHEDULER
     backends: BackendRegistry = field(default_factory=BackendRegistry)
     loop: LoopHandle | None = None  # where quick models may run
+    execution: str = "auto"  # auto | loop | threads, for models that do not say
 
 
 class Override:
@@ -145,6 +146,7 @@ def prepare(
         cores=device.available_cores(),
         hold_until=settings.hold_until,
         loop=settings.loop,
+        execution=settings.execution,
     )
 
 

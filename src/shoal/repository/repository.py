@@ -121,6 +121,13 @@ class ModelRepository:
             )
         raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
+    def serving(self, name: str, version: int = -1) -> Model | None:
+        """The model that `find` would give, or None where it would raise."""
+        life = self._lives.get(name)
+        if life is None:
+            return None
+        return life.newest if version == -1 else life.serving.get(version)
+
     def ready_versions(self, name: str) -> list[int]:
         """The versions of a model that serve, ascending; empty where none does."""
         life = self._lives.get(name)

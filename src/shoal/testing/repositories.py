@@ -76,8 +76,8 @@ def add_fake(
 
 
 def parameter(key: str, value: str) -> str:
-    """A config's `parameters` entry."""
-    return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+    """A config's `parameters` entry, on a line of its own."""
+    return f'\nparameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
 
 
 def execution(mode: str) -> str:

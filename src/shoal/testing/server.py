@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -23,8 +24,10 @@ from typing import Any, TypeVar
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.model import Model
-from shoal.server import Server
+from shoal.server import ModelsFailed, Server
 from shoal.testing.fakes import WAIT_SECS
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -224,7 +227,7 @@ def running_server(
     try:
         try:
             if start:
-                running.run(server.start())
+                running.run(_started(server))
             yield running
         finally:
             stopping = asyncio.run_coroutine_threadsafe(server.stop(), loop)
@@ -238,6 +241,16 @@ def running_server(
         raise TimeoutError("the server did not stop within its exit timeout")
     if running.faults:
         raise AssertionError(f"unhandled on the server's loop: {running.faults}")
+
+
+async def _started(server: Server) -> None:
+    """Start, and put into the test's log why a model failed: the error itself does not say."""
+    try:
+        await server.start()
+    except ModelsFailed as error:
+        for reason in error.reasons:
+            logger.error("%s", reason)  # noqa: TRY400 - a sentence, not a traceback
+        raise
 
 
 async def _finish_loop() -> None:

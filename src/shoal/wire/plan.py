@@ -126,8 +126,8 @@ def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
 def split_json_id(header: bytes) -> tuple[bytes, bytes]:
     """A JSON header's id, and the header without it; the id is empty where none stands first.
 
-    Only an id that needs no escaping is taken out. The rest may still hold another `id`, which
-    would count instead: see `has_one_id`.
+    Only an id that needs no escaping is taken out. Whether one was must be part of the key: a
+    header that lost its id is another text than an equal one that never had any.
     """
     match = _JSON_ID.match(header)
     if match is None:
@@ -135,8 +135,8 @@ def split_json_id(header: bytes) -> tuple[bytes, bytes]:
     return match[1], header[match.end() :]
 
 
-def has_one_id(rest: bytes) -> bool:
-    """Whether a header whose id was taken out holds no second one anywhere."""
+def is_plain_json(rest: bytes) -> bool:
+    """Whether a header without its id may be a key: no second id in it, however it is spelt."""
     return b'"id"' not in rest and b"\\" not in rest
 
 

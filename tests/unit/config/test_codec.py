@@ -160,8 +160,8 @@ def test_json_is_read(text, config):
         (
             '{"max_batch_sise": 4}',
             (
-                "load parameter 'config': max_batch_sise: unknown field 'max_batch_sise' in ModelConfig. "
-                "Did you mean 'max_batch_size'?"
+                "load parameter 'config': max_batch_sise: unknown field 'max_batch_sise' in "
+                "ModelConfig. Did you mean 'max_batch_size'?"
             ),
         ),
         (
@@ -197,7 +197,7 @@ def test_json_is_read(text, config):
         ('{"name": 5}', "name: expected a string, found 5"),
         ('{"name": "\\ud800"}', 'name: "\\ud800" holds half of a surrogate pair'),
         ('{"\\ud800": 1}', '"\\ud800" holds half of a surrogate pair'),
-        ('{"name": "a", "name": "b"}', "name: 'name' is written twice. Keep one of the two"),
+        ('{"name": "a", "name": "b"}', "name: 'name' is written twice. Keep one of them"),
         ('{"max_batch_size": 1, "maxBatchSize": 2}', "'max_batch_size' is written twice"),
         (
             '{"dynamic_batching": {}, "sequence_batching": {}}',

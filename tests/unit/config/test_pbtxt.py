@@ -215,7 +215,7 @@ def test_what_people_write_is_read(text, config):
         # Values of the wrong kind.
         (
             "name: resnet",
-            'config.pbtxt:1:7: name: expected a string in quotes, found resnet. Write name: "resnet"',
+            '1:7: name: expected a string in quotes, found resnet. Write name: "resnet"',
         ),
         (
             "parameters { key: 'a' value: 'b' }",
@@ -269,7 +269,7 @@ def test_what_people_write_is_read(text, config):
         ("input [ { name: 'A' } { name: 'B' } ]", "a ',' is missing in the list, found {"),
         (
             "input {\n name: 'A'\n\n",
-            "config.pbtxt:4:1: input: the block 'input' that opens in line 1 is not closed. Add a '}'",
+            "4:1: input: the block 'input' that opens in line 1 is not closed. Add a '}'",
         ),
         (
             "input <\n reshape {\n shape: 1",
@@ -288,17 +288,17 @@ def test_what_people_write_is_read(text, config):
         (
             "name: 'm'\n default_model_filename: 'C:\\models'",
             (
-                "config.pbtxt:2:26: default_model_filename: the string has an escape '\\m' that does not "
+                "2:26: default_model_filename: the string has an escape '\\m' that does not "
                 "exist. Write \\\\ for a backslash"
             ),
         ),
         (r"name: 'a\\\400'", r"an escape '\400' that does not exist"),
         (r"name: '\xff'", "the string before this place is not UTF-8"),
-        ("name: 'a' name: 'b'", "name: 'name' is written twice. Keep one of the two"),
+        ("name: 'a' name: 'b'", "name: 'name' is written twice. Keep one of them"),
         ("optimization {} optimization {}", "'optimization' is written twice"),
         (
             "dynamic_batching {} sequence_batching {}",
-            "'sequence_batching' excludes 'dynamic_batching', but both are set. Keep one of the two",
+            "'sequence_batching' excludes 'dynamic_batching', but both are set. Keep one of them",
         ),
         ('{ "name": "m" }', "Write the fields without braces around them; this file is no JSON"),
         ("5: 'a'", "unknown field '5'"),

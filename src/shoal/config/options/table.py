@@ -11,6 +11,7 @@ says why in `no_effect`, and the server repeats that in a warning when somebody 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ _logging = Group("Logging")
 _repository = Group("Model repository")
 _http = Group("HTTP")
 _grpc = Group("gRPC", no_effect="gRPC is not served yet")
+_speed = Group("Speed")
 _metrics = Group("Metrics")
 _backend = Group("Backends")
 _device = Group("Memory and devices", no_effect="memory and devices are left to the runtimes")
@@ -60,6 +62,18 @@ class Options:
         "Seconds to go on serving after SIGTERM, not ready any more, so that load balancers "
         "notice before connections are refused.",
         limits=(0, None),
+    )
+
+    # Their defaults can be set for a whole test run, whichever way its servers are started.
+    execution: str = _speed(
+        os.environ.get("SHOAL_EXECUTION", "auto"),
+        "Where models run that do not say so themselves: on the event loop, on threads, or "
+        "wherever their measured execution time says.",
+        choices=("auto", "loop", "threads"),
+    )
+    plans: bool = _speed(
+        os.environ.get("SHOAL_PLANS", "true") == "true",
+        "Let requests that look like an earlier one skip parsing and validation.",
     )
 
     model_repository: tuple[str, ...] = _repository(

@@ -41,7 +41,8 @@ from shoal.frontends.grpc.settings import GrpcSettings
 
 _ID_MASK = 0x7FFFFFFF  # the first bit of a stream id is reserved: ignored
 _REMEMBERED_GAPS = 64
-_HTTP1 = re.compile(rb"[A-Z]{3,8} ")
+_HTTP1 = re.compile(rb"(?!PRI )[A-Z]{3,8} ")
+_HTTP1_BEGINNING = re.compile(rb"[A-Z]{1,8}")
 _HTTP1_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 71\r\n"
     b"connection: close\r\n\r\n"
@@ -136,7 +137,7 @@ class Connection(ControlFrames):
         if start == PREFACE:
             self.greet()
             return self._frames(data, len(PREFACE))
-        if PREFACE.startswith(start):
+        if PREFACE.startswith(start) or _HTTP1_BEGINNING.fullmatch(start):
             return 0
         if _HTTP1.match(start):
             self.sender.control(_HTTP1_ANSWER)

@@ -61,8 +61,8 @@ def answer(message: Buffer) -> bytes:
             raise KeyError(request.file_containing_extension.containing_type)
         else:
             _fail(response, StatusCode.INVALID_ARGUMENT, "the request asks for nothing")
-    except KeyError:
-        _fail(response, StatusCode.NOT_FOUND, f"there is nothing by that name: {asked}")
+    except KeyError as missing:
+        _fail(response, StatusCode.NOT_FOUND, f"not found: {missing.args[0]}")
     content: bytes = response.SerializeToString()
     return content
 

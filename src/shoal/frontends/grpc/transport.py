@@ -15,6 +15,7 @@ import ssl
 from typing import cast
 
 from shoal.frontends.grpc.dispatch import Dispatcher
+from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.keepalive import Action, Lifetime
 
@@ -60,7 +61,11 @@ class Hub:
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for transport in dirty:
-            transport.flush()
+            try:
+                transport.flush()
+            except Exception:  # the others in this list must still get their answers out
+                _log.exception("cannot write to %s", transport.connection.peer)
+                transport.abort()
 
 
 class Transport(asyncio.BufferedProtocol):
@@ -112,15 +117,19 @@ class Transport(asyncio.BufferedProtocol):
         connection = self.connection
         connection.sender.awake = True  # we flush below, whatever happens
         self._heard = True
-        if connection.direct is not None:
-            connection.direct_filled(nbytes)
-        else:
-            size = len(self._pending) + nbytes
-            data: bytes | memoryview = self._hub.scratch[:size]
-            if size <= _COPIED_BYTES:
-                data = bytes(data)
-            used = connection.receive(data)
-            self._pending = bytes(data[used:]) if used < size else b""
+        try:
+            if connection.direct is not None:
+                connection.direct_filled(nbytes)
+            else:
+                size = len(self._pending) + nbytes
+                data: bytes | memoryview = self._hub.scratch[:size]
+                if size <= _COPIED_BYTES:
+                    data = bytes(data)
+                used = connection.receive(data)
+                self._pending = bytes(data[used:]) if used < size else b""
+        except Exception:  # a mistake of ours must not leave this client waiting for an answer
+            _log.exception("cannot go on with the connection from %s", connection.peer)
+            connection.fail(ErrorCode.INTERNAL_ERROR, "the server made a mistake")
         self.flush()
 
     def eof_received(self) -> bool:

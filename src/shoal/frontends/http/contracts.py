@@ -58,6 +58,9 @@ class Engine(Protocol):
     def infer(self, request: Request) -> None:
         """Take the request over, or raise a ShoalError."""
 
+    def infer_planned(self, request: Request, model: Any) -> bool:
+        """Take over a request like one that `model` accepted; false if it no longer serves."""
+
     def exiting(self) -> bool:
         """Whether the server is on its way out."""
 

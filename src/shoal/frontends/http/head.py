@@ -20,6 +20,8 @@ _TENSOR_OFFSET_HEADER = b"inference-header-content-length"
 _REQUEST_LINE = re.compile(rb"(\S+) (\S+) HTTP/(\d)\.(\d)")
 _LONE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _LONGEST_METHOD_BYTES = 32
+_MOST_KEPT_HEADS = 1024
+_LONGEST_KEPT_HEAD_BYTES = 2048
 _TLS_HANDSHAKE = 0x16
 _A, _Z = b"AZ"
 
@@ -100,6 +102,28 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         keep_alive=_keeps_alive(fields.get(b"connection"), is_1_1),
         expects_continue=_expects_continue(fields.get(b"expect"), is_1_1),
     )
+
+
+class HeadCache:
+    """Heads by their bytes: clients send the same one again and again.
+
+    Only good heads are kept, up to a number and a length; the oldest go first. Compared are the
+    bytes themselves, so a hit is the same head.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, Head] = {}
+
+    def parse(self, data: bytes, limits: HttpLimits) -> Head:
+        """As `parse_head`, which it asks when it has not seen `data` before."""
+        head = self._heads.get(data)
+        if head is None:
+            head = parse_head(data, limits)
+            if len(data) <= _LONGEST_KEPT_HEAD_BYTES:
+                if len(self._heads) >= _MOST_KEPT_HEADS:
+                    del self._heads[next(iter(self._heads))]
+                self._heads[data] = head
+        return head
 
 
 def check_partial_head(data: bytes, checked: int, limits: HttpLimits) -> None:

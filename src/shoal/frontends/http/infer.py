@@ -23,7 +23,9 @@ from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.planned import PlannedInference
 from shoal.frontends.http.routes import Target
+from shoal.frontends.requests import build_request
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
 from shoal.wire.http_body import InferBody
@@ -50,9 +52,13 @@ class InferRoute:
         self.options = options
         pattern = options.header_forward_pattern
         self.forwarding = HeaderForwarding(pattern) if pattern else None
+        # Forwarded headers are part of a request, and plans know nothing of them.
+        self.plans = PlannedInference(engine, inbox) if options.plans and not pattern else None
 
     def infer(self, exchange: Exchange, target: Target) -> None:
         """Answer `exchange`, now or later. If this raises, it has not been answered."""
+        if self.plans is not None and self.plans.infer(exchange, target):
+            return
         if self.engine.is_decoupled(target.model, target.version):
             raise Unsupported(
                 "HTTP end point doesn't support models with decoupled transaction policy"
@@ -121,21 +127,18 @@ class _InferCall:
             route.forwarding.forward(self._exchange.request.headers, body.parameters)
         if any(output.classification for output in body.outputs):
             self._signature = route.engine.signature(target.model, target.version)
-        self._request = Request(
-            target.model,
+        self._request = build_request(
+            (target.model, target.version),
+            body,
             body.inputs,
             LoopReply(route.inbox, self._deliver),
-            model_version=target.version,
             id=body.id,
-            requested_outputs=tuple([output.name for output in body.outputs]),
+            outputs=tuple([output.name for output in body.outputs]),
             parameters=body.parameters,
-            priority=body.priority,
-            timeout_us=body.timeout_us,
-            correlation_id=body.sequence_id,
-            flags=Request.SEQUENCE_START * body.sequence_start
-            | Request.SEQUENCE_END * body.sequence_end,
         )
         route.engine.infer(self._request)
+        if route.plans is not None:
+            route.plans.learn(self._exchange, target, body, self._request)
 
     def _client_left(self) -> None:
         self._left = True

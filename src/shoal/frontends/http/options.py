@@ -31,6 +31,7 @@ class HttpOptions:
     # Category -> (header, value) that requests of that category must carry.
     restricted_apis: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compress_from_bytes: int = 1024  # smaller answers are not worth compressing
+    plans: bool = True  # whether repeated requests may take the short way
 
     def __post_init__(self) -> None:
         for category in self.restricted_apis:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 from shoal.frontends.http.exchange import JSON_CONTENT, Exchange
-from shoal.frontends.http.head import parse_head
+from shoal.frontends.http.head import HeadCache
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import (
     Head,
@@ -71,7 +71,7 @@ class ListenerState:
     def __init__(self, handle: Handler, limits: HttpLimits) -> None:
         self.handle = handle
         self.limits = limits
-        self.parse_head: Callable[[bytes, HttpLimits], Head] = parse_head
+        self.parse_head: Callable[[bytes, HttpLimits], Head] = HeadCache().parse
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
         self.draining = False

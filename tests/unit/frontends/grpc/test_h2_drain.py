@@ -1,0 +1,74 @@
+"""The graceful end of a connection."""
+
+from __future__ import annotations
+
+import pytest
+from hyperframe.frame import GoAwayFrame, PingFrame
+
+from shoal.frontends.grpc.frames import ErrorCode
+
+
+def answer_ping(peer, frames):
+    (ping,) = [frame for frame in frames if isinstance(frame, PingFrame)]
+    return peer.send(PingFrame(0, opaque_data=ping.opaque_data, flags=["ACK"]))
+
+
+def test_calls_on_their_way_are_served_and_later_ones_are_not(peer, tools):
+    peer.send(peer.headers(1, path="/test.Echo/Hold"))
+    peer.connection.drain("max_age")
+    frames = peer.collect()
+    first = frames[0]
+    assert (first.last_stream_id, first.error_code) == (2**31 - 1, ErrorCode.NO_ERROR)
+    assert first.additional_data == b"max_age"
+
+    peer.call(3)  # sent before the client heard of it
+    assert peer.answers[3].status == 0
+
+    (last,) = answer_ping(peer, frames)
+    assert isinstance(last, GoAwayFrame)
+    assert last.last_stream_id == 3
+    assert peer.call(5) == [], "GOAWAY said that it would be ignored"
+    assert len(peer.service.calls) == 2
+    assert not peer.connection.closed
+
+    peer.send(tools.data(1, tools.prefixed(b"x"), end=True))
+    peer.service.calls[0].reply((b"done",))
+    peer.collect()
+    assert peer.answers[1].messages == [(0, b"done")]
+    assert peer.connection.closed
+    assert "cancel" not in peer.service.events
+
+
+def test_an_idle_connection_closes_as_soon_as_the_client_knows(peer):
+    peer.call(1)
+    peer.connection.drain()
+    assert not peer.connection.closed
+    answer_ping(peer, peer.collect())
+    assert peer.connection.closed
+    assert not peer.connection.fault
+
+
+def test_draining_twice_changes_nothing(peer):
+    peer.connection.drain()
+    assert len(peer.collect()) == 2
+    peer.connection.drain()
+    assert peer.collect() == []
+
+
+def test_a_client_that_has_not_said_anything_is_let_go(tools):
+    peer = tools.Peer()
+    peer.connection.drain()
+    assert peer.connection.closed
+    assert peer.collect() == []
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/Stream"])
+def test_closing_cancels_what_is_open(peer, path):
+    peer.send(peer.headers(1, path=path))
+    call = peer.service.calls[0]
+    peer.connection.close()
+    assert peer.service.events == ["cancel"]
+    assert call.cancelled
+    call.send((b"too late",))
+    call.finish()
+    assert peer.collect() == []
