@@ -578,9 +578,10 @@ def test_invalid_utf_8_beside_a_bare_token(running):
 
 
 def test_bytes_that_are_no_text_for_a_model_of_texts(running):
-    """ONNX strings are UTF-8; what is not one never reaches the runtime."""
-    answer = binary("BYTES", [1, 1], struct.pack("<I", 2) + b"\xff\xfe").send(running, "echo_BYTES")
-    refused(answer, "UTF-8")
+    """The runtime takes them in, and its Python side cannot give them back."""
+    blob = struct.pack("<I", 2) + b"\xff\xfe"
+    answer = binary("BYTES", [1, 1], blob).send(running, "echo_BYTES")
+    refused(answer, "a string that is not UTF-8", status=500)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Execution:
         self._statistics = statistics
 
     def run(self, executor: Executor, batch: Sequence[Request]) -> int:
-        """Execute `batch` and answer every request in it; returns how many ns that took.
+        """Execute `batch` and answer every request in it; returns how many ns executing took.
 
         Never raises.
         """
@@ -45,7 +45,7 @@ class Execution:
             else:
                 self._fail(batch, start_ns, failure)
             return time.monotonic_ns() - start_ns
-        rows = sum(request.rows for request in batch)
+        rows = sum([request.rows for request in batch])
         self._statistics.executed(batch, rows, moments)
         name = self._signature.model_name
         for request, outputs in zip(batch, answers, strict=True):
@@ -81,3 +81,4 @@ class Execution:
         for request in batch:
             request.state = State.DONE
             request.fail(error, self._version)
+

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import enum
 
-QUICK_NS = 200_000  # a mean below this belongs on the loop
-SLOW_NS = 400_000  # a mean above this does not
-STALL_NS = 5_000_000  # one execution this long has already kept everybody waiting
+QUICK_NS = 200_000  # executions below this belong on the loop
+SLOW_NS = 500_000  # executions above this do not
+STALL_NS = 20_000_000  # one this long has already kept everybody waiting
 
-_WEIGHT = 8  # the moving mean forgets with 1/8 per execution
+# A busy machine makes any execution slow now and then: only several of the last ones count.
+_RECENT = 8
+_MOST_SLOW = 2
 _FIRST_STREAK = 8
 _LONGEST_STREAK = 1 << 16
 
@@ -32,33 +34,42 @@ class Pace:
         """`allowed`: whether the backend may run on the loop at all; `why` explains if not."""
         self._forced = forced if allowed else Mode.THREADS
         if not allowed:
-            self.reason = why or "the backend may block"
+            self.reason = why or "the backend may wait for something"
         elif forced is not None:
             self.reason = "set by the configuration"
         else:
             self.reason = "not measured yet"
         self.mode = self._forced or Mode.THREADS
-        self.mean_ns = 0.0
         self._quick_in_a_row = 0
         self._needed_in_a_row = _FIRST_STREAK
+        self._slow_among_recent = 0  # one bit per execution, the latest lowest
 
     def observe(self, elapsed_ns: int) -> Mode:
         """Take the time of one execution into account; returns the mode for the next one."""
-        mean = self.mean_ns
-        mean = self.mean_ns = elapsed_ns if not mean else mean + (elapsed_ns - mean) / _WEIGHT
         if self._forced is not None:
             return self.mode
         if self.mode is Mode.LOOP:
-            if mean > SLOW_NS or elapsed_ns > STALL_NS:
-                self.mode = Mode.THREADS
-                self.reason = f"an execution took {max(mean, elapsed_ns) / 1000:.0f} µs on the loop"
-                self._quick_in_a_row = 0
-                self._needed_in_a_row = min(self._needed_in_a_row * 4, _LONGEST_STREAK)
+            if elapsed_ns > SLOW_NS or self._slow_among_recent:
+                self._observe_on_loop(elapsed_ns)
             return self.mode
-        self._quick_in_a_row = self._quick_in_a_row + 1 if elapsed_ns < QUICK_NS else 0
-        if self._quick_in_a_row >= self._needed_in_a_row and mean < QUICK_NS:
+        if elapsed_ns >= QUICK_NS:
+            self._quick_in_a_row = 0
+            self.reason = f"the last execution took {elapsed_ns // 1000} µs"
+            return self.mode
+        self._quick_in_a_row += 1
+        if self._quick_in_a_row >= self._needed_in_a_row:
             self.mode = Mode.LOOP
-            self.reason = f"executions take {mean / 1000:.0f} µs"
-        elif self._quick_in_a_row == 0 and self.mean_ns >= QUICK_NS:
-            self.reason = f"executions take {mean / 1000:.0f} µs"
+            self.reason = f"the last {self._quick_in_a_row} executions took under "
+            self.reason += f"{QUICK_NS // 1000} µs each"
         return self.mode
+
+    def _observe_on_loop(self, elapsed_ns: int) -> None:
+        recent = (self._slow_among_recent << 1 | (elapsed_ns > SLOW_NS)) & ((1 << _RECENT) - 1)
+        self._slow_among_recent = recent
+        if elapsed_ns <= STALL_NS and bin(recent).count("1") <= _MOST_SLOW:
+            return
+        self.mode = Mode.THREADS
+        self.reason = f"an execution on the loop took {elapsed_ns // 1000} µs"
+        self._slow_among_recent = 0
+        self._quick_in_a_row = 0
+        self._needed_in_a_row = min(self._needed_in_a_row * 4, _LONGEST_STREAK)

@@ -59,6 +59,7 @@ class ModelLife:
         self.statuses: Mapping[int, Status] = MappingProxyType({})
         self.problem = ""  # why there is not even a version, e.g. a broken config
         self.last_load_failed = False
+        self.given_up = False  # unloaded on purpose since it was last loaded
         self._changing = threading.Lock()  # serialises load and unload
         self._noting = threading.Lock()  # guards the replacement of `statuses`
         self._closing: list[threading.Thread] = []
@@ -71,6 +72,7 @@ class ModelLife:
         """
         with self._changing:
             self.last_load_failed = True  # until the last line says otherwise
+            self.given_up = False
             try:
                 spec = make_spec()
             except Exception as failure:
@@ -151,6 +153,7 @@ class ModelLife:
         """
         with self._changing:
             self.problem = ""
+            self.given_up = True
             stale = [v for v in self.statuses if v not in self.serving]
             self._switch({})
             self._set(dict.fromkeys(stale, Status(State.UNAVAILABLE, UNLOADED)))

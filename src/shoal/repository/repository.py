@@ -143,10 +143,10 @@ class ModelRepository:
     def all_ready(self) -> bool:
         """The strict rule: every model ever attempted has all its versions ready.
 
-        Versions that were unloaded on purpose do not count; a model without any version does.
+        What was unloaded on purpose does not count; a model without any version does.
         """
         for life in list(self._lives.values()):
-            if life.problem or not life.statuses:
+            if life.problem or not (life.statuses or life.given_up):
                 return False
             for status in life.statuses.values():
                 if status.state is not State.READY and status.reason != UNLOADED:
@@ -226,6 +226,8 @@ class ModelRepository:
             self._load(name)
         except ShoalError as error:
             logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
+        except Exception:  # a backend's surprise must not end the polling
+            logger.exception("loading '%s' failed", name)
 
     def has_failed(self, name: str) -> bool:
         """Whether the last load of `name` did not succeed, even if an older one still serves."""

@@ -44,10 +44,10 @@ _CONTENTS: dict[str, tuple[DataType, tuple[DataType, ...], str]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class InferHead:
-    """What a ModelInferRequest says around its id and its data. Equal requests share one: whoever
-    wants to change its parameters makes a copy of them."""
+    """What a ModelInferRequest says around its id and its data. Equal requests share one, so
+    compare with `is`; whoever wants to change its parameters makes a copy of them."""
 
     model_name: str
     model_version: str

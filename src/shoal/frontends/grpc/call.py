@@ -166,7 +166,8 @@ class Call:
         ):
             trailers = status.status_block(0, "", trailing_metadata)
             self.send(parts)
-            self._end(trailers)
+            if self._open:  # the message was not too large
+                self._end(trailers)
             return
         self._open = False
         self._connection.sender.unary(stream, parts, size)

@@ -7,62 +7,16 @@ This is the path every unary inference takes, so it is short and makes one objec
 
 from __future__ import annotations
 
-from shoal.core.inbox import LoopInbox, LoopReply
-from shoal.core.reply import Reply
-from shoal.core.request import Request
-from shoal.core.response import ParameterValue, Response
+from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
-from shoal.engine import Engine
-from shoal.errors import Internal, ShoalError, Unavailable, Unsupported
+from shoal.errors import Internal, Unsupported
 from shoal.frontends.grpc.call import Call
-from shoal.frontends.grpc.errors import SHUTTING_DOWN, fail
-from shoal.frontends.grpc.status import MetadataValue
-from shoal.frontends.http.forwarding import HeaderForwarding
-from shoal.frontends.requests import build_request, parse_version
-from shoal.wire.grpc_request import InferHead, InferMessage, decode_infer, peek
+from shoal.frontends.grpc.door import InferDoor
+from shoal.frontends.grpc.errors import fail
+from shoal.frontends.requests import parse_version
+from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import encode_infer
-
-
-class InferDoor:
-    """What ModelInfer and ModelStreamInfer share: the way from a message to the engine."""
-
-    def __init__(
-        self, engine: Engine, inbox: LoopInbox, forwarding: HeaderForwarding | None = None
-    ) -> None:
-        self.engine = engine
-        self.inbox = inbox
-        self.accepting = True  # False: the server is on its way out
-        self._forwarding = forwarding
-
-    def decode(self, message: Buffer) -> InferMessage:
-        """Read a request. Raises a ShoalError; an unknown model comes before all other mistakes."""
-        if not self.accepting:
-            raise Unavailable(SHUTTING_DOWN)
-        try:
-            return decode_infer(message)
-        except ShoalError:
-            name, version, _ = peek(message)
-            if name:
-                self.engine.is_decoupled(name, parse_version(version))
-            raise
-
-    def request(self, message: InferMessage, version: int, call: Call, reply: Reply) -> Request:
-        """The request in the core's terms. InvalidArgument where metadata may not be forwarded."""
-        head = message.head
-        parameters: dict[str, ParameterValue] = dict(head.parameters)
-        if self._forwarding is not None:
-            headers = [(key.encode(), _as_bytes(value)) for key, value in call.metadata]
-            self._forwarding.forward(headers, parameters)
-        return build_request(
-            (head.model_name, version),
-            head,
-            message.inputs,
-            reply,
-            id=message.id,
-            outputs=head.output_names,
-            parameters=parameters,
-        )
 
 
 class InferMethod:
@@ -77,14 +31,17 @@ class InferMethod:
 
 
 class _InferCall:
-    """One inference: remembers between request and response what the answer needs."""
+    """One inference: remembers between request and response what the answer needs.
 
-    __slots__ = ("_call", "_door", "_head", "_only", "_signature")
+    It is the reply of its own request.
+    """
+
+    __slots__ = ("_call", "_door", "_only", "_outputs", "_signature")
 
     def __init__(self, door: InferDoor, call: Call) -> None:
         self._door = door
         self._call = call
-        self._head: InferHead | None = None
+        self._outputs: dict[str, int] = {}
         self._signature: Signature | None = None
         self._only: OnlyResponse | None = None
         call.on_message = self._message
@@ -97,22 +54,25 @@ class _InferCall:
 
     def _submit(self, message: InferMessage) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
-        door, call = self._door, self._call
-        self._head = head = message.head
-        engine, name, version = door.engine, head.model_name, parse_version(head.model_version)
-        if engine.is_decoupled(name, version):
+        door, call, head = self._door, self._call, message.head
+        name, version = head.model_name, parse_version(head.model_version)
+        if door.engine.is_decoupled(name, version):
             raise Unsupported(
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
+        self._outputs = head.outputs
         if head.classifies:
-            self._signature = engine.signature(name, version)
-        reply = LoopReply(door.inbox, self._deliver)
-        request = door.request(message, version, call, reply)
+            self._signature = door.engine.signature(name, version)
+        request = door.request(message, version, call, self)
         call.on_cancel = request.cancel
-        engine.infer(request)
+        door.infer(head, request)
+
+    def send(self, response: Response) -> None:
+        """Take the engine's response from whichever thread made it."""
+        self._door.inbox.post(self._deliver, response)
 
     def _deliver(self, response: Response) -> None:
-        """Take the engine's response, on the loop. Never raises: others wait behind it."""
+        """Answer, on the loop. Never raises: others wait behind it."""
         try:
             if not response.final or self._only is not None:
                 if self._only is None:
@@ -122,9 +82,9 @@ class _InferCall:
                     return
                 response = whole
             if response.error is not None:
-                raise response.error
-            assert self._head is not None
-            self._call.reply(encode_infer(response, self._head.outputs, self._signature))
+                fail(self._call, response.error)
+                return
+            self._call.reply(encode_infer(response, self._outputs, self._signature))
         except Exception as error:  # noqa: BLE001 - becomes the answer
             fail(self._call, error)
 
@@ -161,7 +121,3 @@ def is_flag_only(response: Response) -> bool:
         and not response.outputs
         and not response.parameters
     )
-
-
-def _as_bytes(value: MetadataValue) -> bytes:
-    return value if isinstance(value, bytes) else value.encode()

@@ -16,9 +16,10 @@ from shoal.engine import Engine
 from shoal.errors import Unsupported
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
+from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail
 from shoal.frontends.grpc.health import HealthMethods
-from shoal.frontends.grpc.infer import InferDoor, InferMethod
+from shoal.frontends.grpc.infer import InferMethod
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
 from shoal.frontends.grpc.status import StatusCode
@@ -54,6 +55,7 @@ class GrpcOptions:
     header_forward_pattern: str = ""
     # Category -> (key, value): such calls must bring the metadata triton-grpc-protocol-<key>.
     restricted_protocols: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    plans: bool = True  # whether repeated requests may take the short way
 
 
 class GrpcService:
@@ -67,7 +69,8 @@ class GrpcService:
         pattern = options.header_forward_pattern
         self._restrictions = options.restricted_protocols
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-grpc-control")
-        self._door = InferDoor(engine, inbox, HeaderForwarding(pattern) if pattern else None)
+        forwarding = HeaderForwarding(pattern) if pattern else None
+        self._door = InferDoor(engine, inbox, forwarding, plans=options.plans)
         self._stream = StreamInferMethod(self._door)
         self._health = HealthMethods(engine)
         self._methods: dict[str, Method] = {}

@@ -14,15 +14,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from shoal.core.inbox import LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.errors import ShoalError
 from shoal.frontends.grpc.call import Call
+from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error
-from shoal.frontends.grpc.infer import InferDoor, OnlyResponse, is_flag_only
+from shoal.frontends.grpc.infer import OnlyResponse, is_flag_only
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.requests import parse_version
 from shoal.wire.grpc_request import InferMessage, peek
@@ -93,7 +93,7 @@ class _InferStream:
     def _message(self, message: Buffer) -> None:
         if self._ended:
             return
-        asked = _StreamRequest(self._deliver)
+        asked = _StreamRequest(self)
         try:
             self._submit(asked, self._door.decode(message))
         except Exception as error:  # noqa: BLE001 - becomes the answer
@@ -117,10 +117,9 @@ class _InferStream:
             asked.signature = engine.signature(name, version)
         if not asked.decoupled:
             self._ordered.append(asked)
-        reply = LoopReply(self._door.inbox, asked.deliver)
-        asked.request = self._door.request(message, version, self._call, reply)
+        asked.request = self._door.request(message, version, self._call, asked)
         self._running.add(asked)
-        engine.infer(asked.request)
+        self._door.infer(head, asked.request)
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -137,7 +136,11 @@ class _InferStream:
 
     # What the engine answers.
 
-    def _deliver(self, asked: _StreamRequest, response: Response) -> None:
+    def post(self, deliver: Callable[[Response], None], response: Response) -> None:
+        """Bring a response to the loop, from whichever thread made it."""
+        self._door.inbox.post(deliver, response)
+
+    def deliver(self, asked: _StreamRequest, response: Response) -> None:
         """Take a response, on the loop. Never raises: others wait behind it."""
         if response.final:
             self._running.discard(asked)
@@ -205,7 +208,10 @@ Outcome = list[Buffer] | ShoalError
 
 
 class _StreamRequest:
-    """One request of a stream: what its answers need, and the answer while it waits its turn."""
+    """One request of a stream: what its answers need, and the answer while it waits its turn.
+
+    It is the reply of its own request.
+    """
 
     __slots__ = (
         "_stream",
@@ -219,7 +225,7 @@ class _StreamRequest:
         "wants_empty_final",
     )
 
-    def __init__(self, stream: Callable[[_StreamRequest, Response], None]) -> None:
+    def __init__(self, stream: _InferStream) -> None:
         self._stream = stream
         self.names: tuple[str, str, str] | None = None  # model name, model version, id
         self.decoupled = False
@@ -230,6 +236,9 @@ class _StreamRequest:
         self.only = OnlyResponse()
         self.outcome: Outcome | None = None
 
-    def deliver(self, response: Response) -> None:
-        """Pass a response on to the stream, on the loop."""
-        self._stream(self, response)
+    def send(self, response: Response) -> None:
+        """Take the engine's response from whichever thread made it."""
+        self._stream.post(self._deliver, response)
+
+    def _deliver(self, response: Response) -> None:
+        self._stream.deliver(self, response)

@@ -35,6 +35,10 @@ class HttpRequest(Protocol):
     def body(self) -> bytes | memoryview:
         """The whole body, as it was sent."""
 
+    @property
+    def plain_offset(self) -> int:
+        """Where the tensors begin, if there are any and nothing is to be encoded; else 0."""
+
     def header(self, name: bytes) -> bytes | None:
         """The value under a lower-case name."""
 
@@ -50,6 +54,9 @@ class Exchange(Protocol):
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Answer, exactly once. Leaves the body out by itself where HTTP has none (HEAD)."""
+
+    def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
+        """Answer to a POST with a head that was made before."""
 
 
 class Engine(Protocol):

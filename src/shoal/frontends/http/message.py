@@ -45,6 +45,7 @@ class Head:
         "keep_alive",
         "method",
         "path",
+        "plain_offset",
         "query",
         "target",
         "tensor_offset",
@@ -75,6 +76,9 @@ class Head:
         self.fields = fields
         self.body_length = body_length  # or CHUNKED
         self.tensor_offset = tensor_offset  # where in the body 64-byte alignment is wanted
+        # The same where nothing about the body or its answer is encoded; 0 otherwise.
+        encoded = b"content-encoding" in fields or b"accept-encoding" in fields
+        self.plain_offset = 0 if encoded else tensor_offset
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
 
@@ -118,6 +122,11 @@ class HttpRequest:
         return tuple(unquote(segment) for segment in self.head.path.split("/")[1:])
 
     @property
+    def plain_offset(self) -> int:
+        """Where the tensors begin, if there are any and nothing is to be encoded; else 0."""
+        return self.head.plain_offset
+
+    @property
     def query(self) -> str:
         """What follows the question mark, still encoded; empty without one."""
         return self.head.query
@@ -157,13 +166,18 @@ def response_head(status: int, headers: Sequence[Header], closing: bytes) -> byt
 
     Raises ValueError when a header holds a line break: it would start a header of its own.
     """
+    return response_lines(status, headers) + closing
+
+
+def response_lines(status: int, headers: Sequence[Header]) -> bytes:
+    """The status line and the given headers. Raises ValueError as `response_head` does."""
     lines = [_STATUS_LINES.get(status) or status_line(status)]
     for name, value in headers:
         lines.append(b"%b: %b\r\n" % (name, value))
     given = b"".join(lines)
     if given.count(b"\n") != len(lines) or given.count(b"\r") != len(lines):
         raise ValueError(f"a response header holds a line break: {list(headers)!r}")
-    return given + closing
+    return given
 
 
 def date_line(unix_secs: float) -> bytes:

@@ -15,15 +15,16 @@ from shoal.core.response import Response
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
-from shoal.frontends.http.message import Header
+from shoal.frontends.http.message import Header, response_lines
 from shoal.frontends.http.routes import Target
 from shoal.wire import http_body, plan
 from shoal.wire.http_body import InferBody
 from shoal.wire.plan import InferPlan, PlanCache
 
 _LENGTH_NAME = http_body.LENGTH_HEADER.encode()
-_LENGTH_FIELD = _LENGTH_NAME.lower()
-_BINARY: Header = (b"Content-Type", http_body.BINARY_TYPE)
+_HEAD_LINES = response_lines(
+    200, [(b"Content-Type", http_body.BINARY_TYPE), (_LENGTH_NAME, b"%d")]
+)
 
 Key = tuple[str, int, bool, bytes]  # model, version, whether an id was taken out, the rest
 
@@ -42,13 +43,10 @@ class PlannedInference:
         Raises a ShoalError when the request is refused; then it has not been answered.
         """
         request = exchange.request
-        length = request.header(_LENGTH_FIELD)
-        if length is None or request.header(b"accept-encoding") is not None:
-            return False
-        if request.header(b"content-encoding") is not None or not length.isdigit():
+        offset = request.plain_offset
+        if not offset:
             return False
         body = request.body
-        offset = int(length)
         request_id, key = _key(target, bytes(body[:offset]))
         found = self._plans.get(key)
         if found is None or len(body) != offset + found.total_bytes:
@@ -79,8 +77,8 @@ class PlannedInference:
     ) -> None:
         """Make a plan of a request that the full path has decoded and the engine has accepted."""
         request = exchange.request
-        length = request.header(_LENGTH_FIELD)
-        if length is None or request.header(b"content-encoding") is not None:
+        offset = request.plain_offset
+        if not offset:
             return
         if not body.outputs and not body.binary_default:
             return
@@ -88,7 +86,7 @@ class PlannedInference:
             return
         if not all(tensor.has_raw for tensor in body.inputs.values()):
             return
-        _, key = _key(target, bytes(request.body[: int(length)]))
+        _, key = _key(target, bytes(request.body[:offset]))
         if not plan.is_plain_json(key[3]):
             return
         sizes = {name: tensor.nbytes for name, tensor in body.inputs.items()}
@@ -149,7 +147,7 @@ class _PlannedCall:
         header = b'{"id":"%b",%b' % (self._id, template) if self._id else b"{" + template
         parts: list[Buffer] = [header]
         parts += [tensor.raw for tensor in outputs]
-        self._exchange.respond(200, (_BINARY, (_LENGTH_NAME, b"%d" % len(header))), parts)
+        self._exchange.respond_ready(_HEAD_LINES % len(header), parts)
 
     def _template(self, response: Response) -> bytes | None:
         """The JSON of an answer with these shapes, after its id; None if it was answered here."""

@@ -9,7 +9,7 @@ import weakref
 import zlib
 
 import pytest
-from hyperframe.frame import DataFrame, RstStreamFrame, WindowUpdateFrame
+from hyperframe.frame import RstStreamFrame, WindowUpdateFrame
 
 from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings
@@ -115,31 +115,27 @@ def test_after_the_end_nothing_does_anything(peer):
     assert not call.cancelled
 
 
-def test_a_call_is_not_kept_by_what_the_service_hung_on_it(peer):
+class Witness:
+    """Something a service's callback holds."""
+
+
+@pytest.mark.parametrize("end", ["reply", "reset"])
+def test_an_ended_call_leaves_nothing_to_the_garbage_collector(peer, end):
     call = hold(peer)
-    call.on_drain = lambda: call.finish()
-    gc.collect()
+    witness = Witness()
+    call.on_cancel = lambda call=call, witness=witness: None
+    gone = weakref.ref(witness)
     gc.disable()
     try:
-        call.reply((b"x",))
+        if end == "reply":
+            call.reply((b"x",))
+        else:
+            peer.send(RstStreamFrame(1, error_code=8))
         peer.service.calls.clear()
-        gone = weakref.ref(peer.dispatcher)  # something else, so that the next line is not vacuous
-        assert gone() is not None
-        reference = _Reference(call)
-        del call
-        assert reference.count() == 1
+        del call, witness
+        assert gone() is None
     finally:
         gc.enable()
-
-
-class _Reference:
-    """Calls have no weak references; count strong ones."""
-
-    def __init__(self, call):
-        self._call = call
-
-    def count(self):
-        return len([r for r in gc.get_referrers(self._call) if isinstance(r, (dict, _Reference))])
 
 
 def test_cancelling(peer):
@@ -440,9 +436,8 @@ def test_large_messages_come_in_place_and_aligned(peer, tools):
         frame = tools.raw(0, int(piece == 250_000), 1, tools.prefixed(message)[piece:][:50_000])
         peer.feed(frame[:9])
         peer.feed(frame[9:])
-    assert peer.direct_bytes > 200_000
+    assert peer.direct_bytes >= 200_000
     (view,) = views
     assert view == message
     end = np.frombuffer(view, np.uint8).ctypes.data + len(view)
     assert end % 64 == 0
-    assert isinstance([f for f in peer.frames if isinstance(f, DataFrame)], list)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
@@ -56,7 +58,7 @@ def test_streams_take_turns(tools):
         SettingsFrame(0, settings={4: 1 << 20}), WindowUpdateFrame(0, window_increment=1 << 20)
     )
     order = [frame.stream_id for frame in peer.frames if isinstance(frame, DataFrame)]
-    turns = [order[0]] + [b for a, b in zip(order, order[1:], strict=False) if a != b]
+    turns = [order[0]] + [b for a, b in itertools.pairwise(order) if a != b]
     assert turns[:6] == [1, 3, 5, 1, 3, 5]
 
 

@@ -1,0 +1,589 @@
+"""Model control by clients: load, unload and index in explicit mode, with overrides of all kinds."""
+
+import base64
+import json
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing import onnx_models
+from shoal.testing.client import Infer, outputs
+from shoal.testing.fakes import WAIT_SECS, FakeBackend
+from shoal.testing.repositories import (
+    EXECUTION_MODES,
+    add_fake,
+    add_model,
+    add_onnx,
+    execution,
+    touch,
+)
+from shoal.testing.server import running_server, wait_until
+
+REFUSED = "explicit model load / unload is not allowed if polling is enabled"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def fake():
+    backend = FakeBackend()
+    yield backend
+    backend.gate.set()
+
+
+@pytest.fixture
+def running(repository, fake):
+    """An explicit server that has loaded nothing yet."""
+    backends = BackendRegistry({"fake": lambda: fake})
+    with running_server(repository, backends=backends, model_control_mode="explicit") as server:
+        yield server
+
+
+def echo(running, model, number=7, datatype=np.float32):
+    infer = Infer().add("INPUT0", np.array([[number]], datatype))
+    return infer.send(running, model)
+
+
+def ok(answer):
+    assert (answer.status, answer.body) == (200, b""), answer
+
+
+def config_of(running, model):
+    return running.get(f"/v2/models/{model}/config").json
+
+
+def plus(number):
+    """OUTPUT0 = INPUT0 + number, so that versions can be told apart."""
+    return onnx_models.model(
+        [onnx_models.helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
+        inputs=[onnx_models.value("INPUT0", "FP32", ("batch", 1))],
+        outputs=[onnx_models.value("OUTPUT0", "FP32", ("batch", 1))],
+        constants={"number": np.array([number], np.float32)},
+    )
+
+
+# ---- a model's life
+
+
+def test_nothing_is_loaded_that_nobody_asked_for(repository, running):
+    add_onnx(repository, "echo", onnx_models.identity())
+    assert running.index() == [{"name": "echo"}]
+    assert running.get("/v2/health/ready").status == 200
+    assert running.get("/v2/models/echo/ready").status == 404
+    assert echo(running, "echo").error == "Request for unknown model: 'echo' is not found"
+
+
+@pytest.mark.parametrize("mode", EXECUTION_MODES)
+def test_load_use_unload_and_load_again(repository, running, mode):
+    add_onnx(repository, "echo", onnx_models.identity(), execution(mode))
+    for _ in range(3):
+        ok(running.load("echo"))
+        assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
+        assert running.get("/v2/models/echo/ready").status == 200
+        assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
+        assert running.statistics("echo")["inference_count"] == 1  # from zero at each load
+        ok(running.unload("echo"))
+        wait_until(lambda: running.states("echo") == {"1": "UNAVAILABLE"})
+        assert running.index()[0]["reason"] == "unloaded"
+        assert running.get("/v2/models/echo/ready").status == 404
+        answer = echo(running, "echo")
+        assert answer.status == 404
+        assert answer.error == "Request for unknown model: 'echo' has no available versions"
+        assert running.get("/v2/health/ready").status == 200
+        assert running.get("/v2/models/stats").json == {"model_stats": []}
+
+
+def test_only_what_is_ready_when_asked_so(repository, running):
+    add_onnx(repository, "a", onnx_models.identity())
+    add_onnx(repository, "b", onnx_models.identity())
+    ok(running.load("b"))
+    rows = running.post("/v2/repository/index", {"ready": True}).json
+    assert rows == [{"name": "b", "version": "1", "state": "READY"}]
+    assert [row["name"] for row in running.post("/v2/repository/index", {}).json] == ["a", "b"]
+    assert running.post("/v2/repository/any_name/index").status == 200
+
+
+def test_unloading_what_is_not_loaded_changes_nothing(repository, running):
+    add_onnx(repository, "echo", onnx_models.identity())
+    assert running.unload("echo").status == 200
+    assert running.unload("echo").status == 200
+    assert running.get("/v2/health/ready").status == 200
+
+
+def test_a_model_that_is_not_in_the_repository(running):
+    answer = running.load("nope")
+    assert answer.status == 500
+    assert answer.error.startswith("failed to load 'nope', failed to poll from model repository")
+    assert running.get("/v2/health/ready").status == 200
+    assert running.index() == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{}}'])
+def test_bodies_that_say_nothing(repository, running, body):
+    add_onnx(repository, "echo", onnx_models.identity())
+    ok(running.post("/v2/repository/models/echo/load", body))
+    ok(running.post("/v2/repository/models/echo/unload", body))
+
+
+def test_dependents_may_be_unloaded_too(repository, running):
+    add_onnx(repository, "echo", onnx_models.identity())
+    ok(running.load("echo"))
+    body = {"parameters": {"unload_dependents": True}}
+    ok(running.post("/v2/repository/models/echo/unload", body))
+    assert running.get("/v2/models/echo/ready").status == 404
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_a_repository_cannot_be_named(running, action):
+    answer = running.post(f"/v2/repository/mine/models/echo/{action}")
+    assert answer.status == 501
+    assert answer.error == "'repository_name' specification is not supported"
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_control_is_for_explicit_mode(repository, mode, action):
+    add_onnx(repository, "echo", onnx_models.identity())
+    with running_server(repository, model_control_mode=mode) as server:
+        answer = server.post(f"/v2/repository/models/echo/{action}")
+        assert (answer.status, answer.error) == (503, REFUSED)
+        assert server.states("echo") == {"1": "READY"}
+
+
+def test_models_named_at_the_start(repository):
+    for name in ("a", "b", "c"):
+        add_onnx(repository, name, onnx_models.identity())
+    options = {"model_control_mode": "explicit"}
+    with running_server(repository, load_model=("a", "c"), **options) as server:
+        assert [row.get("state") for row in server.index()] == ["READY", None, "READY"]
+    with running_server(repository, load_model=("*",), **options) as server:
+        assert [row.get("state") for row in server.index()] == ["READY"] * 3
+
+
+# ---- names and paths that lead elsewhere
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+@pytest.mark.parametrize("name", ["%2e%2e", "..%2fmodels", "%2fetc", "a%2fb", "a%5cb", "a%00", "."])
+def test_path_tricks_in_names(repository, running, name, action):
+    add_onnx(repository.parent, "outside", onnx_models.identity())
+    answer = running.post(f"/v2/repository/models/{name}/{action}")
+    assert answer.status in (400, 404), answer
+    assert running.index() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../model.onnx",
+        "1/../../model.onnx",
+        "1/../../../../../../../../escaped",
+        "/escaped",
+        "//escaped",
+        "..",
+        "",
+        "1\\..\\..\\model.onnx",
+        "1/model\0.onnx",
+    ],
+)
+def test_path_tricks_in_override_files(repository, running, tmp_path, path):
+    add_onnx(repository, "echo", onnx_models.identity())
+    before = sorted(tmp_path.rglob("*"))
+    content = base64.b64encode(b"content").decode()
+    answer = running.load("echo", config={"backend": "onnxruntime"}, **{f"file:{path}": content})
+    assert answer.status == 400, answer
+    assert "inside the model's folder" in answer.error
+    assert sorted(tmp_path.rglob("*")) == before
+    assert running.index() == [{"name": "echo"}]
+
+
+def test_files_stay_out_of_the_repository(repository, running):
+    """Even a harmless path: what a client brings is kept apart."""
+    content = base64.b64encode(onnx_models.identity().SerializeToString()).decode()
+    ok(running.load("brought", config={}, **{"file:1/model.onnx": content}))
+    assert list(repository.iterdir()) == []
+    assert outputs(echo(running, "brought"))["OUTPUT0"].tolist() == [[7]]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"config": {"max_batch_size": -1}}, "max_batch_size"),
+        ({"config": "not JSON"}, "config given with the load of 'echo'"),
+        ({"config": '{"no_such_field": 1}'}, "no_such_field"),
+        ({"config": '{"name": "other"}'}, "directory name must equal model name"),
+        ({"config": "[" * 10_000}, "config given with the load"),
+        ({"config": 7}, "must be a string"),
+        ({"nonsense": "x"}, "unrecognized load parameter 'nonsense'"),
+        ({"file:1/model.onnx": "AAAA"}, "config"),
+        ({"config": "{}", "file:1/model.onnx": "no base64!"}, "is not valid base64"),
+        ({"config": "{}", "file:1/model.onnx": 7}, "must be a string"),
+    ],
+)
+def test_wrong_load_parameters(repository, running, parameters, text):
+    add_onnx(repository, "echo", onnx_models.identity())
+    ok(running.load("echo"))
+    answer = running.load("echo", **parameters)
+    assert answer.status in (400, 500), answer
+    assert text in answer.error
+    assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
+
+
+# ---- overrides
+
+
+def test_a_config_override_holds_until_a_load_without_one(repository, running):
+    add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
+    ok(running.load("echo"))
+    override = {"max_batch_size": 2, "parameters": {"a": {"string_value": "b"}}}
+    ok(running.load("echo", config=override))
+    config = config_of(running, "echo")
+    assert config["max_batch_size"] == 2
+    assert config["parameters"]["a"] == {"string_value": "b"}
+    assert config["input"][0]["name"] == "INPUT0"  # completed as a file's config is
+    too_many = Infer().add("INPUT0", np.zeros((3, 1), np.float32)).send(running, "echo")
+    assert "batch-size must be <= 2" in too_many.error
+    ok(running.unload("echo"))
+    ok(running.load("echo"))
+    assert config_of(running, "echo")["max_batch_size"] == 4
+
+
+def test_an_override_does_not_touch_the_folder(repository, running):
+    folder = add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
+    ok(running.load("echo", config={"max_batch_size": 2}))
+    assert (folder / "config.pbtxt").read_text() == "max_batch_size: 4"
+
+
+def test_files_take_the_place_of_the_folder(repository, running):
+    add_onnx(repository, "sum", plus(1), versions=(1, 2))
+    ok(running.load("sum"))
+    assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[8]]
+    content = base64.b64encode(plus(100).SerializeToString()).decode()
+    ok(running.load("sum", config={"backend": "onnxruntime"}, **{"file:3/model.onnx": content}))
+    assert running.states("sum")["3"] == "READY"
+    assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[107]]
+    wait_until(lambda: running.states("sum")["2"] == "UNAVAILABLE")
+    ok(running.load("sum"))
+    assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[8]]
+    wait_until(lambda: running.states("sum")["3"] == "UNAVAILABLE")
+
+
+def test_files_beside_the_model(repository, running):
+    """Labels are a file of the model's folder, not of a version."""
+    model = base64.b64encode(onnx_models.identity(dims=(2,)).SerializeToString()).decode()
+    config = {
+        "max_batch_size": 4,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+        "output": [
+            {"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2], "label_filename": "l.txt"}
+        ],
+    }
+    files = {"file:1/model.onnx": model, "file:l.txt": base64.b64encode(b"cod\neel").decode()}
+    ok(running.load("brought", config=config, **files))
+    infer = Infer().add("INPUT0", np.array([[1, 2]], np.float32))
+    answer = infer.want("OUTPUT0", classification=1).send(running, "brought")
+    assert outputs(answer)["OUTPUT0"].tolist() == [[b"2.000000:1:eel"]]
+
+
+def test_an_override_that_fails_leaves_the_one_before(repository, running):
+    add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
+    ok(running.load("echo", config={"max_batch_size": 2}))
+    broken = base64.b64encode(b"this is no model").decode()
+    answer = running.load("echo", config={"max_batch_size": 8}, **{"file:1/model.onnx": broken})
+    assert answer.status in (400, 500)
+    assert config_of(running, "echo")["max_batch_size"] == 2
+    assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
+
+
+# ---- reloads
+
+
+def test_a_load_of_the_same_files_changes_nothing(repository, running):
+    add_onnx(repository, "echo", onnx_models.identity())
+    ok(running.load("echo"))
+    before = running.model("echo")
+    echo(running, "echo")
+    ok(running.load("echo"))
+    assert running.model("echo") is before
+    assert running.statistics("echo")["inference_count"] == 1
+
+
+def test_a_changed_file_is_a_new_model(repository, running):
+    folder = add_onnx(repository, "sum", plus(1))
+    ok(running.load("sum"))
+    add_onnx(repository, "sum", plus(2))
+    touch(folder / "1" / "model.onnx")
+    ok(running.load("sum"))
+    assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[9]]
+    assert running.statistics("sum")["inference_count"] == 1
+
+
+def test_a_version_that_stays_is_not_loaded_again(repository, running):
+    folder = add_onnx(repository, "sum", plus(1), "version_policy: { all { } }", versions=(1, 2))
+    ok(running.load("sum"))
+    kept, old = running.model("sum", 1), running.model("sum", 2)
+    shutil.rmtree(folder / "2")
+    onnx_models.save(plus(3), folder / "3" / "model.onnx")
+    ok(running.load("sum"))
+    assert running.model("sum", 1) is kept
+    assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[10]]
+    wait_until(lambda: running.states("sum")["2"] == "UNAVAILABLE")
+    assert running.model("sum", 3) is not old
+    answer = echo(running, "sum/versions/2")
+    assert answer.status == 503
+    assert answer.error == "Request for unknown model: 'sum' version 2 is not at ready state"
+
+
+def test_the_instance_group_changes_without_a_reload(repository, running, fake):
+    group = "instance_group { count: %d kind: KIND_CPU }"
+    add_fake(repository, "held", group % 1)
+    ok(running.load("held"))
+    before = running.model("held")
+    echo(running, "held", datatype=np.int32)
+    for count in (3, 1):
+        add_fake(repository, "held", group % count)
+        ok(running.load("held"))
+        assert running.model("held") is before
+        assert len(fake.loads) == 1
+        assert fake.open_executors == count
+        assert config_of(running, "held")["instance_group"][0]["count"] == count
+    assert running.statistics("held")["inference_count"] == 1
+    assert outputs(echo(running, "held", datatype=np.int32))["OUTPUT0"].tolist() == [[7]]
+
+
+def test_more_instances_really_run_side_by_side(repository, running, fake):
+    add_fake(repository, "held", "instance_group { count: 1 kind: KIND_CPU }")
+    ok(running.load("held"))
+    add_fake(repository, "held", "instance_group { count: 3 kind: KIND_CPU }")
+    ok(running.load("held"))
+    fake.gate.clear()
+    infer = Infer().add("INPUT0", np.array([[1]], np.int32))
+    calls = [infer.call(running, "held") for _ in range(3)]
+    for _ in calls:
+        assert fake.started.acquire(timeout=WAIT_SECS)
+    fake.gate.set()
+    assert [call.answer().status for call in calls] == [200] * 3
+
+
+# ---- failing loads
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        (lambda folder: (folder / "1" / "model.onnx").write_bytes(b"no model"), "model.onnx"),
+        (lambda folder: (folder / "config.pbtxt").write_text("max_batch_size: many"), "max_batch"),
+        (lambda folder: (folder / "config.pbtxt").write_text("}"), "config.pbtxt"),
+        (lambda folder: (folder / "config.pbtxt").write_bytes(b"\xff\xfe\x00"), "config.pbtxt"),
+        (lambda folder: (folder / "config.pbtxt").write_text('backend: "nope"'), "nope"),
+        (lambda folder: (folder / "1" / "model.onnx").unlink(), "model.onnx"),
+        (lambda folder: shutil.rmtree(folder / "1"), "version"),
+        (lambda folder: (folder / "1" / "model.onnx").write_bytes(b""), "model.onnx"),
+    ],
+    ids=["no ONNX", "wrong value", "no text format", "no text", "backend", "file", "version", "0"],
+)
+def test_a_failing_load_leaves_the_old_one_serving(repository, running, breaks, says):
+    folder = add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
+    ok(running.load("echo"))
+    breaks(folder)
+    answer = running.load("echo")
+    assert answer.status in (400, 500)
+    assert says in answer.error
+    assert "Traceback" not in answer.error
+    (row,) = running.index()
+    assert row["state"] == "READY"
+    assert "the previous one still serves" in row["reason"]
+    assert says in row["reason"]
+    assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
+    assert running.get("/v2/health/ready").status == 200
+    shutil.rmtree(folder)
+    add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 2")
+    ok(running.load("echo"))
+    assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
+
+
+def test_a_model_that_never_loaded_can_be_repaired(repository, running):
+    folder = add_model(repository, "echo", None, {"1/model.onnx": b"no model"})
+    answer = running.load("echo")
+    assert answer.status in (400, 500)
+    (row,) = running.index()
+    assert row["state"] == "UNAVAILABLE"
+    assert "model.onnx" in row["reason"]
+    assert running.get("/v2/health/ready").status == 400
+    assert running.get("/v2/models/echo/ready").status in (400, 404)
+    onnx_models.save(onnx_models.identity(), folder / "1" / "model.onnx")
+    ok(running.load("echo"))
+    assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
+    assert running.get("/v2/health/ready").status == 200
+
+
+@pytest.mark.parametrize("config", ["}", "version_policy { specific { versions: 9 } }", None])
+def test_a_model_that_failed_can_be_given_up(repository, running, config):
+    """Unloading it says that nobody waits for it: the server is ready again."""
+    add_model(repository, "echo", config, {"1/model.onnx": b"no model"})
+    assert running.load("echo").status in (400, 500)
+    assert running.get("/v2/health/ready").status == 400
+    ok(running.unload("echo"))
+    assert running.get("/v2/health/ready").status == 200
+
+
+def test_all_versions_or_none(repository, running):
+    """One version of two is broken: the other is not served either, and both say why."""
+    folder = add_onnx(repository, "sum", plus(1), "version_policy: { all { } }", versions=(1, 2))
+    (folder / "2" / "model.onnx").write_bytes(b"no model")
+    answer = running.load("sum")
+    assert answer.status == 400
+    assert answer.error.startswith("load failed for model 'sum': version 2 is at UNAVAILABLE state")
+    assert running.states("sum") == {"1": "UNAVAILABLE", "2": "UNAVAILABLE"}
+
+
+# ---- while requests are under way
+
+
+def test_requests_in_flight_finish_on_the_old_version(repository, running, fake):
+    fake.gate.clear()
+    add_fake(repository, "held", versions=(1,))
+    ok(running.load("held"))
+    infer = Infer().add("INPUT0", np.array([[1]], np.int32))
+    executing = infer.call(running, "held")
+    assert fake.started.acquire(timeout=WAIT_SECS)
+    queued = infer.call(running, "held")
+    running.wait_for_pending("held", 1)
+    (repository / "held" / "2").mkdir()
+    ok(running.load("held"))
+    assert running.states("held") == {"1": "UNLOADING", "2": "READY"}
+    fresh = infer.call(running, "held")
+    assert fake.started.acquire(timeout=WAIT_SECS)
+    fake.gate.set()
+    assert executing.answer().json["model_version"] == "1"
+    assert queued.answer().json["model_version"] == "1"
+    assert fresh.answer().json["model_version"] == "2"
+    wait_until(lambda: running.states("held") == {"1": "UNAVAILABLE", "2": "READY"})
+    assert fake.open_models == 1
+
+
+def test_unload_answers_what_is_queued(repository, running, fake):
+    fake.gate.clear()
+    add_fake(repository, "held")
+    ok(running.load("held"))
+    infer = Infer().add("INPUT0", np.array([[1]], np.int32))
+    calls = [infer.call(running, "held") for _ in range(4)]
+    assert fake.started.acquire(timeout=WAIT_SECS)
+    running.wait_for_pending("held", 3)
+    unloading = running.call("POST", "/v2/repository/models/held/unload")
+    wait_until(lambda: running.states("held") == {"1": "UNLOADING"})
+    assert infer.send(running, "held").status == 404
+    fake.gate.set()
+    assert [call.answer().status for call in calls] == [200] * 4
+    ok(unloading.answer())
+    wait_until(lambda: running.states("held") == {"1": "UNAVAILABLE"})
+    assert (fake.open_models, fake.open_executors) == (0, 0)
+
+
+def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
+    """Other models serve, the index answers, and so do health and the model's old version."""
+    add_fake(repository, "slow")
+    add_onnx(repository, "echo", onnx_models.identity())
+    ok(running.load("echo"))
+    begun, may_load = threading.Event(), threading.Event()
+    load = fake.load
+
+    def slow_load(context):
+        begun.set()
+        assert may_load.wait(WAIT_SECS)
+        return load(context)
+
+    monkeypatch.setattr(fake, "load", slow_load)
+    loading = running.call("POST", "/v2/repository/models/slow/load", b"")
+    assert begun.wait(WAIT_SECS)
+    assert running.states("slow") == {"1": "LOADING"}
+    assert running.get("/v2/models/slow/ready").status in (400, 404)
+    assert running.get("/v2/health/ready").status == 400  # the strict rule
+    assert running.get("/v2/health/live").status == 200
+    assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
+    may_load.set()
+    ok(loading.answer())
+    assert running.get("/v2/health/ready").status == 200
+
+
+def test_a_folder_deleted_while_it_is_loaded(repository, running, fake, monkeypatch):
+    folder = add_fake(repository, "gone")
+    load = fake.load
+
+    def load_and_lose(context):
+        shutil.rmtree(folder)
+        if not context.version_folder.exists():
+            raise FileNotFoundError(context.version_folder)
+        return load(context)
+
+    monkeypatch.setattr(fake, "load", load_and_lose)
+    answer = running.load("gone")
+    assert answer.status in (400, 500)
+    assert "FileNotFoundError" in answer.error
+    assert running.states("gone") == {"1": "UNAVAILABLE"}
+    monkeypatch.setattr(fake, "load", load)
+    add_fake(repository, "gone")
+    ok(running.load("gone"))
+
+
+def test_a_folder_deleted_while_its_config_is_read(repository, running, fake, monkeypatch):
+    folder = add_fake(repository, "gone")
+
+    def complete(config, *_):
+        shutil.rmtree(folder)
+        return config
+
+    monkeypatch.setattr(fake, "complete", complete)
+    running.load("gone")  # whether it loads is the backend's affair: the server lives on
+    assert running.index()
+    assert running.load("gone").status == 500
+    assert running.get("/v2/health/live").status == 200
+
+
+def test_loads_and_requests_at_the_same_time(repository, running):
+    """Reloading again and again loses no request: each is answered by an old or a new model."""
+    folder = add_onnx(repository, "sum", plus(1))
+    ok(running.load("sum"))
+    stop = threading.Event()
+    failures = []
+
+    def ask():
+        while not stop.is_set():
+            answer = echo(running, "sum")
+            if answer.status != 200 or outputs(answer)["OUTPUT0"].tolist()[0][0] not in (8, 9):
+                failures.append(answer)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(12):
+        onnx_models.save(plus(1 + number % 2), folder / "1" / "model.onnx")
+        ok(running.load("sum"))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_two_clients_load_at_once(repository, running, fake):
+    add_fake(repository, "held")
+    calls = [running.call("POST", "/v2/repository/models/held/load") for _ in range(4)]
+    assert [call.answer().status for call in calls] == [200] * 4
+    assert len(fake.loads) == 1
+
+
+def test_the_config_of_a_model_can_be_sent_back(repository, running):
+    """What GET …/config says is a config that a load accepts."""
+    add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4 dynamic_batching { }")
+    ok(running.load("echo"))
+    config = config_of(running, "echo")
+    ok(running.load("echo", config=json.dumps(config)))
+    assert config_of(running, "echo") == config
