@@ -18,6 +18,7 @@ from shoal.config import codec
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import Unavailable
+from shoal.model import Model
 from shoal.repository.repository import ModelRepository
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics

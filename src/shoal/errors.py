@@ -2,7 +2,7 @@
 
 ShoalError
 ├── InvalidArgument      the request (or the config) is wrong: change it
-│   └── ConfigError      a model's configuration is wrong: file, field, what was found, what to write
+│   └── ConfigError      a model's configuration is wrong: file, field, found, what to write
 ├── NotFound             no such model, version or region
 ├── AlreadyExists        the name is taken
 ├── Unavailable          not now: unloading, queue full, timed out; trying again may help

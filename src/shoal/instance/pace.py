@@ -66,7 +66,7 @@ class Pace:
     def _observe_on_loop(self, elapsed_ns: int) -> None:
         recent = (self._slow_among_recent << 1 | (elapsed_ns > SLOW_NS)) & ((1 << _RECENT) - 1)
         self._slow_among_recent = recent
-        if elapsed_ns <= STALL_NS and bin(recent).count("1") <= _MOST_SLOW:
+        if elapsed_ns <= STALL_NS and recent.bit_count() <= _MOST_SLOW:
             return
         self.mode = Mode.THREADS
         self.reason = f"an execution on the loop took {elapsed_ns // 1000} µs"

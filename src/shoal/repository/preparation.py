@@ -115,7 +115,7 @@ def prepare(
         )
     first = available[wanted[0]]
     config = normalise.infer_backend(config, _names(first), file=file)
-    backend = settings.backends.get(config.backend, file=file)
+    backend = settings.backends.get(config.backend or config.platform, file=file)
     backend_settings = _settings_of(settings, config.backend)
     if settings.auto_complete:
         config = backend.complete(config, folder, first, backend_settings)

@@ -21,11 +21,18 @@ MODEL = "m"
 DECOUPLED = "d"
 
 
+class ScriptedModel:
+    """Stands for a loaded version."""
+
+
 class ScriptedEngine:
     """Knows the models "m" and "d" (decoupled); keeps every request it is given."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.planned: list[Request] = []  # those of them that came by `infer_planned`
+        self.model: ScriptedModel | None = None  # who accepts requests, where it matters
+        self.validated: tuple[int, object] = (1, ())  # the rows and key that `infer` finds out
         self.refusal: Exception | None = None  # raised by `infer`
         self.is_ready = True
         self.is_exiting = False
@@ -58,9 +65,16 @@ class ScriptedEngine:
     def infer(self, request: Request) -> None:
         """Keep the request, or refuse it."""
         self._find(request.model_name)
-        if self.refusal is not None:
-            raise self.refusal
-        self.requests.append(request)
+        request.rows, request.batch_key = self.validated
+        self._take(request)
+
+    def infer_planned(self, request: Request, model: Any) -> bool:
+        """Keep the request, if `model` is the one that accepts now."""
+        if model is not self.model:
+            return False
+        self._take(request)
+        self.planned.append(request)
+        return True
 
     def exiting(self) -> bool:
         """As the test says."""
@@ -153,6 +167,12 @@ class ScriptedEngine:
         """Note it."""
         self._check_control()
         self.unloads.append((name, unload_dependents))
+
+    def _take(self, request: Request) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        request.served_by = self.model
+        self.requests.append(request)
 
     def _check_control(self) -> None:
         if self.control_error is not None:

@@ -62,6 +62,7 @@ class InferHead:
     priority: int = 0
     timeout_us: int = 0
     empty_final_response: bool = False
+    remembered: bool = False  # whether the next request like this one gets this very object
 
 
 @dataclass(slots=True)
@@ -136,6 +137,7 @@ def _remember(around: bytes, head: InferHead) -> None:
     if len(_heads) >= _REMEMBERED_HEADS:
         del _heads[next(iter(_heads))]
     _heads[around] = head
+    head.remembered = True
 
 
 def _read_head(request: Any, request_id: str) -> InferHead:

@@ -21,6 +21,8 @@ MOST_NESTED = 100
 TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
 _TOKENS = re.compile(rb"NaN|Infinity")
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]', re.DOTALL)
+_DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -63,6 +65,7 @@ def non_finite(value: float | list[float]) -> orjson.Fragment:
 def _loads_with_tokens(raw: bytes) -> Any:
     try:
         text = raw.decode()
+        _check_depth(text)
         document = json.loads(text, parse_int=_integer)
         if _SURROGATE_ESCAPE.search(text):  # half a pair cannot be written as UTF-8 again
             json.dumps(document, ensure_ascii=False).encode()
@@ -73,6 +76,17 @@ def _loads_with_tokens(raw: bytes) -> Any:
     except RecursionError:
         raise TooDeep from None
     return document
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        if match[1]:
+            depth += 1
+            if depth > _DEEPEST:
+                raise TooDeep
+        elif match[0] in "]}":
+            depth -= 1
 
 
 def _integer(digits: str) -> int | float:

@@ -96,7 +96,8 @@ class InferDoor:
             return
         inputs = request.inputs
         self.engine.infer(request)
-        self._learn(plans, head, inputs, request)
+        if head.remembered:
+            self._learn(plans, head, inputs, request)
 
     def _follow(self, plan: _Plan, request: Request) -> bool:
         """Take the short way; false, with nothing changed, when it does not lead there."""
