@@ -70,7 +70,7 @@ class Model:
         self._loaded = loaded
         self._batcher = _build_batcher(spec, self._dropped)
         self.statistics.pending = self._batcher.pending
-        execution = Execution(self.signature, version, self.statistics)
+        execution = Execution(self.signature, version, self.statistics, decoupled=self.decoupled)
         warm = warm_up(spec.config.model_warmup, self.signature, spec.folder)
         self.pace = _build_pace(spec, loaded)
         on_loop = None

@@ -17,13 +17,14 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.errors import Internal, NotFound, Unavailable, Unsupported
+from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
@@ -74,10 +75,12 @@ class Server:
         )
         self._application: Application | None = None
         self._http: HttpListener | None = None
+        self._grpc: GrpcPort | None = None
         self._metrics: HttpListener | None = None
         self._loading: asyncio.Future[dict[str, str]] | None = None
         self._started = False  # whether clients may have been told to come
         self.http_port = 0  # the real ones, once it listens
+        self.grpc_port = 0
         self.metrics_port = 0
         self.left_behind = False  # whether threads are still busy after `stop`
 
@@ -96,9 +99,10 @@ class Server:
     async def listen(self) -> None:
         """Open the ports. From here on the server is live."""
         options = self.options
-        self._loop.bind(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._loop.bind(loop)
+        inbox = LoopInbox(loop)
         if options.allow_http:
-            inbox = LoopInbox(asyncio.get_running_loop())
             self._application = Application(
                 self.engine, inbox, self._http_options, self._render_metrics
             )
@@ -108,6 +112,14 @@ class Server:
                 "http",
                 (options.http_address, options.http_port),
                 reuse_port=options.reuse_http_port,
+            )
+        if options.allow_grpc:
+            self._grpc = GrpcPort(self.engine, inbox, options)
+            self.grpc_port = await _open(
+                self._grpc,
+                "grpc",
+                (options.grpc_address, options.grpc_port),
+                reuse_port=options.reuse_grpc_port,
             )
         if self._render_metrics is not None:
             application = MetricsApplication(self._render_metrics)
@@ -167,12 +179,16 @@ class Server:
         loop = asyncio.get_running_loop()
         if self._http is not None:
             self._http.stop_accepting()
+        if self._grpc is not None:
+            self._grpc.stop_accepting(max(0.0, deadline - loop.time()))
         next_word = loop.time()
         while True:
             left_secs = max(0.0, deadline - loop.time())
             connections = 0
             if self._http is not None and not await self._http.drain(min(_LOOK_SECS, left_secs)):
                 connections = self._http.open_connections
+            if self._grpc is not None:
+                connections += self._grpc.open_connections
             requests = self.engine.in_flight()
             if not connections and not requests:
                 return True
@@ -186,7 +202,7 @@ class Server:
                     requests,
                     connections,
                 )
-            if not connections:
+            if self._http is None or not self._http.open_connections:
                 await asyncio.sleep(_LOOK_SECS)
 
     async def _unload(self, deadline: float) -> bool:
@@ -202,6 +218,8 @@ class Server:
         self._loop.release()
         if self._http is not None:
             self._http.abort_all()
+        if self._grpc is not None:
+            await self._grpc.close()
         if self._metrics is not None:
             self._metrics.stop_accepting()
             await self._metrics.drain(_LAST_SCRAPE_SECS)
@@ -295,8 +313,15 @@ def _check_repositories(paths: Sequence[str]) -> None:
             raise NotFound(f"the model repository '{path}' is a file; name a folder of models")
 
 
+class _Listener(Protocol):
+    """What has a port to open."""
+
+    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
+        """Listen, and return the port."""
+
+
 async def _open(
-    listener: HttpListener, name: str, place: tuple[str, int], *, reuse_port: bool = False
+    listener: _Listener, name: str, place: tuple[str, int], *, reuse_port: bool = False
 ) -> int:
     """Start listening; Unavailable names the flags to change where that cannot be."""
     address, port = place

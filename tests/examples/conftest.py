@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 COMMAND = (sys.executable, "-m", "shoal", "serve", "--demo")
-FREE_PORTS = ("--http-address=127.0.0.1", "--http-port=0", "--metrics-port=0")
+FREE_PORTS = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-port=0", "--metrics-port=0")
 LAST_LINE = "Ctrl-C stops the server."
 
 

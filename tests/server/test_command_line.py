@@ -20,7 +20,7 @@ from shoal.errors import NotFound, Unavailable, Unsupported
 from shoal.server import ModelsFailed, Server
 from shoal.testing.fakes import FakeBackend
 
-ANY_PORT = ["--http-port=0", "--metrics-port=0"]
+ANY_PORT = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 WAIT_SECS = 20
 
 ECHO = """
@@ -205,14 +205,14 @@ def test_tritonserver_is_the_same_server(repository):
     add_echo(repository)
     words = [f"--model-repository={repository}", *ANY_PORT, "--model-control-mode", "explicit"]
     with Command(
-        *words, "--load-model", "echo", "--grpc-port", "9", entry="tritonserver"
+        *words, "--load-model", "echo", "--rate-limit", "execution_count", entry="tritonserver"
     ) as command:
         url = command.http()
         assert status(f"{url}/v2/health/ready") == 200
         assert status(f"{url}/v2/models/echo/infer", ONE_ROW) == 200
         assert command.stop() == 0
     warnings = [line.partition("] ")[2] for line in command.log if line.startswith("W")]
-    assert warnings == ['"--grpc-port has no effect: gRPC is not served yet"\n']
+    assert warnings == ['"--rate-limit has no effect: there is no rate limiter yet"\n']
 
 
 @pytest.mark.curl
@@ -312,7 +312,8 @@ def test_a_model_that_does_not_end_costs_the_exit_code(repository):
 
 @asynccontextmanager
 async def serving(repository, backends=None, **values):
-    options = Options(**{"model_repository": (str(repository),), "http_port": 0} | values)
+    free = {"model_repository": (str(repository),), "http_port": 0, "grpc_port": 0}
+    options = Options(**free | values)
     server = Server(options, backends=backends)
     try:
         yield server
@@ -398,7 +399,8 @@ def test_a_server_that_still_loads_can_be_stopped(repository):
     may_load = threading.Event()
 
     async def scenario():
-        server = Server(Options(model_repository=(str(repository),), http_port=0, metrics_port=0))
+        free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        server = Server(Options(model_repository=(str(repository),), **free))
         server.repository.start = lambda: may_load.wait(WAIT_SECS) and {}
         await server.listen()
         loading = asyncio.ensure_future(server.load())

@@ -425,6 +425,46 @@ def test_a_model_that_never_loaded_can_be_repaired(repository, running):
     assert running.get("/v2/health/ready").status == 200
 
 
+@pytest.mark.parametrize("config", [None, "max_batch_size: 4"])
+def test_a_file_that_is_no_model_is_told_of_by_version(repository, running, config):
+    """Whether the file is opened to complete the config or to load it makes no difference."""
+    add_model(repository, "echo", config, {"1/model.onnx": b"no model"})
+    answer = running.load("echo")
+    assert answer.status == 400
+    assert answer.error.startswith(
+        "load failed for model 'echo': version 1 is at UNAVAILABLE state"
+    )
+    assert "'echo/1/model.onnx' is not an ONNX model" in answer.error
+    (row,) = running.index()
+    assert (row["version"], row["state"]) == ("1", "UNAVAILABLE")
+    assert "'echo/1/model.onnx' is not an ONNX model" in row["reason"]
+
+
+def test_a_config_broken_while_the_model_was_unloaded(repository, running):
+    folder = add_onnx(repository, "echo", onnx_models.identity())
+    ok(running.load("echo"))
+    ok(running.unload("echo"))
+    (folder / "config.pbtxt").write_text("}")
+    assert running.load("echo").status == 500
+    assert any("config.pbtxt" in row.get("reason", "") for row in running.index())
+    assert running.get("/v2/health/ready").status == 400
+    (folder / "config.pbtxt").unlink()
+    ok(running.load("echo"))
+    assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
+
+
+def test_a_broken_version_that_was_replaced_is_forgotten(repository, running):
+    """Otherwise the server would never be ready again."""
+    folder = add_model(repository, "echo", None, {"1/model.onnx": b"no model"})
+    assert running.load("echo").status == 400
+    assert running.get("/v2/health/ready").status == 400
+    shutil.rmtree(folder / "1")
+    onnx_models.save(onnx_models.identity(), folder / "2" / "model.onnx")
+    ok(running.load("echo"))
+    assert running.states("echo") == {"2": "READY"}
+    assert running.get("/v2/health/ready").status == 200
+
+
 @pytest.mark.parametrize("config", ["}", "version_policy { specific { versions: 9 } }", None])
 def test_a_model_that_failed_can_be_given_up(repository, running, config):
     """Unloading it says that nobody waits for it: the server is ready again."""

@@ -1,7 +1,8 @@
 """The backend contract, whole: what a runtime must offer to have its models served.
 
     Backend.complete(config) --> Backend.load(context) --> LoadedModel.executor(placement)
-                                                              └─ execute (one call per batch)
+                                     one call per batch:      ├─ Executor.run: tensors in and out
+                                                              └─ RequestExecutor.execute: requests
 
 A backend is found by name through the `shoal.backends` entry points. One `Backend` object serves
 the whole process; one `LoadedModel` is one version of one model; one executor is one instance.
@@ -14,10 +15,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from shoal.config.model import ModelConfig
+from shoal.core.request import Request
+from shoal.core.response import ParameterValue
+from shoal.core.tensor import Tensor
+from shoal.errors import ShoalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,41 @@ class Executor(ABC):
         return
 
 
+class Ticket(Protocol):
+    """One request in the hands of a RequestExecutor, and the way to answer it.
+
+    `send` may be called from any thread, also after `execute` has returned where the model is
+    decoupled. It raises Internal when the final response has been sent already.
+    """
+
+    @property
+    def request(self) -> Request:
+        """What was asked. Its tensors stay valid as long as somebody holds them."""
+
+    def send(
+        self,
+        outputs: Sequence[Tensor] = (),
+        *,
+        error: ShoalError | None = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
+        final: bool = True,
+    ) -> None:
+        """Send one response. Outputs the client did not ask for are left out."""
+
+
+class RequestExecutor(ABC):
+    """One instance that is handed the requests of a batch themselves and answers each of them."""
+
+    @abstractmethod
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        """Run a batch. When this returns, every ticket of a model that is not decoupled must have
+        had its final response. An exception fails those that have not, with its text."""
+
+    def close(self) -> None:
+        """Give back what this instance holds. Called once, after its last `execute`."""
+        return
+
+
 class LoadedModel(ABC):
     """One version of a model, ready to make instances."""
 
@@ -66,7 +107,7 @@ class LoadedModel(ABC):
     may_run_on_loop: bool = False
 
     @abstractmethod
-    def executor(self, placement: Placement) -> Executor:
+    def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """Make an instance at `placement`; raises a ShoalError when that cannot be."""
 
     def close(self) -> None:

@@ -7,13 +7,14 @@ count never reloads the model.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.backends.base import Executor, LoadedModel, Placement
+from shoal.backends.base import LoadedModel, Placement
 from shoal.config.model import ModelInstanceGroup
 from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopInstance
+from shoal.instance.warmup import WarmUp
 from shoal.instance.worker import Worker
 from shoal.scheduler.batcher import Batcher
 
@@ -53,7 +54,7 @@ class InstanceGroup:
         loaded: LoadedModel,
         batcher: Batcher,
         execution: Execution,
-        warm_up: Callable[[Executor], None],
+        warm_up: WarmUp,
         on_loop: LoopInstance | None = None,
     ) -> None:
         """`on_loop` runs batches on the event loop while the model is quick."""

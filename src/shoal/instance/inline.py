@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from shoal.backends.base import Executor
+from shoal.backends.base import Executor, RequestExecutor
 from shoal.instance.execution import Execution
 from shoal.instance.pace import Mode, Pace
 from shoal.scheduler.batcher import Batcher
@@ -69,7 +69,7 @@ class LoopInstance:
         handle: LoopHandle,
         batcher: Batcher,
         execution: Execution,
-        executor: Executor,
+        executor: Executor | RequestExecutor,
         pace: Pace,
     ) -> None:
         self._handle = handle

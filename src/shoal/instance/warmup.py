@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-from shoal.backends.base import Executor
+from shoal.backends.base import Executor, RequestExecutor
 from shoal.config.model import ModelWarmup
 from shoal.core import dtypes
 from shoal.core.request import Request
@@ -20,8 +21,10 @@ from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.core.validate import validate
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError, Internal, ShoalError
+from shoal.instance.ticket import RequestTicket
 from shoal.scheduler.batch import join, wanted_outputs
+from shoal.statistics.model import ModelStatistics
 
 
 class _Nobody:
@@ -31,9 +34,10 @@ class _Nobody:
         """Drop it."""
 
 
-def warm_up(
-    samples: Sequence[ModelWarmup], signature: Signature, model_folder: Path
-) -> Callable[[Executor], None]:
+WarmUp: TypeAlias = Callable[[Executor | RequestExecutor], None]
+
+
+def warm_up(samples: Sequence[ModelWarmup], signature: Signature, model_folder: Path) -> WarmUp:
     """A function that runs every sample on an executor; ConfigError when a sample is wrong."""
     batches = [
         (sample, _requests(sample, signature, model_folder))
@@ -41,12 +45,11 @@ def warm_up(
         if sample.batch_size
     ]
 
-    def run(executor: Executor) -> None:
+    def run(executor: Executor | RequestExecutor) -> None:
         for sample, requests in batches:
-            names = wanted_outputs(requests, signature)
             try:
                 for _ in range(max(1, sample.count)):
-                    executor.run(join(requests, signature), names)
+                    _execute(executor, requests, signature)
             except Exception as failure:
                 raise ConfigError(
                     f"the warm-up sample '{sample.name}' failed: {failure}",
@@ -56,6 +59,19 @@ def warm_up(
                 ) from failure
 
     return run
+
+
+def _execute(
+    executor: Executor | RequestExecutor, requests: Sequence[Request], signature: Signature
+) -> None:
+    if isinstance(executor, RequestExecutor):
+        uncounted = ModelStatistics(signature.model_name, 0)
+        tickets = [RequestTicket(r, signature.model_name, 0, uncounted) for r in requests]
+        executor.execute(tickets)
+        if any(ticket.failed for ticket in tickets):
+            raise Internal("the model answered with an error")
+    else:
+        executor.run(join(requests, signature), wanted_outputs(requests, signature))
 
 
 def _requests(sample: ModelWarmup, signature: Signature, folder: Path) -> list[Request]:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from shoal.backends.base import Executor, Placement
+from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.instance.execution import Execution
 from shoal.scheduler.batcher import Batcher
 
@@ -17,7 +17,7 @@ class Worker:
     def __init__(
         self,
         placement: Placement,
-        executor: Executor,
+        executor: Executor | RequestExecutor,
         batcher: Batcher,
         execution: Execution,
         *,

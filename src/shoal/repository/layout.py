@@ -43,7 +43,7 @@ def find_models(repositories: Sequence[Path]) -> dict[str, list[Path]]:
             logger.warning("cannot read the model repository '%s': %s", repository, error.strerror)
             continue
         for entry in entries:
-            if entry.is_dir() and not entry.name.startswith("."):
+            if _is_folder(entry) and not entry.name.startswith("."):
                 found.setdefault(entry.name, []).append(Path(entry.path))
     return found
 
@@ -59,9 +59,9 @@ def version_folders(model: Path) -> dict[int, Path]:
     except OSError:
         return {}
     for entry in entries:
-        if not entry.is_dir() or entry.name in _KNOWN_FOLDERS or entry.name.startswith((".", "__")):
-            continue
         name = entry.name
+        if not _is_folder(entry) or name in _KNOWN_FOLDERS or name.startswith((".", "__")):
+            continue
         if name.isascii() and name.isdecimal() and (not name.startswith("0")):
             versions[int(name)] = Path(entry.path)
         else:
@@ -98,3 +98,10 @@ def fingerprint(folder: Path, *, skip_folders: bool = False) -> Fingerprint:
             rows.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size))
         folders[:] = [] if skip_folders else [f for f in folders if f != "__pycache__"]
     return tuple(sorted(rows))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or nothing we may look at
+        return False

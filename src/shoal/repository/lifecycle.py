@@ -15,7 +15,7 @@ import enum
 import gc
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -44,9 +44,22 @@ class Status:
     state: State
     reason: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Whether it should serve and cannot."""
+        return self.state is State.UNAVAILABLE and self.reason != UNLOADED
+
 
 class LoadFailed(InvalidArgument):
     """A load that failed; the text lists every version with its reason."""
+
+
+class Unreadable(InvalidArgument):
+    """Versions were chosen, but their model could not be read. The cause says why."""
+
+    def __init__(self, versions: Sequence[int]) -> None:
+        super().__init__("the model could not be read")
+        self.versions = versions
 
 
 class ModelLife:
@@ -75,6 +88,12 @@ class ModelLife:
             self.given_up = False
             try:
                 spec = make_spec()
+            except Unreadable as failure:
+                self.problem = ""
+                reason = self._reason(failure.__cause__ or failure)
+                raise self._failed(failure.versions, dict.fromkeys(failure.versions, reason)) from (
+                    failure.__cause__
+                )
             except Exception as failure:
                 self._note_failure(_text(failure))
                 raise
@@ -117,23 +136,31 @@ class ModelLife:
         for version in make:
             try:
                 made[version] = Model.load(spec, version)
-            except Exception as failure:  # a backend may raise anything; it becomes the reason
-                if not isinstance(failure, ShoalError):
-                    logger.exception("loading '%s' version %d failed", self.name, version)
-                reasons[version] = _text(failure)
+            except Exception as failure:  # noqa: BLE001 - whatever it is, it becomes the reason
+                reasons[version] = self._reason(failure)
         if not reasons:
             return made
         for model in made.values():
             model.close()
+        raise self._failed(make, reasons)
+
+    def _reason(self, failure: BaseException) -> str:
+        """Why a version is not served, as clients read it. A surprise is in the log as well."""
+        if not isinstance(failure, ShoalError):
+            logger.error("loading '%s' failed", self.name, exc_info=failure)
+        return _text(failure)
+
+    def _failed(self, tried: Sequence[int], reasons: Mapping[int, str]) -> LoadFailed:
+        """Note that none of `tried` is served; the error that says so."""
         changes: dict[int, Status] = {}
-        for version in make:
+        for version in tried:
             why = reasons.get(version, "not loaded because another version failed")
             if version in self.serving:
                 changes[version] = Status(State.READY, _kept(why))
             else:
                 changes[version] = Status(State.UNAVAILABLE, why)
         self._set(changes)
-        raise LoadFailed(_summary(reasons))
+        return LoadFailed(_summary(reasons))
 
     def _switch(self, serving: dict[int, Model]) -> None:
         """From here on requests see `serving`; what it replaces drains and closes."""
@@ -141,7 +168,7 @@ class ModelLife:
         gone = {v: Status(State.UNLOADING) for v in before if v not in serving}
         self.newest = serving[max(serving)] if serving else None
         self.serving = MappingProxyType(serving)
-        self._set({**gone, **{v: Status(State.READY) for v in serving}})
+        self._set({**gone, **{v: Status(State.READY) for v in serving}}, drop_failed=True)
         retired = [model for v, model in before.items() if serving.get(v) is not model]
         if retired:
             self._close_soon(retired, list(gone))
@@ -181,6 +208,13 @@ class ModelLife:
         for thread in list(self._closing):
             thread.join()
 
+    def refuse(self, reason: str) -> None:
+        """Note a load that failed before it began."""
+        with self._changing:
+            self.last_load_failed = True
+            self.given_up = False
+            self._note_failure(reason)
+
     def _note_failure(self, reason: str) -> None:
         """A load failed before any version could be tried."""
         if self.serving:
@@ -188,9 +222,14 @@ class ModelLife:
         else:
             self.problem = reason
 
-    def _set(self, changes: Mapping[int, Status]) -> None:
+    def _set(self, changes: Mapping[int, Status], *, drop_failed: bool = False) -> None:
+        """Change statuses. With `drop_failed` earlier failures go: a load that succeeded without
+        these versions has settled that nobody wants them."""
         with self._noting:
-            self.statuses = MappingProxyType({**self.statuses, **changes})
+            kept = dict(self.statuses)
+            if drop_failed:
+                kept = {v: status for v, status in kept.items() if not status.failed}
+            self.statuses = MappingProxyType({**kept, **changes})
 
 
 def give_memory_back() -> None:

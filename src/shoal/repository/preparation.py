@@ -21,6 +21,7 @@ from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.model import ModelSpec
 from shoal.repository import layout, versions
+from shoal.repository.lifecycle import Unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,8 @@ def prepare(
 ) -> ModelSpec:
     """Read and decide everything about a model short of loading it.
 
-    Raises ConfigError (the operator must change the config) or another ShoalError.
+    Raises ConfigError (the operator must change the config), Unreadable (the model file) or
+    another ShoalError.
     """
     replaced = override.folder(name) if override is not None else None
     folder = replaced or folder
@@ -118,7 +120,10 @@ def prepare(
     backend = settings.backends.get(config.backend or config.platform, file=file)
     backend_settings = _settings_of(settings, config.backend)
     if settings.auto_complete:
-        config = backend.complete(config, folder, first, backend_settings)
+        try:
+            config = backend.complete(config, folder, first, backend_settings)
+        except Exception as error:
+            raise Unreadable(wanted) from error
         config = normalise.normalise(config, directory_name=name, file=file)
     rules.check(config, file=file)
     config = normalise.resolve_instance_groups(

@@ -162,7 +162,7 @@ class ModelRepository:
         for name in sorted({*found, *self._lives}):
             life = self._lives.get(name)
             statuses = {} if life is None else life.statuses
-            if life is not None and life.problem and not statuses:
+            if life is not None and life.problem:
                 rows.append(
                     {"name": name, "state": State.UNAVAILABLE.value, "reason": life.problem}
                 )
@@ -253,7 +253,7 @@ class ModelRepository:
         life = self._life(name)
         if len(folders) > 1 and not brings_files:
             paths = ", ".join(str(folder) for folder in folders)
-            life.problem = DUPLICATE
+            life.refuse(DUPLICATE)
             raise InvalidArgument(
                 f"failed to load '{name}': {DUPLICATE} ({paths}). Rename one of them"
             )

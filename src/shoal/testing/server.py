@@ -122,6 +122,11 @@ class RunningServer:
         return f"{ADDRESS}:{self.server.http_port}"
 
     @property
+    def grpc_address(self) -> str:
+        """`host:port` of gRPC."""
+        return f"{ADDRESS}:{self.server.grpc_port}"
+
+    @property
     def metrics_address(self) -> str:
         """`host:port` of the metrics."""
         return f"{ADDRESS}:{self.server.metrics_port}"
@@ -216,7 +221,8 @@ def running_server(
     `Server.start` raises. With `start` false nothing is opened yet: run `server.listen` and
     `server.load` yourself.
     """
-    free = {"http_address": ADDRESS, "http_port": 0, "metrics_port": 0, "grpc_port": 0}
+    free = {"http_address": ADDRESS, "http_port": 0, "metrics_port": 0}
+    free |= {"grpc_address": ADDRESS, "grpc_port": 0}
     paths = tuple(str(path) for path in repositories)
     server = Server(Options(model_repository=paths, **{**free, **options}), backends=backends)
     loop = _new_loop()

@@ -32,8 +32,8 @@ def test_examples_come_first_and_defaults_are_shown():
 
 def test_what_a_whole_group_cannot_do_is_said_once():
     text = serve_help("shoal serve", width=100)
-    assert "gRPC (no effect: gRPC is not served yet):" in text
-    assert text.count("gRPC is not served yet") == 1
+    assert "Rate limiter (no effect: there is no rate limiter yet):" in text
+    assert text.count("there is no rate limiter yet") == 1
 
 
 def test_the_alias_takes_flags_only():

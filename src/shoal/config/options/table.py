@@ -30,7 +30,7 @@ _server = Group("Server")
 _logging = Group("Logging")
 _repository = Group("Model repository")
 _http = Group("HTTP")
-_grpc = Group("gRPC", no_effect="gRPC is not served yet")
+_grpc = Group("gRPC")
 _speed = Group("Speed")
 _metrics = Group("Metrics")
 _backend = Group("Backends")
@@ -187,11 +187,16 @@ class Options:
         no_effect="one event loop handles every connection",
     )
 
-    allow_grpc: bool = _grpc(True, "Listen for gRPC requests.", honoured=False)
+    allow_grpc: bool = _grpc(True, "Listen for gRPC requests.")
     grpc_address: str = _grpc("0.0.0.0", "Address to listen on for gRPC.", form="<address>")
     grpc_port: int = _grpc(8001, "Port for gRPC requests; 0 takes a free one.", limits=PORT)
     reuse_grpc_port: bool = _grpc(
-        False, "Share the port with other servers that set this flag too.", honoured=False
+        False, "Share the port with other servers that set this flag too."
+    )
+    grpc_transport: str = _grpc(
+        "native",
+        "What carries gRPC: Shoal's own HTTP/2, or the package grpcio, which must be installed.",
+        choices=("native", "grpcio"),
     )
     grpc_header_forward_pattern: str = _grpc(
         "",
@@ -199,17 +204,26 @@ class Options:
         "in the key.",
         form="<regex>",
     )
-    grpc_infer_thread_count: int = _grpc(2, "Threads that handle inference calls.", limits=(2, 128))
+    grpc_infer_thread_count: int = _grpc(
+        2,
+        "Threads that handle inference calls.",
+        limits=(2, 128),
+        no_effect="one event loop handles every connection",
+    )
     grpc_infer_allocation_pool_size: int = _grpc(
-        8, "How many request and response objects are kept for reuse.", limits=(0, None)
+        8,
+        "How many request and response objects are kept for reuse.",
+        limits=(0, None),
+        no_effect="there are no such objects to keep",
     )
     grpc_max_response_pool_size: int = _grpc(
-        2**31 - 1, "Most responses that may wait to be sent.", limits=(1, None)
+        2**31 - 1,
+        "Most responses that may wait to be sent.",
+        limits=(1, None),
+        no_effect="a stream is read no further while its responses wait",
     )
-    grpc_use_ssl: bool = _grpc(False, "Encrypt connections with TLS.", honoured=False)
-    grpc_use_ssl_mutual: bool = _grpc(
-        False, "Encrypt with TLS and ask clients for a certificate.", honoured=False
-    )
+    grpc_use_ssl: bool = _grpc(False, "Encrypt connections with TLS.")
+    grpc_use_ssl_mutual: bool = _grpc(False, "Encrypt with TLS and ask clients for a certificate.")
     grpc_server_cert: str = _grpc("", "PEM file with the certificate.", form="<file>")
     grpc_server_key: str = _grpc("", "PEM file with the private key.", form="<file>")
     grpc_root_cert: str = _grpc("", "PEM file with the clients' root certificate.", form="<file>")
@@ -217,7 +231,6 @@ class Options:
         "none",
         "How hard to compress inference responses.",
         choices=("none", "low", "medium", "high"),
-        honoured="none",
     )
     grpc_keepalive_time: int = _grpc(
         7_200_000, "Milliseconds of silence before a ping.", limits=(0, None)
@@ -475,6 +488,10 @@ class Options:
     def http_restrictions(self) -> dict[str, tuple[str, str]]:
         """The header and value that each restricted kind of HTTP request asks for."""
         return checks.read_restrictions("--http-restricted-api", self.http_restricted_api)
+
+    def grpc_restrictions(self) -> dict[str, tuple[str, str]]:
+        """The metadata key and value that each restricted kind of gRPC call asks for."""
+        return checks.read_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol)
 
     def backend_settings(self) -> dict[str, dict[str, str]]:
         """`--backend-config` by backend; the settings for all are under the empty name."""
