@@ -22,7 +22,7 @@ from shoal.frontends.grpc import (
 
 CONNECTIONS = 20
 WORKERS = 4  # on each connection
-ROUNDS = 40  # calls of each worker
+ROUNDS = 50  # calls of each worker
 
 
 class Echo:

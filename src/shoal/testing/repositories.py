@@ -34,6 +34,7 @@ def add_model(
 ) -> Path:
     """A model of any kind. `files` lie in the model's folder or below; None writes no config."""
     folder = repository / name
+    folder.mkdir(parents=True, exist_ok=True)
     for version in versions:
         (folder / str(version)).mkdir(parents=True, exist_ok=True)
     if config is not None:

@@ -1,7 +1,7 @@
 """The deadlines of all open calls: one heap and one timer, however many calls there are.
 
-A call that ends early leaves its entry behind; when those are the majority, the heap is built
-anew without them.
+A call that ends early leaves its entry behind until it comes first; when such entries are the
+majority, the heap is built anew without them.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Deadlines:
     def met(self) -> None:
         """Some call that was added has ended before its deadline."""
         self._stale += 1
+        self._drop_stale_heads()
         if self._stale > _REBUILD_FROM and self._stale * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].deadline_pending]
             heapq.heapify(self._heap)
@@ -57,13 +58,19 @@ class Deadlines:
     def expire(self, now_ns: int) -> int | None:
         """Expire what is due; returns when to look again."""
         due: list[Expiring] = []
-        heap = self._heap
-        while heap and (heap[0][0] <= now_ns or not heap[0][2].deadline_pending):
-            call = heapq.heappop(heap)[2]
-            if call.deadline_pending:
-                due.append(call)
-            else:
-                self._stale -= 1
+        self._drop_stale_heads()
+        while self._heap and self._heap[0][0] <= now_ns:
+            due.append(heapq.heappop(self._heap)[2])
+            self._drop_stale_heads()
         for call in due:
-            call.expire()
+            if call.deadline_pending:
+                call.expire()
+            else:  # one of the others ended it, and `met` took it for one in the heap
+                self._stale -= 1
         return self._heap[0][0] if self._heap else None
+
+    def _drop_stale_heads(self) -> None:
+        heap = self._heap
+        while heap and not heap[0][2].deadline_pending:
+            heapq.heappop(heap)
+            self._stale -= 1

@@ -56,6 +56,8 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         raise _head_too_large(limits)
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
+    # How a body is framed is decided below, also where a head says it in two ways.
+    parser.set_dangerous_leniencies(lenient_chunked_length=True)
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
@@ -86,6 +88,8 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     if is_1_1 and b"host" not in fields:
         raise ProtocolError(400, "a request in HTTP/1.1 must have a Host header")
     body_length = _body_length(fields, is_1_1, limits)
+    # Transfer-Encoding counts then, and whoever reads it otherwise shall not share a connection.
+    two_lengths = body_length == CHUNKED and b"content-length" in fields
     offset = fields.get(_TENSOR_OFFSET_HEADER, b"")
     target = url.decode("latin-1")
     path, query = _split_target(target)
@@ -99,7 +103,7 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         fields=fields,
         body_length=body_length,
         tensor_offset=int(offset) if offset.isdigit() and len(offset) < 20 else 0,
-        keep_alive=_keeps_alive(fields.get(b"connection"), is_1_1),
+        keep_alive=_keeps_alive(fields.get(b"connection"), is_1_1) and not two_lengths,
         expects_continue=_expects_continue(fields.get(b"expect"), is_1_1),
     )
 
@@ -152,10 +156,6 @@ def _body_length(fields: dict[bytes, bytes], is_1_1: bool, limits: HttpLimits) -
     coding = fields.get(b"transfer-encoding")
     length = fields.get(b"content-length")
     if coding is not None:
-        if length is not None:
-            raise ProtocolError(
-                400, "Content-Length and Transfer-Encoding exclude each other: send one of them"
-            )
         if not is_1_1:
             raise ProtocolError(400, "Transfer-Encoding needs HTTP/1.1")
         if coding.lower() != b"chunked":

@@ -185,6 +185,22 @@ def test_deadlines_expire_in_time():
     assert len(deadlines) == 0
 
 
+def test_a_deadline_that_ends_another_call():
+    deadlines = Deadlines(lambda _: None)
+    first, second = Waiting(), Waiting()
+
+    def expire_both():
+        first.deadline_pending = second.deadline_pending = False
+        deadlines.met()
+
+    first.expire = expire_both
+    deadlines.add(1, first)
+    deadlines.add(2, second)
+    assert deadlines.expire(5) is None
+    assert not second.expired
+    assert len(deadlines) == 0
+
+
 def test_deadlines_that_were_met_do_not_pile_up():
     deadlines = Deadlines(lambda _: None)
     last = Waiting()

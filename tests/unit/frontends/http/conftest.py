@@ -26,6 +26,7 @@ class FakeRequest:
         self.path = path
         self.headers = tuple((k.lower().encode(), v.encode()) for k, v in headers.items())
         self.body = body
+        self.plain_offset = 0  # the full path: the short one has tests of its own
 
     def header(self, name):
         return dict(self.headers).get(name)

@@ -58,8 +58,6 @@ def get(headers: bytes = b"", line: bytes = b"GET / HTTP/1.1") -> bytes:
         (431, get(b"A: 1\r\n" * 16), "17 headers"),
         (431, get(b"A: " + b"a" * 4096 + b"\r\n"), "4096 bytes"),
         # where the body ends
-        (400, get(b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), "Content-Length"),
-        (400, get(b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"), "Content-Length"),
         (400, get(b"Content-Length: 3\r\nContent-Length: 4\r\n"), "Content-Length"),
         (400, get(b"Content-Length: 3\r\nContent-Length: 3\r\n"), "Content-Length"),
         (400, get(b"Content-Length: 3, 4\r\n"), "Content-Length"),
@@ -200,3 +198,16 @@ def test_a_hopeful_beginning_is_waited_for():
     for end in range(1, len(head) - 1):
         for checked in range(end):
             check_partial_head(head[:end], checked, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+    ],
+)
+def test_of_two_framings_the_chunks_count_and_the_connection_is_not_used_again(lines):
+    head = parse_head(get(lines), LIMITS)
+    assert head.body_length == CHUNKED
+    assert not head.keep_alive
