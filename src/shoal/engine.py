@@ -32,6 +32,7 @@ EXTENSIONS = (
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -126,6 +127,10 @@ class Engine:
         except Unavailable:
             return False
         return True
+
+    def knows(self, name: str) -> bool:
+        """Whether anybody has tried to load a model of that name."""
+        return self._repository.knows(name)
 
     # ---- what there is
 

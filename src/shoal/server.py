@@ -30,6 +30,7 @@ from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
+from shoal.frontends.shared_memory import SharedMemory
 from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
@@ -73,6 +74,7 @@ class Server:
             if options.allow_metrics
             else None
         )
+        self._memory = SharedMemory(allowed=options.client_shared_memory)
         self._application: Application | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcPort | None = None
@@ -104,7 +106,7 @@ class Server:
         inbox = LoopInbox(loop)
         if options.allow_http:
             self._application = Application(
-                self.engine, inbox, self._http_options, self._render_metrics
+                self.engine, inbox, self._http_options, self._render_metrics, self._memory
             )
             self._http = HttpListener(self._application.handle, _http_limits(options))
             self.http_port = await _open(

@@ -27,6 +27,7 @@ from shoal.errors import InvalidArgument
 from shoal.wire import json_data, json_text
 from shoal.wire.classification import classify
 from shoal.wire.infer_json import InferBody, WantedOutput, id_prefix, read_request
+from shoal.wire.regions import Regions
 
 __all__ = [
     "BINARY_TYPE",
@@ -78,7 +79,12 @@ def is_raw(header_length: int | None, body: Buffer) -> bool:
 
 
 def decode_infer(
-    body: Buffer, header_length: int | None, *, model_name: str, max_json_bytes: int
+    body: Buffer,
+    header_length: int | None,
+    *,
+    model_name: str,
+    max_json_bytes: int,
+    regions: Regions | None = None,
 ) -> InferBody:
     """Read a request body. Raises a ShoalError that names the field and what was expected.
 
@@ -92,7 +98,11 @@ def decode_infer(
     view = memoryview(body)
     document = json_text.loads(view[:header_length])
     return read_request(
-        document, view[header_length:], model_name=model_name, max_json_bytes=max_json_bytes
+        document,
+        view[header_length:],
+        model_name=model_name,
+        max_json_bytes=max_json_bytes,
+        regions=regions,
     )
 
 
@@ -170,7 +180,9 @@ def encode_infer(
             "datatype": tensor.datatype.name,
             "shape": tensor.shape,
         }
-        if binary_default if want is None else want.binary:
+        if want is not None and want.region is not None:
+            want.region.write(tensor)
+        elif binary_default if want is None else want.binary:
             size = tensor.nbytes
             entry["parameters"] = {"binary_data_size": size}
             if size:

@@ -16,6 +16,7 @@ from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
 from shoal.errors import Internal, InvalidArgument, Unsupported
 from shoal.wire import json_data
+from shoal.wire.regions import Lease, Regions, RegionSlice
 
 _MOST_ELEMENTS = 2**63 - 1
 _MOST_DIMS = 32  # what every numpy can hold
@@ -32,6 +33,7 @@ class WantedOutput:
     name: str
     binary: bool = False
     classification: int = 0
+    region: RegionSlice | None = None  # where in shared memory the client wants it
 
 
 @dataclass(slots=True)
@@ -48,13 +50,43 @@ class InferBody:
     priority: int = 0
     timeout_us: int = 0
     binary_default: bool = False
+    leases: list[Lease] = field(default_factory=list)  # shared memory in use until the answer
+
+    def release(self) -> None:
+        """Give back the shared memory this request uses."""
+        for lease in self.leases:
+            lease.release()
 
 
 def read_request(
-    document: Any, tail: memoryview, *, model_name: str, max_json_bytes: int
+    document: Any,
+    tail: memoryview,
+    *,
+    model_name: str,
+    max_json_bytes: int,
+    regions: Regions | None = None,
 ) -> InferBody:
-    """The whole request; `tail` is what follows the JSON and must be used up by its inputs."""
+    """The whole request; `tail` is what follows the JSON and must be used up by its inputs.
+
+    What it uses of `regions` is given back if this raises, and by `InferBody.release` if not.
+    """
     decoded = InferBody()
+    try:
+        _read_members(document, tail, model_name, max_json_bytes, regions, decoded)
+    except BaseException:
+        decoded.release()
+        raise
+    return decoded
+
+
+def _read_members(
+    document: Any,
+    tail: memoryview,
+    model_name: str,
+    max_json_bytes: int,
+    regions: Regions | None,
+    decoded: InferBody,
+) -> None:
     if type(document) is dict:
         if "id" in document:
             decoded.id = _text(document["id"], "Unable to parse 'id'")
@@ -62,7 +94,9 @@ def read_request(
             _read_parameters(document["parameters"], decoded)
     position = 0
     for entry in _array_member(document, "inputs"):
-        tensor, taken = _read_input(entry, tail[position:], model_name, max_json_bytes)
+        tensor, taken = _read_input(
+            entry, tail[position:], model_name, max_json_bytes, regions, decoded
+        )
         if tensor.name in decoded.inputs:
             raise _duplicate("input", tensor.name, decoded.id)
         decoded.inputs[tensor.name] = tensor
@@ -72,12 +106,11 @@ def read_request(
     if "outputs" in document:
         seen = set()
         for entry in _array_member(document, "outputs"):
-            wanted = _read_output(entry)
+            wanted = _read_output(entry, regions, decoded)
             if wanted.name in seen:
                 raise _duplicate("output", wanted.name, decoded.id)
             seen.add(wanted.name)
             decoded.outputs.append(wanted)
-    return decoded
 
 
 def id_prefix(request_id: str) -> str:
@@ -86,7 +119,12 @@ def id_prefix(request_id: str) -> str:
 
 
 def _read_input(
-    entry: Any, tail: memoryview, model_name: str, max_json_bytes: int
+    entry: Any,
+    tail: memoryview,
+    model_name: str,
+    max_json_bytes: int,
+    regions: Regions | None,
+    decoded: InferBody,
 ) -> tuple[Tensor, int]:
     """One element of `inputs`, and how many bytes of `tail` belong to it."""
     parameters = _parameters_of(entry, "inputs")
@@ -99,7 +137,8 @@ def _read_input(
     if has_data:
         return json_data.read(name, datatype, shape, count, entry["data"], max_json_bytes), 0
     if not binary:
-        raise _no_shared_memory(f"send input '{name}' as 'data' or with 'binary_data_size'")
+        slice_ = _read_region(parameters, regions, decoded)
+        return Tensor(name, datatype, shape, raw=slice_.lease.view), 0
     size = _unsigned(parameters["binary_data_size"], "Unable to parse 'binary_data_size'")
     if size > len(tail):
         raise InvalidArgument(
@@ -109,7 +148,7 @@ def _read_input(
     return Tensor(name, datatype, shape, raw=tail[:size]), size
 
 
-def _read_output(entry: Any) -> WantedOutput:
+def _read_output(entry: Any, regions: Regions | None, decoded: InferBody) -> WantedOutput:
     """One element of `outputs`."""
     parameters = _parameters_of(entry, "outputs")
     binary = False
@@ -123,8 +162,29 @@ def _read_output(entry: Any) -> WantedOutput:
             raise _both("classification")
         if binary:
             raise _both("binary_data")
-        raise _no_shared_memory("leave 'shared_memory_region' out of the output's parameters")
+        slice_ = _read_region(parameters, regions, decoded)
+        return WantedOutput(_text_member(entry, "name"), region=slice_)
     return WantedOutput(_text_member(entry, "name"), binary, classes)
+
+
+def _read_region(
+    parameters: dict[str, Any], regions: Regions | None, decoded: InferBody
+) -> RegionSlice:
+    """The part of shared memory that an input or output names, leased for this request."""
+    if regions is None:
+        raise Unsupported("this server does not exchange tensors by shared memory")
+    name = _text(parameters["shared_memory_region"], "Unable to parse 'shared_memory_region'")
+    offset = 0
+    if "shared_memory_offset" in parameters:
+        where = "Unable to parse 'shared_memory_offset'"
+        offset = _unsigned(parameters["shared_memory_offset"], where)
+    if "shared_memory_byte_size" not in parameters:
+        raise _missing("shared_memory_byte_size")
+    where = "Unable to parse 'shared_memory_byte_size'"
+    size = _unsigned(parameters["shared_memory_byte_size"], where)
+    lease = regions.lease(name, offset, size)
+    decoded.leases.append(lease)
+    return RegionSlice(name, offset, size, lease)
 
 
 def _read_parameters(parameters: Any, decoded: InferBody) -> None:
@@ -267,7 +327,3 @@ def _not_one_source(entry: dict[str, Any], parameters: dict[str, Any]) -> Invali
         "'parameters', 'shared_memory_region' in 'parameters'. But "
         + (f"set {' '.join(found)}" if found else "no field is set")
     )
-
-
-def _no_shared_memory(instead: str) -> Unsupported:
-    return Unsupported(f"this server does not exchange tensors by shared memory; {instead}")

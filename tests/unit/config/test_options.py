@@ -50,7 +50,7 @@ DEFAULTS = {
     "http_max_input_size": 67108864,
     "metrics_interval_ms": 2000,
     "grpc_keepalive_time": 7200000,
-    "allow_client_shm": False,
+    "allow_client_shm": "auto",
     "log_format": "default",
     "drain_secs": 0,
     "gpu_fallback": "none",

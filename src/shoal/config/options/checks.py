@@ -67,3 +67,8 @@ def read_restrictions(flag: str, settings: Iterable[Setting]) -> dict[str, tuple
                 )
             restrictions[kind] = (key, value)
     return restrictions
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach a listener on `address`."""
+    return address in ("localhost", "::1") or address.startswith("127.")

@@ -35,7 +35,7 @@ _speed = Group("Speed")
 _metrics = Group("Metrics")
 _backend = Group("Backends")
 _device = Group("Memory and devices", no_effect="memory and devices are left to the runtimes")
-_shared = Group("Shared memory", no_effect="shared memory is not served yet")
+_shared = Group("Shared memory")
 _cache = Group("Response cache", no_effect="there is no response cache yet")
 _rate = Group("Rate limiter", no_effect="there is no rate limiter yet")
 _trace = Group("Tracing", no_effect="requests are not traced yet")
@@ -352,8 +352,11 @@ class Options:
         pattern=r"\d+:(\d+\.?\d*|\.\d+)",
     )
 
-    allow_client_shm: bool = _shared(
-        False, "Let clients register shared memory for their tensors.", honoured=False
+    allow_client_shm: str = _shared(
+        "auto",
+        "Let clients register shared memory for their tensors. Anybody who can reach the ports "
+        "can then read and write it, so auto allows it only where they listen on loopback.",
+        choices=("auto", "true", "false", "1", "0"),
     )
 
     cache_config: tuple[Setting, ...] = _cache(
@@ -479,6 +482,15 @@ class Options:
     def auto_complete_config(self) -> bool:
         """Whether what a config leaves out is taken from the model."""
         return not (self.disable_auto_complete_config or self.strict_model_config)
+
+    @property
+    def client_shared_memory(self) -> bool:
+        """Whether clients may register shared memory."""
+        if self.allow_client_shm != "auto":
+            return self.allow_client_shm in ("true", "1")
+        addresses = [self.http_address] if self.allow_http else []
+        addresses += [self.grpc_address] if self.allow_grpc else []
+        return all(checks.is_loopback(address) for address in addresses)
 
     @property
     def metrics_listen_address(self) -> str:

@@ -15,16 +15,17 @@ from shoal.frontends.http.cors import Cors
 from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
+from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Route, Target, resolve
+from shoal.frontends.shared_memory import SharedMemory
 
 Handler = Callable[[Exchange, Target], None]
 
 # Paths of Triton that this server knows and does not serve yet.
 NOT_SERVED = {
     "generate": "the generate endpoints are not served yet; use …/infer",
-    "shared_memory": "shared memory is not served yet; send tensors in the request body",
     "trace": "trace settings are not served yet",
     "logging": "log settings are not served yet; set them on the command line",
 }
@@ -39,14 +40,18 @@ class Application:
         inbox: LoopInbox,
         options: HttpOptions | None = None,
         render_metrics: Callable[[], bytes] | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
+        """`memory` is shared with the other frontends: a region is registered for all of them."""
         self._options = options or HttpOptions()
         self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
         self._control = ControlRoutes(engine, self._options)
         health = HealthRoutes(engine)
+        memory = memory or SharedMemory(allowed=False)
+        regions = MemoryRoutes(memory, self._options)
         metadata = MetadataRoutes(engine, render_metrics)
         self._handlers: dict[str, Handler] = {
-            "infer": InferRoute(engine, inbox, self._options).infer,
+            "infer": InferRoute(engine, inbox, self._options, memory).infer,
             "live": health.live,
             "ready": health.ready,
             "model_ready": health.model_ready,
@@ -59,6 +64,9 @@ class Application:
             "index": self._control.index,
             "load": self._control.load,
             "unload": self._control.unload,
+            "memory_status": regions.status,
+            "memory_register": regions.register,
+            "memory_unregister": regions.unregister,
             **dict.fromkeys(NOT_SERVED, _refuse),
         }
 

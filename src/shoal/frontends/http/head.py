@@ -102,7 +102,7 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         headers=headers,
         fields=fields,
         body_length=body_length,
-        tensor_offset=int(offset) if offset.isdigit() and len(offset) < 20 else 0,
+        tensor_offset=int(offset) if offset.isdigit() and len(offset) < 19 else 0,
         keep_alive=_keeps_alive(fields.get(b"connection"), is_1_1) and not two_lengths,
         expects_continue=_expects_continue(fields.get(b"expect"), is_1_1),
     )

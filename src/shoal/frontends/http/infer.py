@@ -29,6 +29,7 @@ from shoal.frontends.requests import build_request
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
 from shoal.wire.http_body import InferBody
+from shoal.wire.regions import Regions
 
 Result = TypeVar("Result")
 
@@ -46,14 +47,24 @@ _COMPRESS_OFF_LOOP_BYTES = 64 * 1024
 class InferRoute:
     """Serves inference requests."""
 
-    def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: LoopInbox,
+        options: HttpOptions,
+        regions: Regions | None = None,
+    ) -> None:
+        """`regions` is the shared memory that requests may name."""
+        self.regions = regions
         self.engine = engine
         self.inbox = inbox
         self.options = options
         pattern = options.header_forward_pattern
         self.forwarding = HeaderForwarding(pattern) if pattern else None
         # Forwarded headers are part of a request, and plans know nothing of them.
-        self.plans = PlannedInference(engine, inbox) if options.plans and not pattern else None
+        self.plans: PlannedInference | None = None
+        if options.plans and not pattern:
+            self.plans = PlannedInference(engine, inbox, options.max_input_bytes)
 
     def infer(self, exchange: Exchange, target: Target) -> None:
         """Answer `exchange`, now or later. If this raises, it has not been answered."""
@@ -115,12 +126,26 @@ class _InferCall:
         if http_body.is_raw(length, body):
             signature = self._route.engine.signature(target.model, target.version)
             return http_body.decode_raw(body, signature, max_raw_bytes=most)
-        return http_body.decode_infer(body, length, model_name=target.model, max_json_bytes=most)
+        return http_body.decode_infer(
+            body,
+            length,
+            model_name=target.model,
+            max_json_bytes=most,
+            regions=self._route.regions,
+        )
 
     def _submit(self, body: InferBody) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
         if self._left:
+            body.release()
             return
+        try:
+            self._hand_over(body)
+        except BaseException:
+            body.release()
+            raise
+
+    def _hand_over(self, body: InferBody) -> None:
         route, target = self._route, self._target
         self._body = body
         if route.forwarding is not None:
@@ -147,10 +172,12 @@ class _InferCall:
 
     def _deliver(self, response: Response) -> None:
         """Take the engine's response, on the loop. Never raises: others wait behind it."""
-        if self._left or not response.final:
+        if not response.final:
             return
-        if response.error is not None:
-            send_error(self._exchange, response.error)
+        if self._left or response.error is not None:
+            self._body.release()
+            if response.error is not None and not self._left:
+                send_error(self._exchange, response.error)
             return
         try:
             self._answer(response)
@@ -159,9 +186,15 @@ class _InferCall:
 
     def _answer(self, response: Response) -> None:
         body, exchange = self._body, self._exchange
-        encoded = http_body.encode_infer(
-            response, body.outputs, binary_default=body.binary_default, signature=self._signature
-        )
+        try:
+            encoded = http_body.encode_infer(
+                response,
+                body.outputs,
+                binary_default=body.binary_default,
+                signature=self._signature,
+            )
+        finally:
+            body.release()
         headers: list[Header] = [(b"Content-Type", encoded.content_type)]
         if encoded.header_length is not None:
             headers.append((_LENGTH_NAME, b"%d" % encoded.header_length))

@@ -22,19 +22,17 @@ from shoal.wire.http_body import InferBody
 from shoal.wire.plan import InferPlan, PlanCache
 
 _LENGTH_NAME = http_body.LENGTH_HEADER.encode()
-_HEAD_LINES = response_lines(
-    200, [(b"Content-Type", http_body.BINARY_TYPE), (_LENGTH_NAME, b"%d")]
-)
-
-Key = tuple[str, int, bool, bytes]  # model, version, whether an id was taken out, the rest
+_HEAD_LINES = response_lines(200, [(b"Content-Type", http_body.BINARY_TYPE), (_LENGTH_NAME, b"%d")])
 
 
 class PlannedInference:
     """Serves what it has a plan for."""
 
-    def __init__(self, engine: Engine, inbox: LoopInbox) -> None:
+    def __init__(self, engine: Engine, inbox: LoopInbox, most_header_bytes: int) -> None:
+        """Headers beyond `most_header_bytes` are the full path's to refuse."""
         self.engine = engine
         self.inbox = inbox
+        self._most_header_bytes = min(most_header_bytes, plan.LONGEST_KEY)
         self._plans: PlanCache[InferPlan] = PlanCache()
 
     def infer(self, exchange: Exchange, target: Target) -> bool:
@@ -44,18 +42,18 @@ class PlannedInference:
         """
         request = exchange.request
         offset = request.plain_offset
-        if not offset:
+        if not 0 < offset <= self._most_header_bytes:
             return False
         body = request.body
-        request_id, key = _key(target, bytes(body[:offset]))
+        request_id, rest = plan.split_json_id(bytes(body[:offset]))
+        key = (target.model, target.version, bool(request_id), rest)
         found = self._plans.get(key)
         if found is None or len(body) != offset + found.total_bytes:
             return False
-        call = _PlannedCall(self, exchange, found, request_id)
         planned = Request(
             target.model,
-            found.tensors(memoryview(body)[offset:]),
-            call,
+            found.tensors(body, offset),
+            _PlannedReply(self.inbox, exchange, found, request_id),
             model_version=found.model_version,
             id=request_id.decode("ascii"),
             requested_outputs=found.requested_outputs,
@@ -64,70 +62,58 @@ class PlannedInference:
         )
         planned.rows = found.rows
         planned.batch_key = found.batch_key
-        call.request = planned
-        exchange.on_disconnect = call.client_left
-        if self.engine.infer_planned(planned, found.model):
+        exchange.on_disconnect = planned.cancel
+        model = found.model()
+        if model is not None and self.engine.infer_planned(planned, model):
             return True
         self._plans.drop(key)  # another version serves now: it has to look for itself
         exchange.on_disconnect = None
         return False
 
-    def learn(
-        self, exchange: Exchange, target: Target, body: InferBody, accepted: Request
-    ) -> None:
+    def learn(self, exchange: Exchange, target: Target, body: InferBody, accepted: Request) -> None:
         """Make a plan of a request that the full path has decoded and the engine has accepted."""
         request = exchange.request
         offset = request.plain_offset
-        if not offset:
+        if not 0 < offset <= self._most_header_bytes:
             return
-        if not body.outputs and not body.binary_default:
+        if body.leases or (not body.outputs and not body.binary_default):
             return
         if any(not wanted.binary or wanted.classification for wanted in body.outputs):
             return
         if not all(tensor.has_raw for tensor in body.inputs.values()):
             return
-        _, key = _key(target, bytes(request.body[:offset]))
-        if not plan.is_plain_json(key[3]):
+        header = bytes(request.body[:offset])
+        request_id, rest = plan.split_json_id(header)
+        if not plan.is_plain_json(header, rest):
             return
         sizes = {name: tensor.nbytes for name, tensor in body.inputs.items()}
         learnt = plan.learn(accepted, sizes)
         if learnt is not None:
-            self._plans.put(key, learnt, len(key[3]))
+            key = (target.model, target.version, bool(request_id), rest)
+            self._plans.put(key, learnt, len(rest))
 
 
-def _key(target: Target, header: bytes) -> tuple[bytes, Key]:
-    request_id, rest = plan.split_json_id(header)
-    return request_id, (target.model, target.version, bool(request_id), rest)
+class _PlannedReply:
+    """The reply of one planned inference: writes its answer."""
 
-
-class _PlannedCall:
-    """One planned inference; it is the reply of its own request."""
-
-    __slots__ = ("_exchange", "_id", "_left", "_plan", "_route", "request")
+    __slots__ = ("_exchange", "_id", "_inbox", "_plan")
 
     def __init__(
-        self, route: PlannedInference, exchange: Exchange, found: InferPlan, request_id: bytes
+        self, inbox: LoopInbox, exchange: Exchange, found: InferPlan, request_id: bytes
     ) -> None:
-        self._route = route
+        self._inbox = inbox
         self._exchange = exchange
         self._plan = found
         self._id = request_id
-        self._left = False
-        self.request: Request | None = None
 
     def send(self, response: Response) -> None:
         """Take the response from whichever thread made it."""
-        self._route.inbox.post(self._deliver, response)
-
-    def client_left(self) -> None:
-        """Nobody waits for the answer any more."""
-        self._left = True
-        if self.request is not None:
-            self.request.cancel()
+        self._inbox.post(self._deliver, response)
 
     def _deliver(self, response: Response) -> None:
-        """Answer, on the loop. Never raises: others wait behind it."""
-        if self._left or not response.final:
+        """Answer, on the loop; an exchange whose client left drops it. Never raises: others wait
+        behind it."""
+        if not response.final:
             return
         if response.error is not None:
             send_error(self._exchange, response.error)
@@ -139,7 +125,7 @@ class _PlannedCall:
 
     def _answer(self, response: Response) -> None:
         outputs = response.outputs
-        template = self._plan.answers.get(plan.shapes_of(response))
+        template = self._plan.answers.get(plan.form_of(outputs))
         if template is None or response.parameters:
             template = self._template(response)
             if template is None:
@@ -157,7 +143,7 @@ class _PlannedCall:
         fixed = all(tensor.datatype is not BYTES for tensor in response.outputs)
         if encoded.header_length is not None and not response.parameters:
             if fixed:
-                self._plan.remember_answer(plan.shapes_of(response), template)
+                self._plan.remember_answer(plan.form_of(response.outputs), template)
             return template
         response.request_id = request_id
         encoded = http_body.encode_infer(response, (), binary_default=True)
@@ -166,4 +152,3 @@ class _PlannedCall:
             headers.append((_LENGTH_NAME, b"%d" % encoded.header_length))
         self._exchange.respond(200, headers, encoded.parts)
         return None
-

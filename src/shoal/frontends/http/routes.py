@@ -17,7 +17,8 @@ from shoal.errors import InvalidArgument
 _MODEL = r"/v2/models/(?P<model>[^/]+)"
 _VERSION = _MODEL + r"(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
-_REGION = r"sharedmemory(?:/region/[^/]+)?"
+_MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory"
+_REGION = r"/region/(?P<region>[^/]+)"
 
 _REMEMBERED = 1024
 _LONGEST_REMEMBERED = 512  # characters, so that odd paths cannot fill the memory
@@ -51,6 +52,8 @@ class Target:
     model: str = ""
     version: int = -1
     repository: str = ""
+    region: str = ""
+    cuda: bool = False  # of a GPU, not of the system
 
 
 def _route(name: str, methods: str, category: str, pattern: str) -> Route:
@@ -72,8 +75,9 @@ ROUTES = (
     _route("load", "POST", "model-repository", _REPOSITORY + "/models/(?P<model>[^/]+)/load"),
     _route("unload", "POST", "model-repository", _REPOSITORY + "/models/(?P<model>[^/]+)/unload"),
     _route("generate", "POST", "inference", _VERSION + "/generate(_stream)?"),
-    _route("shared_memory", "GET", "shared-memory", f"/v2/(system|cuda){_REGION}/status"),
-    _route("shared_memory", "POST", "shared-memory", f"/v2/(system|cuda){_REGION}/(un)?register"),
+    _route("memory_status", "GET", "shared-memory", f"{_MEMORY}({_REGION})?/status"),
+    _route("memory_register", "POST", "shared-memory", f"{_MEMORY}{_REGION}/register"),
+    _route("memory_unregister", "POST", "shared-memory", f"{_MEMORY}({_REGION})?/unregister"),
     _route("trace", "GET POST", "trace", f"(/v2|{_MODEL})/trace/setting"),
     _route("logging", "GET POST", "logging", "/v2/logging"),
     _route("metrics", "GET", "", "/metrics/?"),
@@ -101,6 +105,8 @@ def _search(path: str) -> Target | None:
                 unquote(named.get("model") or ""),
                 _version(named.get("version")),
                 unquote(named.get("repository") or ""),
+                unquote(named.get("region") or ""),
+                named.get("memory") == "cuda",
             )
     return None
 

@@ -11,12 +11,13 @@ import zlib
 import pytest
 from hyperframe.frame import RstStreamFrame, WindowUpdateFrame
 
+from shoal.frontends.grpc import message
 from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings
 
 
-def hold(peer, stream_id=1, message=b"question", **changes):
-    peer.call(stream_id, message, path="/test.Echo/Hold", **changes)
+def hold(peer, stream_id=1, **changes):
+    peer.call(stream_id, b"question", path="/test.Echo/Hold", **changes)
     return peer.service.calls[-1]
 
 
@@ -79,6 +80,22 @@ def test_parts_of_other_types_count_in_bytes(peer):
     assert peer.answers[3].messages == [(0, array[:1].tobytes())]
     peer.send(WindowUpdateFrame(1, window_increment=1 << 20))
     assert peer.answers[1].messages == [(0, array.tobytes())]
+
+
+def test_after_finish_a_stream_hears_nothing_more(tools):
+    peer = tools.Peer().greet({4: 10})
+    peer.send(peer.headers(1, path="/test.Echo/Stream"))
+    call = peer.service.calls[0]
+    call.send((b"x" * 100,))  # which the client does not read yet
+    call.finish(5, "enough")
+    peer.send(tools.data(1, tools.prefixed(b"more")))
+    peer.send(tools.raw(0, 0, 1, tools.prefixed(b"y" * 90_000)[:40_000]))
+    assert peer.service.messages == []
+    peer.send(WindowUpdateFrame(1, window_increment=1000))
+    assert peer.answers[1].messages == [(0, b"x" * 100)]
+    assert peer.answers[1].status == 5
+    assert peer.answers[1].reset == ErrorCode.NO_ERROR
+    assert peer.dispatcher.memory.unfinished_bytes == 0
 
 
 def test_an_error_before_any_message_is_trailers_only(peer):
@@ -284,6 +301,42 @@ def test_too_many_large_messages_at_once(tools):
     assert peer.dispatcher.memory.pool.lent == 0
 
 
+def test_a_limit_reached_by_what_the_socket_wrote_itself(tools):
+    peer = tools.Peer(GrpcSettings(GrpcLimits(max_unfinished_bytes=100_000))).greet()
+    frame = tools.raw(0, 1, 1, tools.prefixed(b"x" * 150_000))
+    peer.send(peer.headers(1))
+    for start in range(0, len(frame), 20_000):
+        peer.feed(frame[start : start + 20_000])
+    peer.collect()
+    assert peer.direct_bytes > 0
+    assert peer.answers[1].status == 8
+    peer.call(3)
+    assert peer.answers[3].status == 0, "the rest of the frame was skipped"
+
+
+def test_memory_does_not_run_far_ahead_of_very_long_messages(peer, tools, monkeypatch):
+    monkeypatch.setattr(message, "_EAGER_BYTES", 50_000)
+    text = bytes(range(250)) * 2000
+    data = peer.headers(1).serialize() + tools.raw(0, 1, 1, tools.prefixed(text))
+    peer.feed(data[:1000])
+    assert peer.dispatcher.memory.pool.lent == 1
+    assert len(peer.connection.direct) < 50_000
+    for start in range(1000, len(data), 30_000):
+        peer.feed(data[start : start + 30_000])
+    assert peer.service.messages == [text]
+    assert peer.direct_bytes > 400_000
+
+
+def test_no_memory_for_a_message(peer, tools, monkeypatch):
+    def take(_length):
+        raise MemoryError
+
+    monkeypatch.setattr(peer.dispatcher.memory.pool, "take", take)
+    peer.send(peer.headers(1), tools.raw(0, 1, 1, tools.prefixed(b"x" * 40_000)))
+    assert peer.answers[1].status == 8
+    assert "40000 bytes" in peer.answers[1].text
+
+
 def test_a_request_that_stops_arriving(peer, tools):
     peer.send(peer.headers(1), tools.data(1, b"\0"), peer.headers(3, path="/test.Echo/Stream"))
     peer.connection.sweep_stalled(2)
@@ -428,16 +481,16 @@ def test_a_paused_stream_gets_no_more_window(tools):
 def test_large_messages_come_in_place_and_aligned(peer, tools):
     import numpy as np
 
-    message = bytes(range(256)) * 1000
+    text = bytes(range(256)) * 1000
     views = []
     peer.send(peer.headers(1, path="/test.Echo/Hold"))
     peer.service.calls[0].on_message = views.append
     for piece in range(0, 300_000, 50_000):
-        frame = tools.raw(0, int(piece == 250_000), 1, tools.prefixed(message)[piece:][:50_000])
+        frame = tools.raw(0, int(piece == 250_000), 1, tools.prefixed(text)[piece:][:50_000])
         peer.feed(frame[:9])
         peer.feed(frame[9:])
     assert peer.direct_bytes >= 200_000
     (view,) = views
-    assert view == message
+    assert view == text
     end = np.frombuffer(view, np.uint8).ctypes.data + len(view)
     assert end % 64 == 0

@@ -330,3 +330,25 @@ def test_remembered_heads_do_not_outlive_the_table_they_were_read_with(peer, too
         peer.send(frame)
     a, b, c = [("a", "1")], [("b", "2")], [("c", "3")]
     assert [call.metadata for call in peer.service.calls] == [a, a, a, b, b, [], c, c]
+
+
+def test_more_heads_than_are_remembered(peer):
+    start = b"\x83\x86\x04\x10/test.Echo/Unary\x0f\x10\x10application/grpc\x00\x01x\x02"
+    values = [f"{number % 90:02}" for number in range(300)]
+    for number, value in enumerate(values):
+        block = start + value.encode()
+        peer.send(HeadersFrame(1 + 2 * number, data=block, flags=["END_HEADERS"]))
+    assert [call.metadata for call in peer.service.calls] == [[("x", value)] for value in values]
+
+
+@pytest.mark.parametrize("value", ["%%%", "A", "AAA=A"])
+def test_binary_metadata_that_is_none(peer, value):
+    peer.call(1, data_bin=value)
+    assert peer.answers[1].status == 13
+    assert "data-bin" in peer.answers[1].text
+
+
+def test_text_metadata_need_not_be_ascii(peer):
+    block = peer.encoder.encode([*peer_headers(), ("a", "ü".encode()), ("b", b"\xff")])
+    peer.send(HeadersFrame(1, data=block, flags=["END_HEADERS"]))
+    assert peer.service.calls[0].metadata == [("a", "ü"), ("b", "ÿ")]

@@ -30,23 +30,26 @@ def uint32(value):
 # (what is wrong, type, flags, stream, payload, error code of the GOAWAY)
 CONNECTION_FAULTS = [
     ("DATA on stream 0", DATA, 0, 0, b"x", PROTOCOL),
-    ("DATA on an idle stream", DATA, 0, 5, b"x", PROTOCOL),
-    ("DATA padded beyond its payload", DATA, PADDED, 1, b"\x05abc", PROTOCOL),
-    ("DATA of nothing but too much padding", DATA, PADDED, 1, b"\x01", PROTOCOL),
-    ("DATA padded but empty", DATA, PADDED, 1, b"", SIZE),
+    ("DATA on an idle stream", DATA, 0, 9, b"x", PROTOCOL),
+    ("DATA on a stream that would be ours", DATA, 0, 2, b"x", PROTOCOL),
+    ("RST_STREAM on a stream that would be ours", RST, 0, 2, uint32(8), PROTOCOL),
+    ("WINDOW_UPDATE on a stream that would be ours", WINDOW, 0, 2, uint32(8), PROTOCOL),
+    ("DATA padded beyond its payload", DATA, PADDED, 3, b"\x05abc", PROTOCOL),
+    ("DATA of nothing but too much padding", DATA, PADDED, 3, b"\x01", PROTOCOL),
+    ("DATA padded but empty", DATA, PADDED, 3, b"", SIZE),
     ("HEADERS on stream 0", HEADERS, END_HEADERS, 0, b"\x88", PROTOCOL),
-    ("HEADERS on an even stream", HEADERS, END_HEADERS, 2, b"\x88", PROTOCOL),
-    ("HEADERS padded beyond its payload", HEADERS, END_HEADERS | PADDED, 3, b"\x09ab", PROTOCOL),
-    ("HEADERS padded but empty", HEADERS, END_HEADERS | PADDED, 3, b"", SIZE),
-    ("HEADERS without its priority", HEADERS, END_HEADERS | PRIORITISED, 3, b"abc", SIZE),
-    ("HEADERS that HPACK cannot read", HEADERS, END_HEADERS, 3, b"\xff\xff\xff\xff\xff\xff",
+    ("HEADERS on an even stream", HEADERS, END_HEADERS, 4, b"\x88", PROTOCOL),
+    ("HEADERS padded beyond its payload", HEADERS, END_HEADERS | PADDED, 5, b"\x09ab", PROTOCOL),
+    ("HEADERS padded but empty", HEADERS, END_HEADERS | PADDED, 5, b"", SIZE),
+    ("HEADERS without its priority", HEADERS, END_HEADERS | PRIORITISED, 5, b"abc", SIZE),
+    ("HEADERS that HPACK cannot read", HEADERS, END_HEADERS, 5, b"\xff\xff\xff\xff\xff\xff",
      ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS with an unknown index", HEADERS, END_HEADERS, 3, b"\xfe", ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS with index 0", HEADERS, END_HEADERS, 3, b"\x80", ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS cut short", HEADERS, END_HEADERS, 3, b"\x00\x05ab", ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS with a table larger than allowed", HEADERS, END_HEADERS, 3, b"\x3f\xe2\x1f\x88",
+    ("HEADERS with an unknown index", HEADERS, END_HEADERS, 5, b"\xfe", ErrorCode.COMPRESSION_ERROR),
+    ("HEADERS with index 0", HEADERS, END_HEADERS, 5, b"\x80", ErrorCode.COMPRESSION_ERROR),
+    ("HEADERS cut short", HEADERS, END_HEADERS, 5, b"\x00\x05ab", ErrorCode.COMPRESSION_ERROR),
+    ("HEADERS with a table larger than allowed", HEADERS, END_HEADERS, 5, b"\x3f\xe2\x1f\x88",
      ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS with three table sizes", HEADERS, END_HEADERS, 3, b"\x20\x21\x20\x88",
+    ("HEADERS with three table sizes", HEADERS, END_HEADERS, 5, b"\x20\x21\x20\x88",
      ErrorCode.COMPRESSION_ERROR),
     ("PRIORITY on stream 0", PRIORITY, 0, 0, b"\0\0\0\0\0", PROTOCOL),
     ("PRIORITY of a wrong size on an idle stream", PRIORITY, 0, 9, b"\0\0\0\0", SIZE),
@@ -82,7 +85,7 @@ CONNECTION_FAULTS = [
     ids=[fault[0] for fault in CONNECTION_FAULTS],
 )
 def test_the_connection_ends(peer, tools, kind, flags, stream_id, payload, code):
-    peer.send(peer.headers(1, path="/test.Echo/Hold"))
+    peer.send(peer.headers(3, path="/test.Echo/Hold"))
     peer.send(tools.raw(kind, flags, stream_id, payload))
     assert peer.goaway is not None
     assert ErrorCode(peer.goaway.error_code) is code

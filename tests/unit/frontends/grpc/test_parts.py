@@ -203,16 +203,20 @@ def test_a_deadline_that_ends_another_call():
 
 def test_deadlines_that_were_met_do_not_pile_up():
     deadlines = Deadlines(lambda _: None)
-    last = Waiting()
+    first, last = Waiting(), Waiting()
+    deadlines.add(10**8, first)  # it keeps the others from coming first and being dropped
     deadlines.add(10**12, last)
     for number in range(20_000):
         call = Waiting()
         deadlines.add(10**9 + number, call)
         call.deadline_pending = False
         deadlines.met()
-    assert len(deadlines) == 1
+    assert len(deadlines) == 2
     assert len(deadlines._heap) < 3_000
+    assert deadlines.expire(10**8) == 10**12
+    assert len(deadlines._heap) == 1
     deadlines.expire(10**13)
+    assert first.expired
     assert last.expired
 
 

@@ -13,7 +13,7 @@ from shoal.frontends.grpc.errors import STATUS
 from shoal.frontends.grpc.service import INFERENCE, NOT_SERVED, GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.testing.grpc_calls import DirectInbox, start
-from shoal.testing.scripted_engine import ScriptedEngine
+from shoal.testing.scripted_engine import UNLOADED, ScriptedEngine
 from shoal.wire.proto import messages, schema
 
 HEALTH = "/grpc.health.v1.Health/"
@@ -99,6 +99,7 @@ def test_model_ready(service):
     assert ask(service, "ModelReady", messages.ModelReadyRequest(name="m")).ready
     assert ask(service, "ModelReady", messages.ModelReadyRequest(name="m", version="1")).ready
     assert not ask(service, "ModelReady", messages.ModelReadyRequest(name="m", version="2")).ready
+    assert not ask(service, "ModelReady", messages.ModelReadyRequest(name=UNLOADED)).ready
 
 
 # ---- metadata

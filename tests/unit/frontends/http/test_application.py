@@ -103,8 +103,6 @@ def test_options(front):
     [
         ("POST", "/v2/models/m/generate"),
         ("POST", "/v2/models/m/generate_stream"),
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("POST", "/v2/cudasharedmemory/region/r/register"),
         ("GET", "/v2/trace/setting"),
         ("POST", "/v2/models/m/trace/setting"),
         ("GET", "/v2/logging"),

@@ -1,0 +1,47 @@
+"""Shared memory as the codecs see it: named regions that lend out bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.core.tensor import Tensor
+from shoal.errors import Internal
+
+
+class Lease(Protocol):
+    """Bytes of a region, in use until they are given back."""
+
+    view: memoryview
+
+    def release(self) -> None:
+        """Give the bytes back. More than once does no harm."""
+
+
+class Regions(Protocol):
+    """Where leases come from."""
+
+    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+        """Bytes of the region `name`. Raises a ShoalError when there are none such."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlice:
+    """Where a client wants an output to be put."""
+
+    name: str
+    offset: int
+    byte_size: int
+    lease: Lease
+
+    def write(self, tensor: Tensor) -> int:
+        """Put the tensor's bytes there; returns how many. Internal when they do not fit."""
+        raw = tensor.raw
+        size = tensor.nbytes
+        if size > self.byte_size:
+            raise Internal(
+                f"shared memory size specified with the request for output '{tensor.name}' "
+                f"({self.byte_size} bytes) should be at least {size} bytes to hold the results"
+            )
+        self.lease.view[:size] = raw
+        return size

@@ -1,0 +1,105 @@
+"""Tensors through shared memory, with NVIDIA's own client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+import tritonclient.utils.shared_memory as shm
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor
+
+from shoal.testing import onnx_models
+from shoal.testing.repositories import add_onnx
+from shoal.testing.server import running_server
+
+ROW = np.arange(16, dtype=np.int32).reshape(1, 16)
+TEXTS = np.array([[b"eel", "größer".encode()]], dtype=object)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    add_onnx(folder, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
+    add_onnx(folder, "echo", onnx_models.identity("BYTES"), "max_batch_size: 8")
+    with running_server(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def client(running):
+    with httpclient.InferenceServerClient(running.http_address) as client:
+        yield client
+        client.unregister_system_shared_memory()
+
+
+@pytest.fixture
+def region():
+    made = shm.create_shared_memory_region("tensors", "/shoal_test_tensors", 1024)
+    yield made
+    shm.destroy_shared_memory_region(made)
+
+
+def test_inputs_and_outputs(client, region):
+    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+    shm.set_shared_memory_region(region, [ROW, ROW * 2])
+    inputs = [httpclient.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+    for n, tensor in enumerate(inputs):
+        tensor.set_shared_memory("tensors", 64, offset=64 * n)
+    outputs = [httpclient.InferRequestedOutput(f"OUTPUT{n}") for n in range(2)]
+    outputs[0].set_shared_memory("tensors", 64, offset=256)
+    answer = client.infer("sum", inputs, outputs=outputs)
+    assert "data" not in answer.get_output("OUTPUT0")
+    written = shm.get_contents_as_numpy(region, np.int32, [1, 16], offset=256)
+    assert (written == ROW * 3).all()
+    assert (answer.as_numpy("OUTPUT1") == -ROW).all()
+    status = client.get_system_shared_memory_status()
+    assert [row["name"] for row in status] == ["tensors"]
+
+
+def test_strings(client, region):
+    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+    shm.set_shared_memory_region(region, [serialize_byte_tensor(TEXTS)])
+    size = sum(4 + len(text) for text in TEXTS.ravel())
+    tensor = httpclient.InferInput("INPUT0", [1, 2], "BYTES")
+    tensor.set_shared_memory("tensors", size)
+    answer = client.infer("echo", [tensor])
+    assert answer.as_numpy("OUTPUT0").tolist() == TEXTS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "offset", "text"),
+    [
+        (64, 1024, "Invalid offset for shared memory region"),
+        (64, 1000, "Invalid offset \\+ byte size for shared memory region"),
+        (32, 0, "input byte size mismatch"),
+    ],
+)
+def test_wrong_bounds(client, region, size, offset, text):
+    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+    inputs = [httpclient.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+    for tensor in inputs:
+        tensor.set_shared_memory("tensors", size, offset=offset)
+    with pytest.raises(InferenceServerException, match=text):
+        client.infer("sum", inputs)
+    client.unregister_system_shared_memory("tensors")
+    assert client.get_system_shared_memory_status() == []  # no lease was left behind
+
+
+def test_an_output_that_does_not_fit(client, region):
+    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+    inputs = [httpclient.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+    for tensor in inputs:
+        tensor.set_data_from_numpy(ROW)
+    output = httpclient.InferRequestedOutput("OUTPUT0")
+    output.set_shared_memory("tensors", 32)
+    with pytest.raises(InferenceServerException, match="should be at least 64 bytes to hold"):
+        client.infer("sum", inputs, outputs=[output])
+
+
+def test_unknown_regions(client):
+    tensor = httpclient.InferInput("INPUT0", [1, 16], "INT32")
+    tensor.set_shared_memory("nobody", 64)
+    with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+        client.infer("sum", [tensor])
+    with pytest.raises(InferenceServerException, match="Unable to open shared memory region"):
+        client.register_system_shared_memory("tensors", "/nobody_made_this", 64)
