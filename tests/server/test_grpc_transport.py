@@ -50,6 +50,7 @@ class Echo:
             "/test.Echo/Hold": (Kind.UNARY, self._hold),
             "/test.Echo/Metadata": (Kind.UNARY, self._metadata),
             "/test.Echo/Fail": (Kind.UNARY, self._fail),
+            "/test.Echo/Quit": (Kind.STREAM, self._quit),
             "/test.Echo/Firehose": (Kind.STREAM, self._firehose),
         }
         found = starts.get(path)
@@ -79,6 +80,9 @@ class Echo:
 
     def _fail(self, call: Call) -> None:
         call.on_message = lambda message: call.finish(5, bytes(message).decode(), [("why", "that")])
+
+    def _quit(self, call: Call) -> None:
+        call.on_message = lambda _message: call.finish(7, "that is enough")
 
     def _firehose(self, call: Call) -> None:
         """100 MB as fast as the client reads them."""
@@ -241,6 +245,18 @@ def test_errors(channel):
     with pytest.raises(grpc.RpcError) as error:
         unary(channel, "Nothing")(b"", timeout=20)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_server_that_ends_a_stream_first(channel):
+    def requests():
+        while True:
+            yield b"x" * 10_000
+
+    with pytest.raises(grpc.RpcError) as error:
+        list(channel.stream_stream("/test.Echo/Quit")(requests(), timeout=20))
+    assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert error.value.details() == "that is enough"
+    assert unary(channel, "Unary")(b"next", timeout=20) == b"next"
 
 
 def test_deadlines(server, channel):

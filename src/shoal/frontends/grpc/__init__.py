@@ -1,10 +1,11 @@
-"""gRPC on our own HTTP/2: one small file per concern, and no library but `hpack`.
+"""gRPC: our own thin HTTP/2 transport, and the service it carries.
 
     listener --> transport --> h2 --> dispatch --> call --> service
        |            |          |                    '-- message, compression, status
     deadlines   keepalive   control, flow, headers, guard, frames
 
-Only `listener` and `transport` know asyncio; everything below takes bytes and gives bytes.
+Of the transport only `listener` and `transport` know asyncio; everything below them takes bytes
+and gives bytes. The service knows `call` and nothing of HTTP/2.
 """
 
 from shoal.frontends.grpc.call import Call, Kind, Method, Service

@@ -10,11 +10,10 @@ it happens on the event loop's thread, in callbacks; no call has a task.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression, status
@@ -31,35 +30,13 @@ from shoal.frontends.grpc.message import (
     ReceiveMemory,
     unpack_prefix,
 )
+from shoal.frontends.grpc.method import Kind, Method, Service
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
 
+__all__ = ["Call", "CallResources", "Kind", "Method", "Service"]
+
 _log = logging.getLogger(__name__)
-
-
-class Kind(enum.Enum):
-    """How many messages the client sends."""
-
-    UNARY = "unary"  # exactly one, answered by one
-    STREAM = "stream"  # as many as it likes, both ways
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One method of a service. `start` is called with each new call and sets its callbacks."""
-
-    kind: Kind
-    start: Callable[[Call], None]
-    max_receive_bytes: int | None = None  # None: the listener's limit
-    max_send_bytes: int | None = None
-    compress: bool = True  # responses, if the listener compresses and the client accepts it
-
-
-class Service(Protocol):
-    """What a transport carries."""
-
-    def method(self, path: str) -> Method | None:
-        """The method behind '/package.Service/Method'; None answers UNIMPLEMENTED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +233,8 @@ class Call:
 
     def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
         """Bytes of the request."""
+        if not self._open:  # answered, though not all of the answer has left
+            return
         if self._reader is None:
             if stop - start >= PREFIX_BYTES:
                 compressed, length = unpack_prefix(data, start)
@@ -278,10 +257,11 @@ class Call:
             self._reader = MessageReader(
                 self._resources.memory, self._max_receive_bytes, self._head.encoding, self._expect
             )
+        reader = self._reader
         try:
-            for message in self._reader.feed(data, start, stop):
+            for message in reader.feed(data, start, stop):
                 self._arrived(message)
-                if not self._open:
+                if self._reader is not reader:  # that was the end of the call
                     return
         except MessageFault as fault:
             self._refuse(fault)
@@ -291,7 +271,7 @@ class Call:
 
     def room(self, limit: int) -> memoryview | None:
         """Where the rest of a large message goes."""
-        if self._reader is None:
+        if self._reader is None or not self._open:
             return None
         try:
             return self._reader.room(limit)
@@ -301,7 +281,8 @@ class Call:
 
     def filled(self, count: int) -> None:
         """The rest of a large message has come, or some of it."""
-        assert self._reader is not None
+        if self._reader is None:
+            return
         try:
             message = self._reader.filled(count)
         except MessageFault as fault:
@@ -360,6 +341,8 @@ class Call:
     # Inside.
 
     def _arrived(self, message: Buffer) -> None:
+        if not self._open:
+            return
         if self._method.kind is Kind.STREAM:
             self._tell(self.on_message, message)
         elif self._message is None:

@@ -89,7 +89,7 @@ class ControlFrames:
         if kind in _EXACT_SIZES:
             wrong = length != _EXACT_SIZES[kind]
         elif kind == frames.PRIORITY and length != 5:
-            if stream_id > self.last_id:  # an idle stream cannot be reset
+            if self.is_idle(stream_id):  # which cannot be reset
                 wrong = True
             else:
                 raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes")
@@ -122,6 +122,10 @@ class ControlFrames:
         else:  # GOAWAY and PRIORITY change nothing for us, unknown types are to be ignored
             self.idle_frame()
 
+    def is_idle(self, stream_id: int) -> bool:
+        """Whether nobody has opened that stream yet; those with even ids would be ours to open."""
+        return stream_id > self.last_id or not stream_id & 1
+
     def idle_frame(self) -> None:
         """Count a frame that moves nothing."""
         self.guard.idle_frame(self.sender.answers)
@@ -142,16 +146,16 @@ class ControlFrames:
             if receiver is not None:
                 receiver.reset()
             self.guard.reset(self._clock())
-        elif stream_id > self.last_id:
+        elif self.is_idle(stream_id):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
         else:
             self.idle_frame()
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
+        self.idle_frame()
         if flags & frames.ACK:
             return
         self.settled = True
-        self.idle_frame()
         for name, value in frames.parse_settings(payload):
             self._apply(name, value)
         self.sender.control(frames.SETTINGS_ACK)
@@ -178,11 +182,11 @@ class ControlFrames:
             self.sender.max_frame_bytes = value
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
+        self.idle_frame()
         if flags & frames.ACK:
             if payload == _DRAIN_PING and self.draining:
                 self._end_drain()
             return
-        self.idle_frame()
         self.sender.control(frames.ping(payload, ack=True))
         self._ping_guard.ping(
             self._clock(), calls_open=bool(self.streams), answers=self.sender.answers
@@ -199,7 +203,7 @@ class ControlFrames:
             return
         stream = self.streams.get(stream_id)
         if stream is None:
-            if stream_id > self.last_id:
+            if self.is_idle(stream_id):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
         elif not increment:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")

@@ -140,6 +140,8 @@ class Sender:
             self.message(stream, parts, size)
             self.end(stream, OK_TRAILERS)
             return
+        if total > _JOIN_BYTES:
+            parts = _byte_parts(parts)
         self.window -= total
         head = _UNARY_HEAD.pack(
             0, _HEADERS_LENGTH, frames.HEADERS, frames.END_HEADERS, stream.id, RESPONSE_HEADERS,
@@ -150,7 +152,7 @@ class Sender:
         if total <= _JOIN_BYTES:
             self.out.append(b"".join((head, *parts, tail)))
         else:
-            self.out += (head, *_byte_parts(parts), tail)
+            self.out += (head, *parts, tail)
         self._has_output()
         self._end_local(stream)
 
@@ -163,6 +165,7 @@ class Sender:
     ) -> None:
         """One message of `size` bytes: at once if the windows allow, else it is queued."""
         total = size + 5
+        parts = _byte_parts(parts)
         if (
             not stream.queued_bytes
             and total <= self.window
@@ -178,13 +181,13 @@ class Sender:
             if total <= _JOIN_BYTES:
                 self.out.append(b"".join((head, *parts)))
             else:
-                self.out += (head, *_byte_parts(parts))
+                self.out += (head, *parts)
             self._has_output()
             return
         if stream.queue is None:
             stream.queue = deque()
         stream.queue.append(_PREFIX.pack(compressed, size))
-        stream.queue += _byte_parts(parts)
+        stream.queue += parts
         stream.queued_bytes += total
         self.queued_bytes += total
         self._schedule(stream)
@@ -346,7 +349,9 @@ class Sender:
 def _byte_parts(parts: Sequence[Buffer]) -> list[Buffer]:
     """The parts that are not empty, in a form whose length is their number of bytes."""
     return [
-        part.cast("B") if isinstance(part, memoryview) and part.format != "B" else part
+        part.cast("B")
+        if isinstance(part, memoryview) and (part.itemsize, part.ndim) != (1, 1)
+        else part
         for part in parts
         if len(part)
     ]

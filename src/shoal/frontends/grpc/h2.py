@@ -35,8 +35,12 @@ from shoal.frontends.grpc.frames import (
     ErrorCode,
     StreamFault,
 )
-from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
-from shoal.frontends.grpc.headers import HeaderDecoder, MalformedHeaders, RequestHead
+from shoal.frontends.grpc.headers import (
+    HeaderBlock,
+    HeaderDecoder,
+    MalformedHeaders,
+    RequestHead,
+)
 from shoal.frontends.grpc.settings import GrpcSettings
 
 _ID_MASK = 0x7FFFFFFF  # the first bit of a stream id is reserved: ignored
@@ -50,19 +54,6 @@ _HTTP1_ANSWER = (
 )
 
 _unpack_header = frames.HEADER.unpack_from
-
-
-class _HeaderBlock:
-    """A header block that goes on in CONTINUATION frames."""
-
-    __slots__ = ("count", "end_stream", "parts", "size", "stream_id")
-
-    def __init__(self, stream_id: int, end_stream: bool, first: bytes) -> None:
-        self.stream_id = stream_id
-        self.end_stream = end_stream
-        self.parts = [first]
-        self.size = len(first)
-        self.count = 0
 
 
 class Connection(ControlFrames):
@@ -80,7 +71,7 @@ class Connection(ControlFrames):
         self.direct: memoryview | None = None
         self._accept = accept
         self._decoder = HeaderDecoder(limits.max_header_list_bytes, limits.max_header_block_bytes)
-        self._block: _HeaderBlock | None = None
+        self._block: HeaderBlock | None = None
         self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # ids that were left out
         self._receive_window = limits.connection_window_bytes
         self._low_window = limits.connection_window_bytes // 2
@@ -235,6 +226,8 @@ class Connection(ControlFrames):
             self._sink_ends = ends
             if not self._left:
                 self._payload_done()
+        if not payload and not ends:
+            self.idle_frame()
         if stream is None:
             return
         stream.received_bytes += payload
@@ -242,8 +235,6 @@ class Connection(ControlFrames):
             if self._end_remote(stream):
                 self._receiver(stream).data(data, start, stop, True)
             return
-        if not payload and not ends:
-            self.idle_frame()
         if start < end:
             self._receiver(stream).data(data, start, min(stop, end), False)
         if stream.receiver is not None:
@@ -264,7 +255,7 @@ class Connection(ControlFrames):
         """Who gets a DATA frame; None when it is to be dropped."""
         stream = self.streams.get(stream_id)
         if stream is None:
-            if stream_id > self.last_id:
+            if self.is_idle(stream_id):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
             if stream_id not in self._reset_ids:
                 self._reset(stream_id, ErrorCode.STREAM_CLOSED)
@@ -363,20 +354,16 @@ class Connection(ControlFrames):
         if flags & END_HEADERS:
             self._on_block(stream_id, ends, payload)
         else:
-            self._block = _HeaderBlock(stream_id, ends, payload)
+            self._block = HeaderBlock(stream_id, ends, payload)
 
     def _on_continuation(self, flags: int, payload: bytes) -> None:
         block = self._block
         if block is None:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
-        block.parts.append(payload)
-        block.size += len(payload)
-        block.count += 1
-        if block.size > self._limits.max_header_block_bytes or block.count > MAX_CONTINUATIONS:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without end")
+        block.add(payload, self._limits.max_header_block_bytes)
         if flags & END_HEADERS:
             self._block = None
-            self._on_block(block.stream_id, block.end_stream, b"".join(block.parts))
+            self._on_block(block.stream_id, block.end_stream, block.whole())
 
     def _on_block(self, stream_id: int, ends: bool, block: bytes) -> None:
         """A complete header block: a new stream, or the trailers of an open one."""

@@ -19,9 +19,10 @@ import hpack
 from shoal.frontends.grpc import status
 from shoal.frontends.grpc.compression import IDENTITY
 from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode
+from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
 from shoal.frontends.grpc.status import MetadataValue, StatusCode
 
-_REMEMBERED_HEADS = 256
+_REMEMBERED_HEADS = 64
 _REMEMBERED_BLOCK_BYTES = 1_024
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -78,6 +79,31 @@ class RequestHead:
     accepted_encodings: tuple[str, ...] = ()
     content_length: int | None = None
     refusal: bytes | None = None  # a header block that answers the request right away
+
+
+class HeaderBlock:
+    """A header block that goes on in CONTINUATION frames."""
+
+    __slots__ = ("_count", "_parts", "_size", "end_stream", "stream_id")
+
+    def __init__(self, stream_id: int, end_stream: bool, first: bytes) -> None:
+        self.stream_id = stream_id
+        self.end_stream = end_stream
+        self._parts = [first]
+        self._size = len(first)
+        self._count = 0
+
+    def add(self, part: bytes, max_bytes: int) -> None:
+        """Take the next frame's part. Raises ConnectionFault if there seems to be no end to it."""
+        self._parts.append(part)
+        self._size += len(part)
+        self._count += 1
+        if self._size > max_bytes or self._count > MAX_CONTINUATIONS:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without end")
+
+    def whole(self) -> bytes:
+        """All parts together."""
+        return b"".join(self._parts)
 
 
 class HeaderDecoder:

@@ -20,6 +20,7 @@ from shoal.frontends.grpc.transport import Hub, Transport, server_context
 _BACKLOG = 1_024
 _TRIM_SECS = 10.0
 _LEAST_TIMER_SECS = 0.001  # event loops count milliseconds
+_LONGEST_TIMER_SECS = 3_600.0  # and not all of them count to the end of time
 
 
 class GrpcListener:
@@ -37,6 +38,7 @@ class GrpcListener:
         self._hub: Hub | None = None
         self._server: asyncio.Server | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer_ns = 0
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._trim_at_ns = 0
 
@@ -60,6 +62,7 @@ class GrpcListener:
             host or None,
             port,
             ssl=None if ssl is None else server_context(ssl),
+            ssl_handshake_timeout=(self._settings.limits.handshake_secs or None) if ssl else None,
             reuse_port=reuse_port or None,
             backlog=_BACKLOG,
         )
@@ -138,17 +141,24 @@ class GrpcListener:
             self._dispatcher.memory.pool.trim()
 
     def _deadline_earlier(self, deadline_ns: int) -> None:
-        """The next deadline is sooner than the timer thinks."""
+        """A deadline comes before all others: have the timer ring in time for it.
+
+        A timer that rings too soon is left alone: most calls end long before their deadlines.
+        """
         assert self._hub is not None
         if self._deadline_timer is not None:
+            if self._deadline_timer_ns <= deadline_ns:
+                return
             self._deadline_timer.cancel()
-        delay_secs = max((deadline_ns - self._clock()) / 1e9, _LEAST_TIMER_SECS)
+        delay_secs = (deadline_ns - self._clock()) / 1e9
+        delay_secs = min(max(delay_secs, _LEAST_TIMER_SECS), _LONGEST_TIMER_SECS)
         self._deadline_timer = self._hub.loop.call_later(delay_secs, self._expire)
+        self._deadline_timer_ns = deadline_ns
 
     def _expire(self) -> None:
         self._deadline_timer = None
         next_ns = self._dispatcher.deadlines.expire(self._clock())
-        if next_ns is not None and self._deadline_timer is None:
+        if next_ns is not None:
             self._deadline_earlier(next_ns)
 
     def _stop_timers(self) -> None:

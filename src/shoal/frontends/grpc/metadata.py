@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
-from shoal.errors import Unavailable
+from shoal.errors import NotFound, Unavailable
 from shoal.frontends.requests import parse_version
 from shoal.wire.grpc_request import parse
 from shoal.wire.proto import messages
@@ -36,7 +36,15 @@ class MetadataMethods:
     def model_ready(self, message: Buffer) -> bytes:
         """ModelReady, of a model or of one version; NotFound for what nobody knows."""
         request = parse(messages.ModelReadyRequest, message)
-        ready = self._engine.model_ready(request.name, parse_version(request.version))
+        version = parse_version(request.version)
+        try:
+            ready = self._engine.model_ready(request.name, version)
+        except NotFound:
+            # One that was unloaded or failed to load is not ready, and clients that wait for it
+            # would take an error for the end.
+            if not self._engine.knows(request.name):
+                raise
+            ready = False
         return _bytes(messages.ModelReadyResponse(ready=ready))
 
     def server_metadata(self, message: Buffer) -> bytes:

@@ -25,6 +25,7 @@ _SCRATCH_BYTES = 128 << 10
 _COPIED_BYTES = 4 << 10  # bytes are quicker to work on than a view; up to here copying is free
 _JOINED_BYTES = 64 << 10
 _HIGH_WATER_BYTES = 256 << 10
+_MOST_PUMPS = 4  # what one connection may write before the others have their turn
 _MOST_UNREAD_BYTES = 1 << 20  # of acknowledgements and the like for a client that does not read
 
 
@@ -63,7 +64,7 @@ class Hub:
         for transport in dirty:
             try:
                 transport.flush()
-            except Exception:  # the others in this list must still get their answers out
+            except Exception:  # noqa: BLE001 - the others must still get their answers out
                 _log.exception("cannot write to %s", transport.connection.peer)
                 transport.abort()
 
@@ -127,7 +128,7 @@ class Transport(asyncio.BufferedProtocol):
                     data = bytes(data)
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""
-        except Exception:  # a mistake of ours must not leave this client waiting for an answer
+        except Exception:  # noqa: BLE001 - a mistake of ours must not leave this client waiting
             _log.exception("cannot go on with the connection from %s", connection.peer)
             connection.fail(ErrorCode.INTERNAL_ERROR, "the server made a mistake")
         self.flush()
@@ -150,6 +151,8 @@ class Transport(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone, and with it every call."""
+        if self._transport is not None:
+            self._transport.close()  # Python 3.10 complains about TLS transports left open
         self._transport = None
         self.connection.close()
         self._pending = b""
@@ -164,9 +167,11 @@ class Transport(asyncio.BufferedProtocol):
         sender = self.connection.sender
         transport = self._transport
         sender.awake = True
+        pumps = 0
         while True:
-            if sender.sendable:
+            if sender.sendable and pumps < _MOST_PUMPS:
                 sender.pump()
+                pumps += 1
             out = sender.out
             if not out:
                 break
@@ -178,10 +183,16 @@ class Transport(asyncio.BufferedProtocol):
             elif sum(map(len, out)) <= _JOINED_BYTES:
                 transport.write(b"".join(out))
             else:
-                transport.writelines(out)
+                # The last one apart: some versions of asyncio (3.12, 3.13) forget to pause us in
+                # `writelines`, which would let this loop run until everything is in memory.
+                transport.writelines(out[:-1])
+                transport.write(out[-1])
         sender.awake = False
         if transport is None:
             return
+        if sender.sendable:  # the others' turn first
+            sender.awake = True
+            self._wake()
         if self.connection.closed:
             self._end(transport)
         elif self._paused and transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
