@@ -21,3 +21,8 @@ class Response:
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
     error: ShoalError | None = None
     final: bool = True
+
+    @property
+    def is_end_only(self) -> bool:
+        """Whether it says nothing but that the request is complete."""
+        return self.final and self.error is None and not self.outputs and not self.parameters

@@ -192,7 +192,8 @@ def _map(name: str, key: str, offset: int, byte_size: int) -> memoryview:
 def _open(key: str) -> int:
     """A descriptor of a POSIX shared memory object."""
     try:
-        from _posixshmem import shm_open  # what multiprocessing.shared_memory is made of
+        # What multiprocessing.shared_memory is made of; that itself would unlink regions at exit.
+        from _posixshmem import shm_open  # type: ignore[import-not-found]
     except ImportError:
         raise Unsupported("system shared memory is not available on this platform") from None
     try:

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.base import (
+    Backend,
+    Executor,
+    LoadContext,
+    LoadedModel,
+    Placement,
+    RequestExecutor,
+    Ticket,
+)
 from shoal.config.model import ModelConfig
 from shoal.core.request import Request
 from shoal.core.response import Response
@@ -116,6 +124,49 @@ def echo(inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[n
     """Every output is the first input."""
     first = next(iter(inputs.values()))
     return [first for _ in outputs]
+
+
+class TicketBackend(Backend):
+    """A backend whose executor hands the tickets of each batch to a function of the test's."""
+
+    name = "tickets"
+    default_filename = "model.tickets"
+
+    def __init__(self, execute: Callable[[Sequence[Ticket]], None]) -> None:
+        self.execute = execute
+
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Nothing to add."""
+        del model_folder, version_folder, settings
+        return config
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """A model that passes its tickets on."""
+        del context
+        return _TicketModel(self)
+
+
+class _TicketModel(LoadedModel):
+    def __init__(self, owner: TicketBackend) -> None:
+        self._owner = owner
+
+    def executor(self, placement: Placement) -> RequestExecutor:
+        del placement
+        return _TicketExecutor(self._owner)
+
+
+class _TicketExecutor(RequestExecutor):
+    def __init__(self, owner: TicketBackend) -> None:
+        self._owner = owner
+
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        self._owner.execute(tickets)
 
 
 class FakeBackend(Backend):

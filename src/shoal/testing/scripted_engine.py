@@ -19,6 +19,7 @@ from shoal.errors import NotFound, ShoalError
 
 MODEL = "m"
 DECOUPLED = "d"
+UNLOADED = "u"
 
 
 class ScriptedModel:
@@ -92,6 +93,10 @@ class ScriptedEngine:
         """Version 1 is ready, others are not."""
         self._find(name)
         return version in (-1, 1)
+
+    def knows(self, name: str) -> bool:
+        """The models it has, and one that was unloaded."""
+        return name in (MODEL, DECOUPLED, UNLOADED)
 
     def server_metadata(self) -> dict[str, Any]:
         """Something short."""

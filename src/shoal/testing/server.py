@@ -14,6 +14,7 @@ import asyncio
 import http.client
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -33,6 +34,7 @@ Result = TypeVar("Result")
 
 ADDRESS = "127.0.0.1"
 _LOOK_SECS = 0.002
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def wait_until(condition: Callable[[], Result], what: str = "") -> Result:
@@ -187,12 +189,20 @@ class RunningServer:
         assert isinstance(entry, dict)
         return entry
 
-    def metrics(self) -> dict[str, float]:
-        """Every sample of the metrics port, by its name and labels as they are written there."""
+    def metrics(self) -> str:
+        """The text on the metrics port."""
         answer = Call(self.server.metrics_port, "GET", "/metrics").answer()
         assert answer.status == 200, answer
-        lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+        return answer.body.decode()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """One sample of the metrics, whatever the order of its labels; None when it is missing."""
+        for line in self.metrics().splitlines():
+            sample, _, value = line.rpartition(" ")
+            found, _, written = sample.partition("{")
+            if found == name and dict(_LABEL.findall(written)) == labels:
+                return float(value)
+        return None
 
     def model(self, name: str, version: int = -1) -> Model:
         """The model inside the server, for what no client can see."""
@@ -231,18 +241,17 @@ def running_server(
     thread = threading.Thread(target=loop.run_forever, name="shoal-testing-server", daemon=True)
     thread.start()
     try:
-        try:
-            if start:
-                running.run(_started(server))
-            yield running
-        finally:
-            stopping = asyncio.run_coroutine_threadsafe(server.stop(), loop)
-            clean = stopping.result(WAIT_SECS + server.options.exit_timeout_secs)
+        if start:
+            running.run(_started(server))
+        yield running
     finally:
-        asyncio.run_coroutine_threadsafe(_finish_loop(), loop).result(WAIT_SECS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        stopping = asyncio.run_coroutine_threadsafe(server.stop(), loop)
+        clean = stopping.result(WAIT_SECS + server.options.exit_timeout_secs)
+        if clean:  # otherwise something still runs: the thread dies with the process
+            asyncio.run_coroutine_threadsafe(_finish_loop(), loop).result(WAIT_SECS)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
     if not clean:
         raise TimeoutError("the server did not stop within its exit timeout")
     if running.faults:

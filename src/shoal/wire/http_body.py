@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.dtypes import BYTES
-from shoal.core.response import ParameterValue, Response
+from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
@@ -194,7 +194,9 @@ def encode_infer(
     document["model_name"] = response.model_name
     document["model_version"] = str(response.model_version)
     if response.parameters:
-        document["parameters"] = {k: _json_value(v) for k, v in response.parameters.items()}
+        document["parameters"] = {
+            key: json_text.scalar(value) for key, value in response.parameters.items()
+        }
     document["outputs"] = entries
     header = json_text.dumps(document)
     if not blobs:
@@ -207,10 +209,3 @@ def _classified(tensor: Tensor, count: int, signature: Signature | None) -> Tens
     spec = signature.outputs.get(tensor.name)
     labels = spec.labels if spec is not None else ()
     return classify(tensor, count, batched=signature.max_batch_size > 0, labels=labels)
-
-
-def _json_value(value: ParameterValue) -> Any:
-    """A parameter as JSON takes it: NaN and the infinities need their bare tokens."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return json_text.non_finite(value)
-    return value

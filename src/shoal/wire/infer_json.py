@@ -91,7 +91,7 @@ def _read_members(
         if "id" in document:
             decoded.id = _text(document["id"], "Unable to parse 'id'")
         if "parameters" in document:
-            _read_parameters(document["parameters"], decoded)
+            read_parameters(document["parameters"], decoded)
     position = 0
     for entry in _array_member(document, "inputs"):
         tensor, taken = _read_input(
@@ -187,7 +187,7 @@ def _read_region(
     return RegionSlice(name, offset, size, lease)
 
 
-def _read_parameters(parameters: Any, decoded: InferBody) -> None:
+def read_parameters(parameters: Any, decoded: InferBody) -> None:
     """The request's `parameters`: those the server knows, and those meant for the model."""
     if type(parameters) is not dict:
         raise InvalidArgument(

@@ -9,6 +9,7 @@ library when it holds one of them; both ways end in the same objects or the same
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -60,6 +61,13 @@ def dumps(value: Any) -> bytes:
 def non_finite(value: float | list[float]) -> orjson.Fragment:
     """Numbers of which some may be NaN or infinite, as a piece that `dumps` takes as it is."""
     return orjson.Fragment(json.dumps(value, separators=(",", ":")))
+
+
+def scalar(value: Any) -> Any:
+    """One value as `dumps` takes it: NaN and the infinities need their bare tokens."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return non_finite(float(value))
+    return value
 
 
 def _loads_with_tokens(raw: bytes) -> Any:

@@ -11,14 +11,16 @@ plan and takes the full path; a plan is only ever a shortcut to the same answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+import weakref
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+
+import orjson
 
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.core.request import Request
-from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 
 Plan = TypeVar("Plan")
@@ -26,7 +28,7 @@ Plan = TypeVar("Plan")
 MOST_PLANS = 1024
 MOST_BYTES = 4 * 1024 * 1024  # of keys, in all plans together
 LONGEST_KEY = 16 * 1024  # a longer header is rarely repeated and would push others out
-_MOST_SHAPES = 16  # answers remembered per plan
+_MOST_ANSWERS = 16  # remembered per plan
 
 # An id that needs no escaping, at the place where clients write it: first.
 _JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]+)", ?')
@@ -36,41 +38,38 @@ class PlanCache(Generic[Plan]):
     """Plans by the bytes they were made from; the oldest go when there are too many."""
 
     def __init__(self, most_plans: int = MOST_PLANS, most_bytes: int = MOST_BYTES) -> None:
-        self._plans: dict[Hashable, tuple[Plan, int]] = {}
+        self._plans: dict[Hashable, Plan] = {}
+        self._key_bytes: dict[Hashable, int] = {}
         self._most_plans = most_plans
         self._most_bytes = most_bytes
         self.bytes = 0
+        self.get = self._plans.get  # the plan made from exactly these bytes, or None
 
     def __len__(self) -> int:
         return len(self._plans)
-
-    def get(self, key: Hashable) -> Plan | None:
-        """The plan made from exactly these bytes, if it is still there."""
-        found = self._plans.get(key)
-        return None if found is None else found[0]
 
     def put(self, key: Hashable, plan: Plan, key_bytes: int) -> None:
         """Keep a plan, unless its key is very long; what is oldest makes room."""
         if key_bytes > LONGEST_KEY:
             return
         self.drop(key)
-        self._plans[key] = (plan, key_bytes)
+        self._plans[key] = plan
+        self._key_bytes[key] = key_bytes
         self.bytes += key_bytes
         while len(self._plans) > self._most_plans or self.bytes > self._most_bytes:
             self.drop(next(iter(self._plans)))
 
     def drop(self, key: Hashable) -> None:
         """Forget a plan that no longer holds, e.g. because its model was reloaded."""
-        found = self._plans.pop(key, None)
-        if found is not None:
-            self.bytes -= found[1]
+        if self._plans.pop(key, None) is not None:
+            self.bytes -= self._key_bytes.pop(key)
 
 
 @dataclass(slots=True)
 class InferPlan:
     """A request that was understood and accepted, less its id and its tensors' bytes."""
 
-    model: Any  # the model version that accepted it; plans do not outlive it
+    model: weakref.ref[Any]  # the version that accepted it; plans do not keep it alive
     inputs: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]  # …, start, end
     total_bytes: int  # of all inputs together
     requested_outputs: tuple[str, ...]
@@ -79,19 +78,25 @@ class InferPlan:
     model_version: int
     priority: int
     timeout_us: int
-    answers: dict[tuple[tuple[int, ...], ...], Any] = field(default_factory=dict)
+    answers: dict[Hashable, Any] = field(default_factory=dict)  # by `form_of` the outputs
 
-    def tensors(self, tail: memoryview) -> dict[str, Tensor]:
-        """The inputs of a request whose tensors are `tail`, which has `total_bytes` bytes."""
+    def tensors(self, body: bytes | memoryview, offset: int) -> dict[str, Tensor]:
+        """The inputs of a request whose tensors fill `body` from `offset` on."""
+        # Slices of bytes are copies: for a small body they cost less than views do.
         return {
-            name: Tensor(name, datatype, shape, raw=tail[start:end])
+            name: Tensor(name, datatype, shape, raw=body[offset + start : offset + end])
             for name, datatype, shape, start, end in self.inputs
         }
 
-    def remember_answer(self, shapes: tuple[tuple[int, ...], ...], answer: Any) -> None:
-        """Keep what an answer with these output shapes looks like."""
-        if len(self.answers) < _MOST_SHAPES:
-            self.answers[shapes] = answer
+    def remember_answer(self, form: Hashable, answer: Any) -> None:
+        """Keep what an answer with outputs of this form looks like."""
+        if len(self.answers) < _MOST_ANSWERS:
+            self.answers[form] = answer
+
+
+def form_of(outputs: Sequence[Tensor]) -> Hashable:
+    """All that an answer says of its outputs, but for their elements."""
+    return tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in outputs])
 
 
 def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
@@ -111,7 +116,7 @@ def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
         inputs.append((name, tensor.datatype, tensor.shape, position, position + size))
         position += size
     return InferPlan(
-        model=request.served_by,
+        model=weakref.ref(request.served_by),
         inputs=tuple(inputs),
         total_bytes=position,
         requested_outputs=request.requested_outputs,
@@ -135,13 +140,16 @@ def split_json_id(header: bytes) -> tuple[bytes, bytes]:
     return match[1], header[match.end() :]
 
 
-def is_plain_json(rest: bytes) -> bool:
-    """Whether a header without its id may be a key: no second id in it, however it is spelt."""
-    return b'"id"' not in rest and b"\\" not in rest
+def is_plain_json(header: bytes, rest: bytes) -> bool:
+    """Whether `rest`, the header without its id, may be a key: it means the same after any id.
 
-
-def shapes_of(response: Response) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a response's outputs, in order."""
-    return tuple([tensor.shape for tensor in response.outputs])
-
-
+    So it must hold no second id, however that is spelt, and the whole must be JSON to the strict
+    reader: what only the lenient one takes, it takes because of a token that may be in the id.
+    """
+    if b'"id"' in rest or b"\\" in rest:
+        return False
+    try:
+        orjson.loads(header)
+    except orjson.JSONDecodeError:
+        return False
+    return True

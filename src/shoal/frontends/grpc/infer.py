@@ -100,7 +100,7 @@ class OnlyResponse:
 
     def take(self, response: Response) -> Response | None:
         """The response to answer with, once `response` is the final one."""
-        if not is_flag_only(response):
+        if not response.is_end_only:
             self._responses += 1
             self._kept = response
         if not response.final:
@@ -112,12 +112,3 @@ class OnlyResponse:
         whole.final = True
         return whole
 
-
-def is_flag_only(response: Response) -> bool:
-    """Whether it says nothing but that the request is complete."""
-    return (
-        response.final
-        and response.error is None
-        and not response.outputs
-        and not response.parameters
-    )

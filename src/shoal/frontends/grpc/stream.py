@@ -22,7 +22,7 @@ from shoal.errors import ShoalError
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error
-from shoal.frontends.grpc.infer import OnlyResponse, is_flag_only
+from shoal.frontends.grpc.infer import OnlyResponse
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.requests import parse_version
 from shoal.wire.grpc_request import InferMessage, peek
@@ -149,7 +149,7 @@ class _InferStream:
         whole: Response | None = response
         if not asked.decoupled:
             whole = asked.only.take(response)
-        elif is_flag_only(response) and not asked.wants_empty_final:
+        elif response.is_end_only and not asked.wants_empty_final:
             whole = None
         if whole is not None:
             try:

@@ -13,6 +13,7 @@ from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.control import ControlRoutes
 from shoal.frontends.http.cors import Cors
 from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
+from shoal.frontends.http.generate import GenerateRoutes
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
 from shoal.frontends.http.memory import MemoryRoutes
@@ -25,7 +26,6 @@ Handler = Callable[[Exchange, Target], None]
 
 # Paths of Triton that this server knows and does not serve yet.
 NOT_SERVED = {
-    "generate": "the generate endpoints are not served yet; use …/infer",
     "trace": "trace settings are not served yet",
     "logging": "log settings are not served yet; set them on the command line",
 }
@@ -49,6 +49,7 @@ class Application:
         health = HealthRoutes(engine)
         memory = memory or SharedMemory(allowed=False)
         regions = MemoryRoutes(memory, self._options)
+        generate = GenerateRoutes(engine, inbox, self._options)
         metadata = MetadataRoutes(engine, render_metrics)
         self._handlers: dict[str, Handler] = {
             "infer": InferRoute(engine, inbox, self._options, memory).infer,
@@ -64,6 +65,8 @@ class Application:
             "index": self._control.index,
             "load": self._control.load,
             "unload": self._control.unload,
+            "generate": generate.generate,
+            "generate_stream": generate.generate_stream,
             "memory_status": regions.status,
             "memory_register": regions.register,
             "memory_unregister": regions.unregister,

@@ -58,6 +58,15 @@ class Exchange(Protocol):
     def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
         """Answer to a POST with a head that was made before."""
 
+    def start_stream(self, status: int, headers: Sequence[Header]) -> None:
+        """Begin an answer whose body follows in chunks."""
+
+    def send_chunk(self, data: Buffer) -> None:
+        """Send a piece of that body."""
+
+    def end_stream(self) -> None:
+        """Complete an answer that was begun with `start_stream`."""
+
 
 class Engine(Protocol):
     """The part of the engine that HTTP uses. Versions are numbers, -1 is the newest."""

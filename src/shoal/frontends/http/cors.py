@@ -72,3 +72,12 @@ class _CorsExchange:
     def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
         more = [b"%b: %b\r\n" % header for header in self._headers]
         self._inner.respond_ready(head_lines + b"".join(more), parts)
+
+    def start_stream(self, status: int, headers: Sequence[Header]) -> None:
+        self._inner.start_stream(status, [*headers, *self._headers])
+
+    def send_chunk(self, data: Buffer) -> None:
+        self._inner.send_chunk(data)
+
+    def end_stream(self) -> None:
+        self._inner.end_stream()

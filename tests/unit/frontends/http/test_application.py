@@ -101,8 +101,6 @@ def test_options(front):
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v2/models/m/generate"),
-        ("POST", "/v2/models/m/generate_stream"),
         ("GET", "/v2/trace/setting"),
         ("POST", "/v2/models/m/trace/setting"),
         ("GET", "/v2/logging"),

@@ -33,7 +33,7 @@ from shoal.frontends.http.routes import resolve
         ("/v2/repository/models/m/load", "load", "m", -1),
         ("/v2/repository/models/m/unload", "unload", "m", -1),
         ("/v2/models/m/generate", "generate", "m", -1),
-        ("/v2/models/m/versions/1/generate_stream", "generate", "m", 1),
+        ("/v2/models/m/versions/1/generate_stream", "generate_stream", "m", 1),
         ("/v2/systemsharedmemory/status", "memory_status", "", -1),
         ("/v2/systemsharedmemory/region/r/status", "memory_status", "", -1),
         ("/v2/cudasharedmemory/region/r/register", "memory_register", "", -1),

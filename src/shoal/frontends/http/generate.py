@@ -1,0 +1,144 @@
+"""POST …/generate and …/generate_stream: inference for people and web pages.
+
+    {"prompt": "hi"} --> Request --> engine --> one JSON object, or an event for each response
+
+`generate` waits for the one response a request has; `generate_stream` sends each as it comes, as
+server-sent events, so that decoupled models can be used over HTTP. When the client goes away the
+request is cancelled.
+"""
+
+from __future__ import annotations
+
+from shoal.core.inbox import LoopInbox, LoopReply
+from shoal.core.request import Request
+from shoal.core.response import Response
+from shoal.errors import Internal, Unsupported
+from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, send_error
+from shoal.frontends.http.forwarding import HeaderForwarding
+from shoal.frontends.http.message import Header, error_body
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.routes import Target
+from shoal.frontends.requests import build_request
+from shoal.wire.compression import IDENTITY, coding
+from shoal.wire.generate import decode_generate, encode_generate
+
+ONE_RESPONSE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
+_EVENTS: Header = (b"Content-Type", b"text/event-stream; charset=utf-8")
+_NO_CACHE: Header = (b"Cache-Control", b"no-cache")
+
+
+class GenerateRoutes:
+    """Serves both endpoints."""
+
+    def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._options = options
+        pattern = options.header_forward_pattern
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+
+    def generate(self, exchange: Exchange, target: Target) -> None:
+        """Answer with the one response of the request. If this raises, it was not answered."""
+        call = _OneAnswer(exchange)
+        self._submit(exchange, target, call)
+
+    def generate_stream(self, exchange: Exchange, target: Target) -> None:
+        """Answer with an event for each response. If this raises, it was not answered."""
+        call = _Events(exchange)
+        self._submit(exchange, target, call)
+
+    def _submit(self, exchange: Exchange, target: Target, call: _OneAnswer | _Events) -> None:
+        request = exchange.request
+        if coding(request.header(b"content-encoding")) != IDENTITY:
+            raise Unsupported("Unsupported compression type: send the request as it is")
+        signature = self._engine.signature(target.model, target.version)
+        body = decode_generate(
+            request.body, signature, max_json_bytes=self._options.max_input_bytes
+        )
+        if self._forwarding is not None:
+            self._forwarding.forward(request.headers, body.parameters)
+        asked = build_request(
+            (target.model, target.version),
+            body,
+            body.inputs,
+            LoopReply(self._inbox, call.deliver),
+            id=body.id,
+            outputs=(),
+            parameters=body.parameters,
+        )
+        call.request = asked
+        exchange.on_disconnect = call.client_left
+        self._engine.infer(asked)
+
+
+class _Call:
+    """What both kinds of answer have in common."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self.left = False
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.left = True
+        if self.request is not None:
+            self.request.cancel()
+
+
+class _OneAnswer(_Call):
+    """Collects responses until the end and answers if there was exactly one."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self._responses: list[Response] = []
+
+    def deliver(self, response: Response) -> None:
+        """Take a response, on the loop. Never raises: others wait behind it."""
+        if not response.is_end_only:
+            self._responses.append(response)
+        if not response.final or self.left:
+            return
+        try:
+            if len(self._responses) != 1:
+                raise Internal(ONE_RESPONSE)
+            only = self._responses[0]
+            if only.error is not None:
+                raise only.error
+            self._exchange.respond(200, [JSON], [encode_generate(only)])
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            send_error(self._exchange, as_shoal_error(error))
+
+
+class _Events(_Call):
+    """Sends each response as an event; the first one decides the status."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self._started = False
+
+    def deliver(self, response: Response) -> None:
+        """Take a response, on the loop. Never raises: others wait behind it."""
+        if self.left:
+            return
+        status, event = 200, b""
+        try:
+            if response.error is not None:
+                raise response.error
+            if not response.is_end_only:
+                event = encode_generate(response)
+        except Exception as failure:  # noqa: BLE001 - becomes an event
+            error = as_shoal_error(failure)
+            status, event = STATUS[error.code], error_body(error.message)
+        if not self._started:
+            self._started = True
+            self._exchange.start_stream(status, [_EVENTS, _NO_CACHE])
+        if event:
+            self._exchange.send_chunk(b"data: %b\n\n" % event)
+        if response.final:
+            self._exchange.end_stream()
