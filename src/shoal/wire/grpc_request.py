@@ -9,9 +9,9 @@ read twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, Unsupported
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import malformed, tag, take_out
+from shoal.wire.regions import Lease, Regions, RegionSlice
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
@@ -44,6 +45,10 @@ _CONTENTS: dict[str, tuple[DataType, tuple[DataType, ...], str]] = {
 }
 
 
+Place: TypeAlias = tuple[str, int, int]  # in shared memory: region, offset, size
+Sent: TypeAlias = tuple[str, DataType, tuple[int, ...]]
+
+
 @dataclass(slots=True, eq=False)
 class InferHead:
     """What a ModelInferRequest says around its id and its data. Equal requests share one, so
@@ -51,7 +56,7 @@ class InferHead:
 
     model_name: str
     model_version: str
-    inputs: list[tuple[str, DataType, tuple[int, ...]]] = field(default_factory=list)
+    inputs: list[Sent] = field(default_factory=list)
     outputs: dict[str, int] = field(default_factory=dict)  # name -> classes wanted, 0: the tensor
     output_names: tuple[str, ...] = ()
     classifies: bool = False  # whether any output is wanted as classes
@@ -62,6 +67,8 @@ class InferHead:
     priority: int = 0
     timeout_us: int = 0
     empty_final_response: bool = False
+    input_regions: dict[str, Place] = field(default_factory=dict)  # inputs in shared memory
+    output_regions: dict[str, Place] = field(default_factory=dict)
     remembered: bool = False  # whether the next request like this one gets this very object
 
 
@@ -72,15 +79,23 @@ class InferMessage:
     head: InferHead
     id: str
     inputs: dict[str, Tensor]
+    slices: dict[str, RegionSlice] = field(default_factory=dict)  # where outputs shall be put
+    leases: list[Lease] = field(default_factory=list)  # shared memory in use until the answer
+
+    def release(self) -> None:
+        """Give back the shared memory this request uses."""
+        for lease in self.leases:
+            lease.release()
 
 
 _heads: dict[bytes, InferHead] = {}
 
 
-def decode_infer(message: Buffer) -> InferMessage:
+def decode_infer(message: Buffer, regions: Regions | None = None) -> InferMessage:
     """Read a ModelInferRequest. Raises a ShoalError that names the field and what was expected.
 
-    Whether the inputs fit their shapes is for validation to say, whichever way they came.
+    Whether the inputs fit their shapes is for validation to say, whichever way they came. What it
+    uses of `regions` is given back if this raises, and by `InferMessage.release` if not.
     """
     ids: list[memoryview] = []
     raw: list[memoryview] = []
@@ -93,16 +108,49 @@ def decode_infer(message: Buffer) -> InferMessage:
         if not any(entry.HasField("contents") for entry in request.inputs):
             _remember(around, head)
         elif not raw:
-            return InferMessage(head, request_id, _typed_inputs(request))
+            decoded = InferMessage(head, request_id, _typed_inputs(request, head))
+            return _with_regions(decoded, regions)
         else:
             _refuse_mixed(request)
-    if len(raw) != len(head.inputs):
-        raise _wrong_raw_count(head, len(raw))
+    sent = head.inputs
+    if head.input_regions:
+        sent = [entry for entry in sent if entry[0] not in head.input_regions]
+    if len(raw) != len(sent):
+        raise _wrong_raw_count(head, sent, len(raw))
     inputs = {
         name: Tensor(name, datatype, shape, raw=content)
-        for (name, datatype, shape), content in zip(head.inputs, raw, strict=True)
+        for (name, datatype, shape), content in zip(sent, raw, strict=True)
     }
-    return InferMessage(head, request_id, inputs)
+    decoded = InferMessage(head, request_id, inputs)
+    if head.input_regions or head.output_regions:
+        return _with_regions(decoded, regions)
+    return decoded
+
+
+def _with_regions(decoded: InferMessage, regions: Regions | None) -> InferMessage:
+    """Add the inputs that lie in shared memory, and where outputs are wanted there."""
+    head = decoded.head
+    if (head.input_regions or head.output_regions) and regions is None:
+        raise Unsupported("this server does not exchange tensors by shared memory")
+    try:
+        for name, datatype, shape in head.inputs:
+            place = head.input_regions.get(name)
+            if place is not None:
+                raw = _lease(place, regions, decoded).lease.view
+                decoded.inputs[name] = Tensor(name, datatype, shape, raw=raw)
+        for name, place in head.output_regions.items():
+            decoded.slices[name] = _lease(place, regions, decoded)
+    except BaseException:
+        decoded.release()
+        raise
+    return decoded
+
+
+def _lease(place: Place, regions: Regions | None, decoded: InferMessage) -> RegionSlice:
+    assert regions is not None
+    lease = regions.lease(*place)
+    decoded.leases.append(lease)
+    return RegionSlice(*place, lease)
 
 
 def peek(message: Buffer) -> tuple[str, str, str]:
@@ -149,11 +197,14 @@ def _read_head(request: Any, request_id: str) -> InferHead:
         if name in seen:
             raise _duplicate("input", name, request_id)
         seen.add(name)
-        if "shared_memory_region" in entry.parameters:
-            raise Unsupported(
-                f"this server does not exchange tensors by shared memory; send input '{name}' in "
-                f"raw_input_contents"
-            )
+        place = _read_place(entry)
+        if place is not None:
+            head.input_regions[name] = place
+            if entry.HasField("contents"):
+                raise InvalidArgument(
+                    f"unexpected 'content' provided when using shared memory for input tensor "
+                    f"'{name}' for model '{request.model_name}'"
+                )
         try:
             datatype = from_name(entry.datatype)
         except InvalidArgument as error:
@@ -163,18 +214,58 @@ def _read_head(request: Any, request_id: str) -> InferHead:
         if wanted.name in head.outputs:
             raise _duplicate("output", wanted.name, request_id)
         head.outputs[wanted.name] = _read_output(wanted)
+        place = _read_place(wanted)
+        if place is not None:
+            if head.outputs[wanted.name]:
+                raise InvalidArgument(
+                    "output can't set both 'shared_memory_region' and 'classification'"
+                )
+            head.output_regions[wanted.name] = place
     head.output_names = tuple(head.outputs)
     head.classifies = any(head.outputs.values())
     return head
 
 
+def _read_place(tensor: Any) -> Place | None:
+    """The shared memory that an input or output names: region, offset, size."""
+    values: dict[str, Any] = {}
+    for key, kind in _REGION_PARAMETERS.items():
+        if key not in tensor.parameters:
+            continue
+        parameter = tensor.parameters[key]
+        if parameter.WhichOneof("parameter_choice") != kind:
+            raise InvalidArgument(
+                f"invalid value type for '{key}' parameter for tensor '{tensor.name}', expected "
+                f"{kind}."
+            )
+        values[key] = getattr(parameter, kind)
+    if not values:
+        return None
+    if "shared_memory_region" not in values:
+        key = next(iter(values))
+        raise InvalidArgument(
+            f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor "
+            f"'{tensor.name}'"
+        )
+    if "shared_memory_byte_size" not in values:
+        raise InvalidArgument(
+            f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+            f"parameter for tensor '{tensor.name}'"
+        )
+    # Unsigned numbers that have to travel as signed ones.
+    offset = values.get("shared_memory_offset", 0) % 2**64
+    return values["shared_memory_region"], offset, values["shared_memory_byte_size"] % 2**64
+
+
+_REGION_PARAMETERS = {
+    "shared_memory_region": "string_param",
+    "shared_memory_offset": "int64_param",
+    "shared_memory_byte_size": "int64_param",
+}
+
+
 def _read_output(wanted: Any) -> int:
     """How many classes are wanted of an output; 0 for the tensor itself."""
-    if "shared_memory_region" in wanted.parameters:
-        raise Unsupported(
-            f"this server does not exchange tensors by shared memory; leave "
-            f"'shared_memory_region' out of output '{wanted.name}'"
-        )
     if "classification" not in wanted.parameters:
         return 0
     parameter = wanted.parameters["classification"]
@@ -241,10 +332,12 @@ def _refuse_mixed(request: Any) -> None:
             )
 
 
-def _typed_inputs(request: Any) -> dict[str, Tensor]:
+def _typed_inputs(request: Any, head: InferHead) -> dict[str, Tensor]:
     """The inputs of a request that brings their elements in typed fields."""
     inputs: dict[str, Tensor] = {}
     for entry in request.inputs:
+        if entry.name in head.input_regions:
+            continue
         if not entry.HasField("contents"):
             raise _no_data(entry.name, request.model_name)
         datatype = from_name(entry.datatype)
@@ -274,11 +367,11 @@ def _read_contents(entry: Any, datatype: DataType, model_name: str) -> Buffer:
     return array.view(np.uint8).data
 
 
-def _wrong_raw_count(head: InferHead, count: int) -> InvalidArgument:
-    if count < len(head.inputs):
-        return _no_data(head.inputs[count][0], head.model_name)
+def _wrong_raw_count(head: InferHead, sent: Sequence[Sent], count: int) -> InvalidArgument:
+    if count < len(sent):
+        return _no_data(sent[count][0], head.model_name)
     return InvalidArgument(
-        f"raw_input_contents has {count} entries but the request has {len(head.inputs)} inputs for "
+        f"raw_input_contents has {count} entries but the request has {len(sent)} inputs for "
         f"model '{head.model_name}'"
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from shoal.core.dtypes import DataType
 from shoal.core.response import ParameterValue, Response
@@ -19,34 +20,43 @@ from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
 from shoal.wire.classification import classify
 from shoal.wire.protobuf_wire import delimited, prefix, signed, varint
+from shoal.wire.regions import RegionSlice
 
 FINAL = "triton_final_response"
 LARGEST_MESSAGE_BYTES = 2**31 - 1  # what gRPC libraries take at most
 
 _MOST_INT64 = 2**63
+_NO_SLICES: Mapping[str, RegionSlice] = MappingProxyType({})
 
 
 def encode_infer(
-    response: Response, wanted: Mapping[str, int], signature: Signature | None = None
+    response: Response,
+    wanted: Mapping[str, int],
+    signature: Signature | None = None,
+    slices: Mapping[str, RegionSlice] = _NO_SLICES,
 ) -> list[Buffer]:
     """A ModelInferResponse for a response that carries no error, as parts to send in order.
 
-    `wanted` has the outputs of the request, `signature` is needed for classification only. Raises
-    InvalidArgument when a classification cannot be made of an output or the whole is too large.
+    `wanted` has the outputs of the request, `signature` is needed for classification only, and
+    outputs named in `slices` are put there instead. Raises InvalidArgument when a classification
+    cannot be made of an output or the whole is too large, Internal when a slice is too small.
     """
-    head, contents, size = _encode(response, wanted, signature)
+    head, contents, size = _encode(response, wanted, signature, slices)
     _check_size(len(head) + size)
     return [head, *contents]
 
 
 def encode_stream(
-    response: Response, wanted: Mapping[str, int], signature: Signature | None = None
+    response: Response,
+    wanted: Mapping[str, int],
+    signature: Signature | None = None,
+    slices: Mapping[str, RegionSlice] = _NO_SLICES,
 ) -> list[Buffer]:
     """A ModelStreamInferResponse around what `encode_infer` makes of `response`.
 
     It also tells whether this was the request's last one, in a parameter.
     """
-    head, contents, size = _encode(response, wanted, signature)
+    head, contents, size = _encode(response, wanted, signature, slices)
     # Fields may come in any order, so the flag can go in front of all others.
     flag = _FINAL_FLAGS[response.final]
     size += len(flag) + len(head)
@@ -56,7 +66,10 @@ def encode_stream(
 
 
 def _encode(
-    response: Response, wanted: Mapping[str, int], signature: Signature | None
+    response: Response,
+    wanted: Mapping[str, int],
+    signature: Signature | None,
+    slices: Mapping[str, RegionSlice],
 ) -> tuple[bytes, list[Buffer], int]:
     """The fields before the tensors' contents, the contents in parts, and the size of those."""
     head = [_model(response.model_name, response.model_version)]
@@ -71,6 +84,9 @@ def _encode(
         tensor = output if not classes else _classified(output, classes, signature)
         head.append(_output(tensor.name, tensor.datatype, tensor.shape))
         raw = tensor.raw
+        if tensor.name in slices:
+            slices[tensor.name].write(tensor)
+            raw = b""
         raw_size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
         front = _raw_prefix(raw_size)
         contents += (front, raw)

@@ -76,7 +76,7 @@ def test_other_keys_are_parameters_and_may_be_nested():
     ],
 )
 def test_refused(document, text):
-    with pytest.raises(InvalidArgument, match=".*") as caught:
+    with pytest.raises(InvalidArgument) as caught:
         decode(document)
     assert text in caught.value.message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core import dtypes
-from shoal.errors import InvalidArgument, ShoalError, Unsupported
+from shoal.errors import InvalidArgument, NotFound, ShoalError, Unsupported
 from shoal.wire import grpc_request
 from shoal.wire.grpc_request import decode_infer, parse, peek
 from shoal.wire.proto import messages
@@ -339,14 +340,81 @@ def test_mistakes_are_named(change, text):
     assert caught.value.message.startswith(text)
 
 
-def test_shared_memory_is_refused_for_inputs_and_outputs():
+def in_memory(tensor, region="r", offset=None, size=None):
+    tensor.parameters["shared_memory_region"].string_param = region
+    if offset is not None:
+        tensor.parameters["shared_memory_offset"].int64_param = offset
+    if size is not None:
+        tensor.parameters["shared_memory_byte_size"].int64_param = size
+
+
+class Memory:
+    """Regions that remember who borrowed what."""
+
+    def __init__(self):
+        self.open = 0
+
+    def lease(self, name, offset, byte_size):
+        if name != "r":
+            raise NotFound(name)
+        self.open += 1
+        return SimpleNamespace(
+            view=memoryview(bytearray(64))[offset:][:byte_size], release=self._release
+        )
+
+    def _release(self):
+        self.open -= 1
+
+
+def test_tensors_in_shared_memory():
     request = with_input()
-    request.inputs[0].parameters["shared_memory_region"].string_param = "r"
-    with pytest.raises(Unsupported, match="send input 'IN' in raw_input_contents"):
+    del request.raw_input_contents[:]
+    in_memory(request.inputs[0], offset=4, size=8)
+    in_memory(request.outputs.add(name="OUT"), size=16)
+    memory = Memory()
+    message = decode_infer(request.SerializeToString(), memory)
+    assert message.inputs["IN"].nbytes == 8
+    assert message.slices["OUT"].byte_size == 16
+    assert memory.open == 2
+    message.release()
+    assert memory.open == 0
+
+
+def test_a_failed_lease_gives_the_others_back():
+    request = with_input()
+    del request.raw_input_contents[:]
+    in_memory(request.inputs[0], size=8)
+    in_memory(request.outputs.add(name="OUT"), region="nobody", size=16)
+    memory = Memory()
+    with pytest.raises(NotFound):
+        decode_infer(request.SerializeToString(), memory)
+    assert memory.open == 0
+
+
+def test_without_shared_memory_it_is_refused():
+    request = with_input()
+    in_memory(request.outputs.add(name="OUT"), size=16)
+    with pytest.raises(Unsupported, match="does not exchange tensors by shared memory"):
+        decode(request)
+
+
+def test_shared_memory_parameters_that_do_not_go_together():
+    request = with_input()
+    in_memory(request.outputs.add(name="OUT"))
+    with pytest.raises(InvalidArgument, match="'shared_memory_byte_size' must be specified"):
         decode(request)
     request = with_input()
-    request.outputs.add(name="OUT").parameters["shared_memory_region"].string_param = "r"
-    with pytest.raises(Unsupported, match="leave 'shared_memory_region' out of output 'OUT'"):
+    request.inputs[0].parameters["shared_memory_offset"].int64_param = 4
+    with pytest.raises(InvalidArgument, match="can not be specified without 'shared_memory_reg"):
+        decode(request)
+    request = with_input()
+    request.inputs[0].parameters["shared_memory_region"].int64_param = 4
+    with pytest.raises(InvalidArgument, match=r"'shared_memory_region' parameter .* string_param"):
+        decode(request)
+    request = with_input()
+    in_memory(output := request.outputs.add(name="OUT"), size=4)
+    output.parameters["classification"].int64_param = 2
+    with pytest.raises(InvalidArgument, match="can't set both"):
         decode(request)
 
 

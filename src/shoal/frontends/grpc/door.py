@@ -27,6 +27,7 @@ from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.requests import build_request, parse_version
 from shoal.wire.grpc_request import InferHead, InferMessage, decode_infer, peek
 from shoal.wire.plan import PlanCache
+from shoal.wire.regions import Regions
 
 
 @dataclass(slots=True)
@@ -49,8 +50,11 @@ class InferDoor:
         forwarding: HeaderForwarding | None = None,
         *,
         plans: bool = True,
+        regions: Regions | None = None,
     ) -> None:
+        """`regions` is the shared memory that requests may name."""
         self.engine = engine
+        self._regions = regions
         self.inbox = inbox
         self.accepting = True  # False: the server is on its way out
         self._forwarding = forwarding
@@ -61,7 +65,7 @@ class InferDoor:
         if not self.accepting:
             raise Unavailable(SHUTTING_DOWN)
         try:
-            return decode_infer(message)
+            return decode_infer(message, self._regions)
         except ShoalError:
             name, version, _ = peek(message)
             if name:

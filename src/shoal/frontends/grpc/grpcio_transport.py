@@ -44,7 +44,7 @@ class GrpcioListener:
         self._calls: set[GrpcioCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._aborting: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Future[None] | None = None
 
     async def start(
         self,
@@ -86,19 +86,26 @@ class GrpcioListener:
         """
         if self._server is None:
             return True
-        stopping = asyncio.ensure_future(self._server.stop(timeout_secs))
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_secs)
-            in_time = True
-        except asyncio.TimeoutError:
-            in_time = False
+        stopping = self._stop(timeout_secs)
+        in_time = self._idle.is_set()
+        if not in_time:
+            waiting = asyncio.ensure_future(self._idle.wait())
+            await asyncio.wait({waiting}, timeout=timeout_secs)
+            in_time = waiting.done()
+            waiting.cancel()
         await stopping
         return in_time
 
     def abort_all(self) -> None:
-        """Close the port and every connection at once; open calls are cancelled."""
-        if self._server is not None and self._aborting is None:
-            self._aborting = asyncio.ensure_future(self._server.stop(None))
+        """Close the port and every connection at once, unless it drains; that ends in time."""
+        if self._server is not None:
+            self._stop(None)
+
+    def _stop(self, grace_secs: float | None) -> asyncio.Future[None]:
+        """Have grpcio stop, once: two stops at a time make it crash."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._server.stop(grace_secs))
+        return self._stopping
 
     def _find(self, path: str) -> Any:
         """What grpcio shall do for a path; None is UNIMPLEMENTED."""

@@ -36,20 +36,22 @@ class _InferCall:
     It is the reply of its own request.
     """
 
-    __slots__ = ("_call", "_door", "_only", "_outputs", "_signature")
+    __slots__ = ("_asked", "_call", "_door", "_only", "_signature")
 
     def __init__(self, door: InferDoor, call: Call) -> None:
         self._door = door
         self._call = call
-        self._outputs: dict[str, int] = {}
+        self._asked: InferMessage | None = None
         self._signature: Signature | None = None
         self._only: OnlyResponse | None = None
         call.on_message = self._message
 
     def _message(self, message: Buffer) -> None:
         try:
-            self._submit(self._door.decode(message))
+            self._asked = self._door.decode(message)
+            self._submit(self._asked)
         except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._release()
             fail(self._call, error)
 
     def _submit(self, message: InferMessage) -> None:
@@ -60,7 +62,6 @@ class _InferCall:
             raise Unsupported(
                 "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
-        self._outputs = head.outputs
         if head.classifies:
             self._signature = door.engine.signature(name, version)
         request = door.request(message, version, call, self)
@@ -82,11 +83,22 @@ class _InferCall:
                     return
                 response = whole
             if response.error is not None:
+                self._release()
                 fail(self._call, response.error)
                 return
-            self._call.reply(encode_infer(response, self._outputs, self._signature))
+            asked = self._asked
+            assert asked is not None
+            parts = encode_infer(response, asked.head.outputs, self._signature, asked.slices)
+            self._release()
+            self._call.reply(parts)
         except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._release()
             fail(self._call, error)
+
+    def _release(self) -> None:
+        """Give back shared memory that the request used."""
+        if self._asked is not None and self._asked.leases:
+            self._asked.release()
 
 
 class OnlyResponse:
@@ -111,4 +123,3 @@ class OnlyResponse:
         whole = self._kept or response
         whole.final = True
         return whole
-

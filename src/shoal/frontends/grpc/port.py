@@ -17,15 +17,18 @@ from shoal.frontends.grpc.grpcio_transport import GrpcioListener, ssl_credential
 from shoal.frontends.grpc.listener import GrpcListener
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings, KeepAlive
+from shoal.frontends.shared_memory import SharedMemory
 
 
 class GrpcPort:
     """One port. Its methods belong to the loop on which it was made."""
 
-    def __init__(self, engine: Engine, inbox: LoopInbox, options: Options) -> None:
+    def __init__(
+        self, engine: Engine, inbox: LoopInbox, options: Options, memory: SharedMemory
+    ) -> None:
         """Nothing is opened yet. Raises a ShoalError for settings that cannot be."""
         self._options = options
-        self._service = GrpcService(engine, inbox, _service_options(options))
+        self._service = GrpcService(engine, inbox, _service_options(options), memory)
         settings = _settings(options)
         self._listener: GrpcListener | GrpcioListener
         if options.grpc_transport == "grpcio":

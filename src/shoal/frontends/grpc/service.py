@@ -20,11 +20,13 @@ from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.infer import InferMethod
+from shoal.frontends.grpc.memory import MemoryMethods
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.stream import StreamInferMethod
 from shoal.frontends.http.forwarding import HeaderForwarding
+from shoal.frontends.shared_memory import SharedMemory
 
 Answer = Callable[[Buffer], bytes]
 Start = Callable[[Call], None]
@@ -34,15 +36,8 @@ RESTRICTION_PREFIX = "triton-grpc-protocol-"
 _SMALL_REQUEST_BYTES = 1 << 20  # more than any request has that brings no tensors and no files
 _THREADS = 16
 
-_NO_SHARED_MEMORY = "shared memory is not served yet; send tensors in the request"
 # Methods of Triton that this server knows and does not serve yet: category, name, why.
 NOT_SERVED = (
-    ("shared-memory", "SystemSharedMemoryStatus", _NO_SHARED_MEMORY),
-    ("shared-memory", "SystemSharedMemoryRegister", _NO_SHARED_MEMORY),
-    ("shared-memory", "SystemSharedMemoryUnregister", _NO_SHARED_MEMORY),
-    ("shared-memory", "CudaSharedMemoryStatus", _NO_SHARED_MEMORY),
-    ("shared-memory", "CudaSharedMemoryRegister", _NO_SHARED_MEMORY),
-    ("shared-memory", "CudaSharedMemoryUnregister", _NO_SHARED_MEMORY),
     ("trace", "TraceSetting", "trace settings are not served yet"),
     ("logging", "LogSettings", "log settings are not served yet; set them on the command line"),
 )
@@ -62,21 +57,30 @@ class GrpcService:
     """Everything above the transport. Its methods belong to the thread of one event loop."""
 
     def __init__(
-        self, engine: Engine, inbox: LoopInbox, options: GrpcOptions | None = None
+        self,
+        engine: Engine,
+        inbox: LoopInbox,
+        options: GrpcOptions | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
-        """Raises InvalidArgument for a forward pattern that is no regular expression."""
+        """Raises InvalidArgument for a forward pattern that is no regular expression.
+
+        `memory` is shared with the other frontends: a region is registered for all of them.
+        """
         options = options or GrpcOptions()
+        memory = memory or SharedMemory(allowed=False)
         pattern = options.header_forward_pattern
         self._restrictions = options.restricted_protocols
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-grpc-control")
         forwarding = HeaderForwarding(pattern) if pattern else None
-        self._door = InferDoor(engine, inbox, forwarding, plans=options.plans)
+        self._door = InferDoor(engine, inbox, forwarding, plans=options.plans, regions=memory)
         self._stream = StreamInferMethod(self._door)
         self._health = HealthMethods(engine)
         self._methods: dict[str, Method] = {}
         self._add_inference()
         self._add_metadata(MetadataMethods(engine))
         self._add_repository(RepositoryMethods(engine))
+        self._add_memory(MemoryMethods(memory))
         self._add_not_served()
         self._add_standard()
 
@@ -118,6 +122,15 @@ class GrpcService:
         ):
             start = _answer_on_thread(answer, self._threads)
             self._add("model-repository", name, Method(Kind.UNARY, start, compress=False))
+
+    def _add_memory(self, memory: MemoryMethods) -> None:
+        category = "shared-memory"
+        self._add_small(category, "SystemSharedMemoryStatus", memory.system_status)
+        self._add_small(category, "SystemSharedMemoryRegister", memory.system_register)
+        self._add_small(category, "SystemSharedMemoryUnregister", memory.system_unregister)
+        self._add_small(category, "CudaSharedMemoryStatus", memory.cuda_status)
+        self._add_small(category, "CudaSharedMemoryRegister", memory.cuda_register)
+        self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
 
     def _add_not_served(self) -> None:
         for category, name, reason in NOT_SERVED:

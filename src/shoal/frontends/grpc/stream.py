@@ -27,6 +27,7 @@ from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.requests import parse_version
 from shoal.wire.grpc_request import InferMessage, peek
 from shoal.wire.grpc_response import encode_stream, encode_stream_error
+from shoal.wire.regions import RegionSlice
 
 ERRORS_END_STREAM = ("triton_grpc_error", "true")
 # Requests of one stream that may be unanswered before we stop reading more of them.
@@ -95,9 +96,11 @@ class _InferStream:
             return
         asked = _StreamRequest(self)
         try:
-            self._submit(asked, self._door.decode(message))
+            asked.message = self._door.decode(message)
+            self._submit(asked, asked.message)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._running.discard(asked)
+            asked.release()
             if asked.names is None:
                 asked.names = peek(message)
             if not asked.decoupled and asked not in self._ordered:
@@ -145,6 +148,8 @@ class _InferStream:
         if response.final:
             self._running.discard(asked)
         if self._ended:
+            if response.final:
+                asked.release()
             return
         whole: Response | None = response
         if not asked.decoupled:
@@ -155,9 +160,13 @@ class _InferStream:
             try:
                 if whole.error is not None:
                     raise whole.error
-                outcome: Outcome = encode_stream(whole, asked.outputs, asked.signature)
+                outcome: Outcome = encode_stream(
+                    whole, asked.outputs, asked.signature, asked.slices
+                )
             except Exception as error:  # noqa: BLE001 - becomes the answer
                 outcome = as_shoal_error(error)
+            if response.final:
+                asked.release()
             self._answer(asked, outcome, final=whole.final)
         self._update()
 
@@ -216,6 +225,7 @@ class _StreamRequest:
     __slots__ = (
         "_stream",
         "decoupled",
+        "message",
         "names",
         "only",
         "outcome",
@@ -229,12 +239,23 @@ class _StreamRequest:
         self._stream = stream
         self.names: tuple[str, str, str] | None = None  # model name, model version, id
         self.decoupled = False
+        self.message: InferMessage | None = None
         self.outputs: dict[str, int] = {}
         self.wants_empty_final = False
         self.signature: Signature | None = None
         self.request: Request | None = None
         self.only = OnlyResponse()
         self.outcome: Outcome | None = None
+
+    @property
+    def slices(self) -> dict[str, RegionSlice]:
+        """Where in shared memory outputs are wanted."""
+        return {} if self.message is None else self.message.slices
+
+    def release(self) -> None:
+        """Give back shared memory that the request used."""
+        if self.message is not None:
+            self.message.release()
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""

@@ -716,8 +716,31 @@ def test_an_id_less_header_is_no_header_that_lost_its_id(world, sides):
     assert answer.startswith(b"HTTP/1.1 400")
 
 
+def test_tensors_in_the_json_leave_no_room_for_bytes_after_it(world, sides):
+    entries = [
+        {"name": name, "shape": [1, 3], "datatype": "INT32"} for name in ("INPUT0", "INPUT1")
+    ]
+    inputs = json.dumps([{**item, "data": [1, 2, 3]} for item in entries])
+    spelt = change(SUM, members=(member("inputs", inputs), SUM.members[1]), tail=b"")
+    (answer,) = world.compare(sides, [spelt.data()])
+    assert answer.startswith(b"HTTP/1.1 200")
+    (answer,) = world.compare(sides, [change(spelt, tail=SUM.tail).data()])
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+def test_models_do_not_push_each_other_out_with_equal_headers(world, sides):
+    pair = [
+        ask(model, [("INPUT0", row(0, 1))], binary("OUTPUT0")).data() for model in ("full", "moody")
+    ]
+    world.compare(sides, pair)
+    before = world.planned
+    world.compare(sides, pair)
+    world.compare(sides, pair)
+    assert world.planned == before + 4
+
+
 def test_answers_of_equal_shapes_but_other_names_and_types_are_told_apart(world, sides):
-    for mood in (0, 1, 2, 3, 4, 5, 0, 1, 2):
+    for mood in (0, 1, 2, 3, 4, 5) * 2:
         one = ask("moody", [("INPUT0", row(mood, 7))], None, ALL_BINARY)
         world.compare(sides, [one.data()])
 
@@ -727,6 +750,9 @@ def test_outputs_may_have_any_size_each_time(world, sides):
         for model in ("finds", "both"):
             one = ask(model, [("INPUT0", np.array(values, "i2"))], None, ALL_BINARY)
             world.compare(sides, [one.data()])
+    for value in (1, 20, 300, 1):  # texts of as many letters
+        one = ask("says", [("INPUT0", row(value, 0))], binary("TEXT"))
+        world.compare(sides, [one.data()])
 
 
 @pytest.mark.parametrize("rows", [1, 3])

