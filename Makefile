@@ -14,10 +14,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check docs bench accept clean
+.PHONY: help serve test test-modes check docs bench bench-quick accept clean
 
 help: ## print this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  PYTHON=python3.12    the interpreter of the virtual environment (3.10 or newer)'
 	@echo '  VENV=.venv           where that environment is'
@@ -31,6 +31,13 @@ test: $(VENV)/.installed-dev ## install, then run the whole test suite
 	@$(BIN)/python tools/perf_analyzer.py >/dev/null || echo "left out: the tests marked 'perf_analyzer'"
 	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python -m pytest $(ARGS)
 
+test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plans each forced on and off
+	@for execution in loop threads; do for plans in true false; do \
+	    echo "SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans"; \
+	    SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans PATH="$(CURDIR)/.tools/bin:$$PATH" \
+	        $(BIN)/python -m pytest --quiet $(ARGS) || exit 1; \
+	done; done
+
 check: $(VENV)/.installed-dev ## lint, format, types and layers: ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,9 +48,14 @@ docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 	@echo "open docs/_build/index.html"
 
-bench: $(VENV)/.installed ## measure start-up, footprint and a checked load of 64 connections
-	@$(BIN)/python benchmarks/startup.py
-	@$(BIN)/python benchmarks/load_check.py
+bench: $(VENV)/.installed ## compare Shoal with its peers, side by side; about half an hour (docs/benchmarks.md)
+	@$(BIN)/python -m benchmarks.startup
+	@$(BIN)/python -m benchmarks.load_check
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(VENV)/.installed ## the tiny model and four servers of that comparison, in about five minutes
+	@$(BIN)/python -m benchmarks --workloads W1 --peers shoal,triton,mosec,fastapi,onnxruntime \
+	    --seconds 1 --growth no --name quick $(ARGS)
 
 accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests, where their clones are at hand (see CONTRIBUTING.md)
 	@PATH="$(abspath $(BIN)):$$PATH" ACCEPTANCE="$(ACCEPTANCE)" UPSTREAM_SERVER="$(UPSTREAM_SERVER)" \

@@ -1,6 +1,6 @@
 """A load of many connections in which every response is checked against its own request.
 
-    python benchmarks/load_check.py [--requests 20000] [--connections 64] [--url HOST:PORT] [--wrk]
+    python -m benchmarks.load_check [--requests 20000] [--connections 64] [--url HOST:PORT] [--wrk]
 
 The model is the demo's add_sub: two INT32 rows of 16, their sum and their difference. Every request
 carries numbers and an id that no other request has, so an answer that belongs to somebody else, or
@@ -25,7 +25,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving import Server, machine, serve
+from benchmarks.machine import describe
+from benchmarks.serving import Server, serve
 
 ROW = struct.Struct("<16i")
 HEADER_LENGTH = b"inference-header-content-length"
@@ -166,7 +167,7 @@ def main() -> int:
             print(wrk_load(host, int(port), arguments.connections))
 
     report = {
-        "machine": machine(),
+        "machine": describe(),
         "connections": arguments.connections,
         "requests": arguments.requests,
         "right": arguments.requests - sum(faults.values()),

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
-import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from benchmarks.peers.base import free_ports
 
 READY_WITHIN_SECS = 60.0
 ASK_EVERY_SECS = 0.005
@@ -63,7 +62,7 @@ def command() -> str:
 @contextlib.contextmanager
 def serve(*arguments: str) -> Iterator[Server]:
     """Run `shoal serve ARGUMENTS` on free ports; ready when this yields, gone afterwards."""
-    http_port, metrics_port = _free_ports(2)
+    http_port, metrics_port = free_ports(2)
     line = [command(), "serve", *arguments]
     line += [f"--http-port={http_port}", f"--metrics-port={metrics_port}"]
     line += ["--http-address=127.0.0.1", "--allow-grpc=false"]
@@ -100,35 +99,3 @@ def _wait_until_ready(server: Server, begun: float) -> None:
                 return
         time.sleep(ASK_EVERY_SECS)
     raise RuntimeError(f"the server was not ready within {READY_WITHIN_SECS:.0f} s")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; all are held until the last is known, so that they differ."""
-    with contextlib.ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(one.getsockname()[1])
-        return ports
-
-
-def machine() -> dict[str, str | int]:
-    """What a figure has to be read with."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "cores": cores or 0,
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "load_before": round(psutil.getloadavg()[0]),
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str:
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

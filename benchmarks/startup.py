@@ -1,6 +1,6 @@
 """What it costs to have Shoal: time to ready, memory, `--help`, and the size of the installation.
 
-    python benchmarks/startup.py [--runs 5] [--json FILE]
+    python -m benchmarks.startup [--runs 5] [--json FILE]
 
 Medians over several runs; the first run of each kind is thrown away, since it fills the page cache
 and writes byte code. Limits are printed beside the figures, never asserted: machines differ.
@@ -18,7 +18,8 @@ import time
 from importlib import metadata, util
 from pathlib import Path
 
-from serving import command, machine, serve
+from benchmarks.machine import describe
+from benchmarks.serving import command, serve
 
 LIMITS = {
     "ready_secs": 1.5,
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
 
-    where = machine()
+    where = describe()
     figures = measure_serving(arguments.runs) | measure_help(arguments.runs)
     sizes = installed_sizes()
     figures["installed_mb"] = round(sum(sizes.values()), 1)

@@ -8,6 +8,7 @@ gRPC only have to write it down. `index`, `load` and `unload` block: call them o
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import logging
 from collections.abc import Iterator, Mapping
@@ -17,17 +18,21 @@ import shoal
 from shoal.config import codec
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
-from shoal.errors import Unavailable
-from shoal.model import Model
+from shoal.ensemble_model import ServedModel
+from shoal.errors import InvalidArgument
+from shoal.logs import Log
 from shoal.repository.repository import ModelRepository
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics
+from shoal.statistics.trace_settings import Changes
+from shoal.statistics.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
 # What this server does, in the order Triton lists it; clients read this before they use it.
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
@@ -36,6 +41,8 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 
 
@@ -56,11 +63,15 @@ class Engine:
         *,
         server_id: str = "triton",
         strict_readiness: bool = True,
+        tracer: Tracer | None = None,
+        log: Log | None = None,
     ) -> None:
         self._repository = repository
         self._server_id = server_id
         self._strict = strict_readiness
         self._phase = Phase.STARTING
+        self._log = log or Log()
+        self.tracer = tracer or Tracer()  # asked by the frontends, before anything else
 
     # ---- inference
 
@@ -69,21 +80,9 @@ class Engine:
 
         If this raises (a ShoalError), the request was refused and the caller answers it.
         """
-        model = self._repository.find(request.model_name, request.model_version)
-        inputs = request.inputs
-        while True:
-            try:
-                model.accept(request)
-            except BatcherClosed:
-                # The model was replaced between looking it up and queueing: ask again.
-                newer = self._repository.find(request.model_name, request.model_version)
-                if newer is model:
-                    raise
-                model, request.inputs = newer, inputs
-            else:
-                return
+        self._repository.infer(request)
 
-    def infer_planned(self, request: Request, model: Model) -> bool:
+    def infer_planned(self, request: Request, model: ServedModel) -> bool:
         """Take over a request that differs from one `model` accepted only in its id and tensors.
 
         Such a request needs no validation; its `rows` and `batch_key` are set. False, with the
@@ -107,6 +106,8 @@ class Engine:
     def begin_exit(self) -> None:
         """From now on the server says that it is going; requests are still served."""
         self._phase = Phase.EXITING
+        for model in self._repository.models():
+            model.begin_exit()
 
     def exiting(self) -> bool:
         """Whether the server is on its way out."""
@@ -121,12 +122,15 @@ class Engine:
         return self._phase is Phase.READY and (not self._strict or self._repository.all_ready())
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model (version) can be asked now. NotFound for names nobody ever loaded."""
-        try:
-            self._repository.find(name, version)
-        except Unavailable:
-            return False
-        return True
+        """Whether a model (version) can be asked now. NotFound for names nobody ever loaded.
+
+        Blocks where `asks_readiness`: call it off the event loop then.
+        """
+        return self._repository.model_ready(name, version)
+
+    def asks_readiness(self, name: str, version: int = -1) -> bool:
+        """Whether `model_ready` asks the model itself, which may take a while."""
+        return self._repository.asks_readiness(name, version)
 
     def knows(self, name: str) -> bool:
         """Whether anybody has tried to load a model of that name."""
@@ -168,14 +172,16 @@ class Engine:
         return self._repository.find(name, version).decoupled
 
     def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
-        """Counters of one version, of a model's versions, or of all models."""
+        """Counters of one version, of a model's versions, or of all models.
+
+        Beside what Triton counts, `execution` says where a model runs and why.
+        """
         if not name:
-            return [model.statistics.snapshot() for model in self._repository.models()]
+            return [_counted(model) for model in self._repository.models()]
         first = self._repository.find(name, version)
         if version != -1:
-            return [first.statistics.snapshot()]
-        models = [model for model in self._repository.models() if model.name == name]
-        return [model.statistics.snapshot() for model in models]
+            return [_counted(first)]
+        return [_counted(model) for model in self._repository.models() if model.name == name]
 
     def model_statistics(self) -> Iterator[ModelStatistics]:
         """The counters of every version that serves, for metrics."""
@@ -184,6 +190,30 @@ class Engine:
     def in_flight(self) -> int:
         """Requests accepted and not yet answered."""
         return sum(model.in_flight() for model in self._repository.models())
+
+    # ---- settings that change while the server runs
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str]]:
+        """The trace settings of a model, or of all; InvalidArgument for one that does not serve."""
+        self._check_traceable(model)
+        return self.tracer.settings(model)
+
+    def update_trace_settings(self, model: str, changes: Changes) -> None:
+        """Change them; see `Tracer.update`. Raises as `trace_settings` does, too."""
+        self._check_traceable(model)
+        self.tracer.update(model, changes)
+
+    def _check_traceable(self, model: str) -> None:
+        if model and self._repository.serving(model) is None:
+            raise InvalidArgument(f"Request for unknown model : {model}")
+
+    def log_settings(self) -> dict[str, Any]:
+        """What is logged and how, by the names of the logging API."""
+        return dataclasses.asdict(self._log.settings)
+
+    def update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        """Change some of them. The values are known to be right."""
+        self._log.update(**changes)
 
     # ---- model control (blocking)
 
@@ -198,6 +228,12 @@ class Engine:
     def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model; see `ModelRepository.unload`."""
         self._repository.unload(name, unload_dependents=unload_dependents)
+
+
+def _counted(model: ServedModel) -> dict[str, Any]:
+    """A version's counters as Triton has them, and where it runs and why."""
+    execution = {"mode": model.pace.mode.value, "reason": model.pace.reason}
+    return {**model.statistics.snapshot(), "execution": execution}
 
 
 def _described(spec: TensorSpec, batch: tuple[int, ...]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import json
 import logging
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 VERBOSE_1 = logging.DEBUG
 VERBOSE_2 = logging.DEBUG - 1
@@ -85,11 +85,15 @@ class Formatter(logging.Formatter):
 
 
 class Log:
-    """The one place records go. `apply` may be called again at any time, from any thread."""
+    """The one place records go. `apply` and `update` may be called at any time, from any thread.
+
+    One that is not installed only keeps settings: the program around it decides what is logged.
+    """
 
     def __init__(self, settings: LogSettings | None = None) -> None:
         """Opens the log file, where there is one; raises OSError when it cannot be written."""
         self.settings = settings or LogSettings()
+        self._installed = False
         self._file: TextIO | None = None
         if path := self.settings.log_file:
             # Odd characters in a message must not cost the line. It stays open until `close`.
@@ -102,16 +106,23 @@ class Log:
     def install(self) -> None:
         """Start taking the records of this process; libraries are heard from WARNING on."""
         logging.getLogger().addHandler(self._handler)
+        self._installed = True
         self.apply(self.settings)
 
     def apply(self, settings: LogSettings) -> None:
         """Use these settings from now on; the file stays the one that was opened at the start."""
         self.settings = settings
         self._handler.setFormatter(Formatter(settings.log_format))
-        _package.setLevel(settings.least_level)
+        if self._installed:
+            _package.setLevel(settings.least_level)
+
+    def update(self, **changes: Any) -> None:
+        """Use the settings with these changes from now on, by the names of LogSettings."""
+        self.apply(replace(self.settings, **changes))
 
     def close(self) -> None:
         """Stop taking records and close the file."""
+        self._installed = False
         logging.getLogger().removeHandler(self._handler)
         _package.setLevel(logging.NOTSET)
         self._handler.close()

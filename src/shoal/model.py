@@ -8,11 +8,13 @@ and leaves nothing behind. `close` serves what is queued, then gives everything 
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shoal.backends.base import Backend, LoadContext, LoadedModel, Placement
+from shoal.backends.base import Backend, LoadContext, LoadedModel, OtherModels, Placement
 from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from shoal.core import dtypes
 from shoal.core.request import Request
@@ -24,10 +26,23 @@ from shoal.instance.group import InstanceGroup, slots
 from shoal.instance.inline import LoopHandle, LoopInstance
 from shoal.instance.pace import Mode, Pace
 from shoal.instance.warmup import warm_up
+from shoal.scheduler import sequence_setup
+from shoal.scheduler.base import Scheduler
 from shoal.scheduler.batcher import Batcher, OnDropped
+from shoal.scheduler.ensemble_graph import Graph
 from shoal.scheduler.policy import BatchPolicy, OneByOne, Policy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
-from shoal.statistics.model import FailureReason, ModelStatistics
+from shoal.scheduler.sequence import SequenceBatcher
+from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.model import (
+    FIRST_RESPONSE_EDGES_MS,
+    FIRST_RESPONSE_FAMILY,
+    FailureReason,
+    ModelStatistics,
+    StatisticsOptions,
+)
+
+logger = logging.getLogger(__name__)
 
 _NS_PER_US = 1000
 
@@ -39,7 +54,7 @@ class ModelSpec:
     name: str
     folder: Path
     config: ModelConfig  # completed, normalised, instance groups resolved
-    backend: Backend
+    backend: Backend | None  # None: an ensemble, which runs other models
     version_folders: dict[int, Path]  # the versions to serve, by the version policy
     fingerprints: dict[int, object]  # changes when the files behind a version change
     settings: dict[str, str] = field(default_factory=dict)
@@ -47,6 +62,11 @@ class ModelSpec:
     hold_until: int = 0
     loop: LoopHandle | None = None  # where quick models may run
     execution: str = "auto"  # auto | loop | threads, unless the config says
+    ensemble: Graph | None = None  # for an ensemble: its steps, checked
+    infer: Callable[[Request], None] | None = None  # the way to other models
+    models: OtherModels | None = None  # for models that ask or manage others
+    metrics: CustomMetrics | None = None  # for metrics of models' own
+    counted: StatisticsOptions = field(default_factory=StatisticsOptions)
 
     def serves_like(self, other: ModelSpec, version: int) -> bool:
         """Whether `version` would be the same model, instance groups aside."""
@@ -54,6 +74,17 @@ class ModelSpec:
             self.fingerprints.get(version) == other.fingerprints.get(version)
             and replace(self.config, instance_group=()) == replace(other.config, instance_group=())
             and self.settings == other.settings
+        )
+
+
+    def new_statistics(self, version: int) -> ModelStatistics:
+        """The counters of a version that is about to serve, with the config's tags as labels."""
+        return ModelStatistics(
+            self.name,
+            version,
+            summaries=self.counted.summaries,
+            first_response_edges_ms=_first_response_edges(self),
+            labels={f"_{key}": value for key, value in self.config.metric_tags.items()},
         )
 
 
@@ -66,13 +97,21 @@ class Model:
         self.version = version
         self.config = spec.config
         self.signature = build_signature(spec.config, spec.folder)
-        self.statistics = ModelStatistics(spec.name, version)
+        self.statistics = spec.new_statistics(version)
         self._loaded = loaded
         self._batcher = _build_batcher(spec, self._dropped)
         self.statistics.pending = self._batcher.pending
         execution = Execution(self.signature, version, self.statistics, decoupled=self.decoupled)
-        warm = warm_up(spec.config.model_warmup, self.signature, spec.folder)
+        sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        self._sequences = sequences
+        warm = warm_up(
+            spec.config.model_warmup,
+            self.signature,
+            spec.folder,
+            sequences.lone_inputs if sequences is not None else None,
+        )
         self.pace = _build_pace(spec, loaded)
+        self.statistics.on_loop = self.pace.on_loop
         on_loop = None
         if spec.loop is not None and loaded.may_run_on_loop:
             placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
@@ -86,6 +125,7 @@ class Model:
         """Load `version`, warm it up and start its instances. On failure nothing stays behind."""
         started = time.monotonic()
         wanted = slots(spec.config.instance_group)
+        assert spec.backend is not None
         loaded = spec.backend.load(
             LoadContext(
                 model_folder=spec.folder,
@@ -95,6 +135,8 @@ class Model:
                 placements=[slot.placement for slot in wanted],
                 settings=spec.settings,
                 cores=spec.cores,
+                models=spec.models,
+                metrics=spec.metrics,
             )
         )
         try:
@@ -113,6 +155,15 @@ class Model:
         """Whether it may send any number of responses to a request."""
         policy = self.config.model_transaction_policy
         return policy is not None and policy.decoupled
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether `ready` asks the model itself, which may take a while."""
+        return self._loaded.asks_readiness
+
+    def ready(self) -> bool:
+        """Whether it can be asked now. Blocks where it `asks_readiness`."""
+        return self._loaded.ready()
 
     def accept(self, request: Request) -> None:
         """Check the request and queue it. If this raises, it is still the caller's to answer."""
@@ -142,11 +193,36 @@ class Model:
         """Requests accepted and not yet answered, give or take those being handed over."""
         return self._batcher.pending() + self._instances.busy()
 
+    def begin_exit(self) -> None:
+        """The server is going: sequences that have begun may go on, no other begins."""
+        if self._sequences is not None:
+            self._sequences.refuse_new()
+
     def close(self) -> None:
         """Refuse new requests, serve the queued ones, then give everything back. Blocks."""
         self._batcher.close()
         self._instances.finish()
         self._loaded.close()
+
+
+def _first_response_edges(spec: ModelSpec) -> Sequence[float]:
+    """The bounds of the first-response histogram: the config's, or Triton's; none without one."""
+    if not spec.counted.first_response:
+        return ()
+    metrics = spec.config.model_metrics
+    for control in metrics.metric_control if metrics is not None else ():
+        family, options = control.metric_identifier, control.histogram_options
+        if family is not None and options is not None:
+            if family.family == FIRST_RESPONSE_FAMILY:
+                return options.buckets
+            logger.warning(
+                "model_metrics of model '%s': the buckets of '%s' cannot be chosen, only those of "
+                "'%s'",
+                spec.name,
+                family.family,
+                FIRST_RESPONSE_FAMILY,
+            )
+    return FIRST_RESPONSE_EDGES_MS
 
 
 def build_signature(config: ModelConfig, folder: Path) -> Signature:
@@ -172,7 +248,14 @@ def build_signature(config: ModelConfig, folder: Path) -> Signature:
         )
         for tensor in config.output
     }
-    return Signature(config.name, config.max_batch_size, inputs, outputs)
+    states = config.sequence_batching.state if config.sequence_batching is not None else ()
+    kept = {
+        state.output_name: TensorSpec(
+            state.output_name, dtypes.BY_CONFIG_NAME[state.data_type], tuple(state.dims)
+        )
+        for state in states
+    }
+    return Signature(config.name, config.max_batch_size, inputs, outputs, kept)
 
 
 def _labels(folder: Path, output: str, filename: str) -> tuple[str, ...]:
@@ -196,8 +279,12 @@ def _labels(folder: Path, output: str, filename: str) -> tuple[str, ...]:
         ) from None
 
 
-def _build_batcher(spec: ModelSpec, on_dropped: OnDropped) -> Batcher:
+def _build_batcher(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
     config = spec.config
+    if config.sequence_batching is not None:
+        return sequence_setup.build(
+            config, spec.folder, on_dropped=on_dropped, hold_until=spec.hold_until
+        )
     batching = config.dynamic_batching
     policy: Policy
     if batching is None:

@@ -32,9 +32,13 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.instance.inline import LoopHandle
+from shoal.logs import Log
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
-from shoal.statistics.prometheus import MetricsRenderer, MetricsSettings
+from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.metrics_settings import MetricsSettings
+from shoal.statistics.prometheus import MetricsRenderer
+from shoal.statistics.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +59,37 @@ class ModelsFailed(Internal):
 class Server:
     """One server in this process. Its methods belong to the thread of one event loop."""
 
-    def __init__(self, options: Options, *, backends: BackendRegistry | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        backends: BackendRegistry | None = None,
+        log: Log | None = None,
+    ) -> None:
         """Nothing is opened or read yet. Raises InvalidArgument for settings that cannot be.
 
-        `backends` are those that are installed, unless somebody (a test) brings others.
+        `backends` are those that are installed, unless somebody (a test) brings others. `log` is
+        what clients may change the settings of; without one that has no effect.
         """
         self.options = options
         self._loop = LoopHandle()
+        custom = CustomMetrics()
         self.repository = ModelRepository(
-            _repository_settings(options, backends or BackendRegistry(), self._loop)
+            _repository_settings(options, backends or BackendRegistry(), self._loop, custom)
         )
+        self._tracer = Tracer(options.trace_options())
         self.engine = Engine(
-            self.repository, server_id=options.id, strict_readiness=options.strict_readiness
+            self.repository,
+            server_id=options.id,
+            strict_readiness=options.strict_readiness,
+            tracer=self._tracer,
+            log=log,
         )
         self._http_options = _http_options(options)
         self._render_metrics = (
-            MetricsRenderer(self.engine.model_statistics, _metrics_settings(options)).render
+            MetricsRenderer(
+                self.engine.model_statistics, _metrics_settings(options), custom=custom
+            ).render
             if options.allow_metrics
             else None
         )
@@ -116,7 +135,7 @@ class Server:
                 reuse_port=options.reuse_http_port,
             )
         if options.allow_grpc:
-            self._grpc = GrpcPort(self.engine, inbox, options)
+            self._grpc = GrpcPort(self.engine, inbox, options, self._memory)
             self.grpc_port = await _open(
                 self._grpc,
                 "grpc",
@@ -228,13 +247,14 @@ class Server:
             self._metrics.abort_all()
         if self._application is not None:
             self._application.close()
+        await _in_thread(self._tracer.close)
 
 
 # ---- from options to the settings of each part
 
 
 def _repository_settings(
-    options: Options, backends: BackendRegistry, loop: LoopHandle
+    options: Options, backends: BackendRegistry, loop: LoopHandle, custom: CustomMetrics
 ) -> RepositorySettings:
     return RepositorySettings(
         paths=[Path(path) for path in options.model_repository],
@@ -250,6 +270,8 @@ def _repository_settings(
             backend_settings=options.backend_settings(),
             hold_until=_delayed_scheduler(),
             loop=loop,
+            metrics=custom,
+            counted=_metrics_settings(options).counted,
             execution=options.execution,
             backends=backends,
         ),

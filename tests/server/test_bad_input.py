@@ -453,7 +453,7 @@ def test_an_output_twice(running):
 )
 def test_wrong_output_parameters(running, parameters):
     answer = good().want("OUTPUT0", **parameters).send(running, "sum")
-    assert answer.status in (400, 501)
+    assert answer.status in (400, 404)
     assert len(answer.error.split()) > 3
 
 
@@ -465,14 +465,15 @@ def test_tensor_parameters_that_are_no_object(running, kind, parameters):
     refused(infer.send(running, "sum"), f"Unable to parse '{kind}'")
 
 
-def test_an_input_in_shared_memory(running):
+def test_an_input_in_shared_memory_that_nobody_registered(running):
     infer = good()
     del infer.document["inputs"][0]["data"]
     infer.document["inputs"][0]["parameters"] = {
         "shared_memory_region": "region",
         "shared_memory_byte_size": 8,
     }
-    refused(infer.send(running, "sum"), "shared memory", status=501)
+    answer = infer.send(running, "sum")
+    refused(answer, "Unable to find shared memory region: 'region'", status=404)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"binary_data_size": 8, "shared_memory_region": "r"}])

@@ -7,9 +7,11 @@ import zlib
 import numpy as np
 import pytest
 
+from shoal.backends.registry import BackendRegistry
 from shoal.testing import onnx_models
 from shoal.testing.client import LENGTH_HEADER, Infer, outputs, read_outputs
-from shoal.testing.repositories import EXECUTION_MODES, add_onnx, execution
+from shoal.testing.fakes import FakeBackend
+from shoal.testing.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
 from shoal.testing.server import running_server
 
 LABELLED = """
@@ -428,6 +430,18 @@ def test_a_model_that_fails_costs_nobody_else(tmp_path, mode):
         counted = server.statistics("picker")["inference_stats"]
         assert (counted["success"]["count"], counted["fail"]["count"]) == (7, 1)
         assert server.get("/v2/health/ready").status == 200
+
+
+def test_a_decoupled_model_is_not_for_this_end_point(tmp_path):
+    fake = FakeBackend()
+    add_fake(tmp_path, "held", "model_transaction_policy { decoupled: true }")
+    with running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake})) as server:
+        infer = Infer().add("INPUT0", np.array([[1]], np.int32))
+        answer = infer.send(server, "held")
+        assert answer.status == 501
+        assert answer.error == (
+            "HTTP end point doesn't support models with decoupled transaction policy"
+        )
 
 
 def test_an_error_is_nothing_but_an_error(running):

@@ -6,6 +6,7 @@ import shutil
 import threading
 
 import numpy as np
+import psutil
 import pytest
 
 from shoal.backends.registry import BackendRegistry
@@ -528,6 +529,22 @@ def test_unload_answers_what_is_queued(repository, running, fake):
     assert (fake.open_models, fake.open_executors) == (0, 0)
 
 
+@pytest.mark.parametrize("action", ["unload", "load"])
+@pytest.mark.parametrize("mode", EXECUTION_MODES)
+def test_a_batch_that_gathers_is_not_left_behind(repository, running, mode, action):
+    """Requests that wait for company are run when the model goes or is replaced."""
+    config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 60000000 }"
+    folder = add_onnx(repository, "sum", plus(1), config + execution(mode))
+    ok(running.load("sum"))
+    infer = Infer().add("INPUT0", np.array([[7]], np.float32))
+    calls = [infer.call(running, "sum") for _ in range(3)]
+    running.wait_for_pending("sum", 3)
+    onnx_models.save(plus(2), folder / "1" / "model.onnx")
+    ok(running.post(f"/v2/repository/models/sum/{action}"))
+    for call in calls:
+        assert outputs(call.answer())["OUTPUT0"].tolist() == [[8]]
+
+
 def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
     """Other models serve, the index answers, and so do health and the model's old version."""
     add_fake(repository, "slow")
@@ -588,9 +605,10 @@ def test_a_folder_deleted_while_its_config_is_read(repository, running, fake, mo
     assert running.get("/v2/health/live").status == 200
 
 
-def test_loads_and_requests_at_the_same_time(repository, running):
+@pytest.mark.parametrize("mode", [*EXECUTION_MODES, "auto"])
+def test_loads_and_requests_at_the_same_time(repository, running, mode):
     """Reloading again and again loses no request: each is answered by an old or a new model."""
-    folder = add_onnx(repository, "sum", plus(1))
+    folder = add_onnx(repository, "sum", plus(1), execution(mode))
     ok(running.load("sum"))
     stop = threading.Event()
     failures = []
@@ -604,13 +622,29 @@ def test_loads_and_requests_at_the_same_time(repository, running):
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(12):
+    for number in range(8):
         onnx_models.save(plus(1 + number % 2), folder / "1" / "model.onnx")
         ok(running.load("sum"))
     stop.set()
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_unload_gives_the_memory_back(repository, running):
+    """Load and unload a model of 64 MB a few times; what stays is a fraction of one."""
+    process = psutil.Process()
+    megabyte = 1 << 20
+    onnx_models.save(onnx_models.heavy(64), repository / "heavy" / "1" / "model.onnx")
+    ok(running.load("heavy"))  # libraries keep something from the first time
+    ok(running.unload("heavy"))
+    before = process.memory_info().rss
+    for _ in range(3):
+        ok(running.load("heavy"))
+        assert process.memory_info().rss - before > 50 * megabyte
+        ok(running.unload("heavy"))
+        wait_until(lambda: running.states("heavy") == {"1": "UNAVAILABLE"})
+        wait_until(lambda: process.memory_info().rss - before < 24 * megabyte, "the memory is back")
 
 
 def test_two_clients_load_at_once(repository, running, fake):

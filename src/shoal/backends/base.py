@@ -24,6 +24,7 @@ from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
 from shoal.errors import ShoalError
+from shoal.statistics.custom import CustomMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,25 @@ class Placement:
     kind: str  # "KIND_CPU" | "KIND_GPU" | "KIND_MODEL"
     device_id: int = 0
     name: str = ""  # "<group>_<index>", as Triton names instances
+
+
+class OtherModels(Protocol):
+    """The server as a model sees it, for one that asks or manages others."""
+
+    def infer(self, request: Request) -> None:
+        """Take the request over; if this raises, it was refused and the caller answers it."""
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Whether a model may answer any number of times. Raises NotFound or Unavailable."""
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model can be asked now. May block; NotFound for one nobody knows."""
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model. Blocks."""
+
+    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +66,8 @@ class LoadContext:
     placements: Sequence[Placement]  # every instance that will be made at first
     settings: Mapping[str, str] = field(default_factory=dict)  # --backend-config of this backend
     cores: int = 1  # what this process may use (cgroup-aware), for thread budgets
+    models: OtherModels | None = None  # None: there is no server around this model
+    metrics: CustomMetrics | None = None  # for metrics of the model's own
 
 
 class Executor(ABC):
@@ -85,6 +107,15 @@ class Ticket(Protocol):
     ) -> None:
         """Send one response. Outputs the client did not ask for are left out."""
 
+    def defer(self) -> None:
+        """Promise an answer that comes after `execute` has returned."""
+
+    def reschedule(self) -> None:
+        """Have the request run again, as the next of its sequence; nothing more is sent from here.
+
+        Raises InvalidArgument where sequences are not iterative.
+        """
+
 
 class RequestExecutor(ABC):
     """One instance that is handed the requests of a batch themselves and answers each of them."""
@@ -92,7 +123,7 @@ class RequestExecutor(ABC):
     @abstractmethod
     def execute(self, tickets: Sequence[Ticket]) -> None:
         """Run a batch. When this returns, every ticket of a model that is not decoupled must have
-        had its final response. An exception fails those that have not, with its text."""
+        had its final response, or be deferred. An exception fails the others, with its text."""
 
     def close(self) -> None:
         """Give back what this instance holds. Called once, after its last `execute`."""
@@ -105,10 +136,16 @@ class LoadedModel(ABC):
     # Whether `run` only computes: never waits for a device, a lock or the network. Then, while
     # its executions are short, the event loop may run them itself.
     may_run_on_loop: bool = False
+    # Whether `ready` asks the model itself, which may take a while.
+    asks_readiness: bool = False
 
     @abstractmethod
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """Make an instance at `placement`; raises a ShoalError when that cannot be."""
+
+    def ready(self) -> bool:
+        """Whether the model, which is loaded, can be asked now."""
+        return True
 
     def close(self) -> None:
         """Give the model's memory back. Called once, after all its executors are closed."""

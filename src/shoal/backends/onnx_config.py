@@ -18,6 +18,7 @@ from shoal.config.model import (
     ModelDynamicBatching,
     ModelInput,
     ModelOutput,
+    ModelSequenceBatching,
     ModelTensorReshape,
 )
 from shoal.core.dtypes import BY_CONFIG_NAME
@@ -54,10 +55,14 @@ def complete(
             _check_batch_dimension(tensor, config, file, for_completion=True)
     batching = config.max_batch_size > 0
     if not config.input and not config.batch_input:
-        inputs = [_input(graph.inputs[name], batching, file) for name in sorted(graph.inputs)]
+        made = server_made_inputs(config)
+        names = sorted(name for name in graph.inputs if name not in made)
+        inputs = [_input(graph.inputs[name], batching, file) for name in names]
         config = replace(config, input=tuple(inputs))
     if not config.output:
+        kept = {state.output_name for state in _states(config)}
         ordered = sorted(outputs, key=lambda tensor: tensor.name)
+        ordered = [tensor for tensor in ordered if tensor.name not in kept] or ordered
         config = replace(config, output=tuple(_output(tensor, batching) for tensor in ordered))
     return config
 
@@ -105,9 +110,13 @@ def server_made_inputs(config: ModelConfig) -> dict[str, str]:
     if config.sequence_batching is not None:
         for index, control in enumerate(config.sequence_batching.control_input):
             made[control.name] = f"sequence_batching.control_input[{index}].name"
-        for index, state in enumerate(config.sequence_batching.state):
-            made[state.input_name] = f"sequence_batching.state[{index}].input_name"
+    for index, state in enumerate(_states(config)):
+        made[state.input_name] = f"sequence_batching.state[{index}].input_name"
     return made
+
+
+def _states(config: ModelConfig) -> tuple[ModelSequenceBatching.State, ...]:
+    return () if config.sequence_batching is None else config.sequence_batching.state
 
 
 def model_dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
@@ -288,11 +297,42 @@ def _check_server_made_tensors(
     for name, field in server_made_inputs(config).items():
         if name not in inputs:
             raise _unexpected("input", name, inputs, field, file)
+    for index, state in enumerate(_states(config)):
+        field = f"sequence_batching.state[{index}]"
+        if state.output_name not in outputs:
+            raise _unexpected("output", state.output_name, outputs, f"{field}.output_name", file)
+        for found in (inputs[state.input_name], outputs[state.output_name]):
+            _check_made_type(state.data_type, found, f"{field}.data_type", config, file)
     if config.sequence_batching is not None:
-        for index, state in enumerate(config.sequence_batching.state):
-            if state.output_name not in outputs:
-                field = f"sequence_batching.state[{index}].output_name"
-                raise _unexpected("output", state.output_name, outputs, field, file)
+        for index, entry in enumerate(config.sequence_batching.control_input):
+            for control in entry.control:
+                field = f"sequence_batching.control_input[{index}].control"
+                found = inputs[entry.name]
+                _check_made_type(_control_type(control), found, field, config, file)
+
+
+def _control_type(control: ModelSequenceBatching.Control) -> str:
+    """The data type of a control tensor, from the values it takes."""
+    if control.int32_false_true:
+        return "TYPE_INT32"
+    if control.fp32_false_true:
+        return "TYPE_FP32"
+    return "TYPE_BOOL" if control.bool_false_true else control.data_type
+
+
+def _check_made_type(
+    data_type: str, found: GraphTensor, field: str, config: ModelConfig, file: str
+) -> None:
+    wanted = BY_CONFIG_NAME.get(data_type)  # none: the rules have something to say about that
+    if wanted is not None and wanted is not found.datatype:
+        has = found.datatype.config_name if found.datatype is not None else found.onnx_type
+        raise ConfigError(
+            f"unable to load model '{config.name}', the configuration makes tensor '{found.name}' "
+            f"{data_type}, the model takes {has}",
+            file=file,
+            field=field,
+            fix=f"Write what makes it {has}",
+        )
 
 
 def _check_nothing_missing(config: ModelConfig, graph: Graph, file: str) -> None:

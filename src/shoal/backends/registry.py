@@ -25,6 +25,7 @@ BUILT_IN = MappingProxyType(
     {
         "identity": "shoal.backends.identity:IdentityBackend",
         "onnxruntime": "shoal.backends.onnxruntime:OnnxRuntimeBackend",
+        "python": "shoal.backends.python.backend:PythonBackend",
     }
 )
 
@@ -45,12 +46,10 @@ _ALIASES = MappingProxyType({**PLATFORMS, "onnx": "onnxruntime", "libtorch": "py
 # What Triton users may have in their repositories and Shoal cannot run yet, with the way out.
 _NOT_YET = MappingProxyType(
     {
-        "python": "",
         "pytorch": "Export the model to ONNX, for instance with torch.onnx.export",
         "openvino": 'Serve the ONNX file the model was made from, with backend: "onnxruntime"',
         "tensorrt": 'Serve the ONNX file the plan was built from, with backend: "onnxruntime"',
         "tensorflow": "Convert the model to ONNX, for instance with tf2onnx",
-        "ensemble": "Call the models one after the other from the client",
         "dali": "",
         "vllm": "",
         "fil": "Convert the model to ONNX, for instance with skl2onnx or onnxmltools",

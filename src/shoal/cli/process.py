@@ -37,7 +37,7 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
     try:
         for line in options.warnings():
             logger.warning("%s", line)
-        code, left_behind = _run_on_new_loop(_live(options, on_ready))
+        code, left_behind = _run_on_new_loop(_live(options, on_ready, log))
     finally:
         log.close()
     if left_behind:
@@ -63,9 +63,9 @@ def _open_log(options: Options) -> Log:
         ) from None
 
 
-async def _live(options: Options, on_ready: OnReady | None) -> tuple[int, bool]:
+async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[int, bool]:
     """The server's life. Returns the exit code and whether threads were left behind."""
-    server = Server(options)
+    server = Server(options, log=log)
     with _signals() as told_to_stop:
         starting = asyncio.ensure_future(server.start())
         stopping = asyncio.ensure_future(told_to_stop.wait())

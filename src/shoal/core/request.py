@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from shoal.core.reply import Reply
 from shoal.core.response import ParameterValue, Response
@@ -29,6 +29,16 @@ class State(enum.Enum):
     DONE = "done"
 
 
+class RequestTrace(Protocol):
+    """The place of one request in a trace. Any thread may call any method."""
+
+    def attach(self, request: Request) -> None:
+        """Trace `request` too, as one that this request led to. Call it before it is accepted."""
+
+    def context(self) -> str | None:
+        """This request's place as W3C headers in a JSON object; None where traces have none."""
+
+
 class Request:
     """One request for one model. `rows` and `batch_key` are set by validation at the door."""
 
@@ -42,6 +52,7 @@ class Request:
         "inputs",
         "model_name",
         "model_version",
+        "moments",
         "on_cancel",
         "parameters",
         "priority",
@@ -53,6 +64,8 @@ class Request:
         "start_ns",
         "state",
         "timeout_us",
+        "trace",
+        "turn",
     )
 
     SEQUENCE_START = 1
@@ -90,9 +103,14 @@ class Request:
         self.rows = 1  # the batch dimension; 1 where the model has none
         self.batch_key: Any = ()  # only requests with equal keys may share a batch
         self.served_by: Any = None  # the model version that accepted it
+        self.turn: Any = None  # its turn in a sequence, from when an instance has it
+        self.trace: RequestTrace | None = None  # only a request that was sampled has one
         self.start_ns = time.monotonic_ns()
         self.queued_ns = 0
         self.deadline_ns: int | None = None  # from the queue policy
+        # Compute start, input end, output start and compute end, once it runs; the last is 0 until
+        # that is known.
+        self.moments: tuple[int, int, int, int] | None = None
 
     def cancel(self) -> None:
         """Withdraw the request. It is still answered once (with Cancelled), unless it ran."""

@@ -33,6 +33,9 @@ class Signature:
     max_batch_size: int
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
+    # Outputs that the server keeps for the sequence's next request; clients see those that are
+    # in `outputs` too.
+    state_outputs: dict[str, TensorSpec] = field(default_factory=dict)
     required_inputs: int = field(init=False)
     shape_keyed: tuple[str, ...] = field(init=False)
     has_optional: bool = field(init=False)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.core.request import Request, State
@@ -19,6 +21,8 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.instance.ticket import RequestTicket
 from shoal.scheduler.batch import join, split, wanted_outputs
+from shoal.scheduler.sequence_state import keep_outputs
+from shoal.scheduler.sequence_turn import is_filler, one_by_one
 from shoal.statistics.model import ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
@@ -52,18 +56,20 @@ class Execution:
             return time.monotonic_ns() - start_ns
         try:
             answers, moments = self._compute(executor, batch, start_ns)
-        except Exception as failure:  # noqa: BLE001 - whatever a model raises is an answer, not our end
-            if len(batch) > 1:
-                for request in batch:
-                    self.run(executor, [request])
+        except BaseException as failure:  # noqa: BLE001 - even a model's sys.exit() is an answer
+            asked = _without_fillers(batch)
+            if len(asked) > 1:
+                for alone in one_by_one(batch):
+                    self.run(executor, alone)
             else:
-                self._fail(batch, start_ns, failure)
+                self._fail(asked, start_ns, failure)
             return time.monotonic_ns() - start_ns
         rows = sum([request.rows for request in batch])
-        self._statistics.executed(batch, rows, moments)
+        self._statistics.executed(_without_fillers(batch), rows, moments)
         name = self._signature.model_name
         for request, outputs in zip(batch, answers, strict=True):
             request.state = State.DONE
+            request.moments = moments
             request.reply.send(Response(name, self._version, request.id, outputs))
         return moments.compute_end_ns - start_ns
 
@@ -76,7 +82,19 @@ class Execution:
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
         answers = split(batch, names, arrays, self._signature)
+        if self._signature.state_outputs:
+            self._keep_states(batch, dict(zip(names, arrays, strict=True)))
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+
+    def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:
+        """Give the sequences of this batch what their next requests will read."""
+        signature = self._signature
+        keep_outputs(
+            [request.turn.states for request in batch],
+            {name: arrays[name] for name in signature.state_outputs},
+            model_name=signature.model_name,
+            batches=signature.max_batch_size > 0,
+        )
 
     def _run_requests(
         self, executor: RequestExecutor, batch: Sequence[Request], start_ns: int
@@ -87,32 +105,42 @@ class Execution:
             RequestTicket(request, name, self._version, self._statistics) for request in batch
         ]
         failure: ShoalError | None = None
+        begun = Moments(start_ns, start_ns, 0, 0)  # they may be answered before the end is known
+        for request in batch:
+            request.moments = begun
         try:
             executor.execute(tickets)
-        except Exception as raised:  # noqa: BLE001 - whatever a model raises is an answer
+        except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         end_ns = time.monotonic_ns()
-        served = [ticket.request for ticket in tickets if not ticket.failed]
+        moments = Moments(start_ns, start_ns, end_ns, end_ns)
+        for request in batch:
+            request.moments = moments
+        done = [t for t in tickets if not t.failed and not t.rescheduled]
         if failure is not None:
-            served = [t.request for t in tickets if t.closed and not t.failed]
+            done = [t for t in done if t.closed]
+        served = [t.request for t in done if not is_filler(t.request)]
         rows = sum([request.rows for request in batch])
-        self._statistics.executed(served, rows, Moments(start_ns, start_ns, end_ns, end_ns))
+        self._statistics.executed(served, rows, moments, answered_before=True)
         for ticket in tickets:
-            if not ticket.closed and (failure is not None or not self._decoupled):
+            if ticket.closed or ticket.deferred:
+                continue
+            if failure is not None or not self._decoupled:
                 error = failure or Internal(f"model '{name}' did not answer the request")
                 with contextlib.suppress(Internal):  # it was answered this very moment
                     ticket.send(error=error)
 
-    def _fail(self, batch: Sequence[Request], start_ns: int, failure: Exception) -> None:
+    def _fail(self, batch: Sequence[Request], start_ns: int, failure: BaseException) -> None:
         end_ns = time.monotonic_ns()
         moments = Moments(start_ns, start_ns, end_ns, end_ns)
         self._statistics.batch_failed(batch, sum(request.rows for request in batch), moments)
         error = self._as_error(failure)
         for request in batch:
             request.state = State.DONE
+            request.moments = moments
             request.fail(error, self._version)
 
-    def _as_error(self, failure: Exception) -> ShoalError:
+    def _as_error(self, failure: BaseException) -> ShoalError:
         """What a client is told about an exception; the log gets the traceback."""
         if isinstance(failure, ShoalError):
             return failure
@@ -124,3 +152,10 @@ class Execution:
             exc_info=failure,
         )
         return BackendFailure(f"{type(failure).__name__}: {failure}")
+
+
+def _without_fillers(batch: Sequence[Request]) -> Sequence[Request]:
+    """The requests somebody waits for."""
+    if batch[0].turn is None:  # all of a batch are of sequences, or none
+        return batch
+    return [request for request in batch if not is_filler(request)]

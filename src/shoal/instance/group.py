@@ -16,7 +16,7 @@ from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopInstance
 from shoal.instance.warmup import WarmUp
 from shoal.instance.worker import Worker
-from shoal.scheduler.batcher import Batcher
+from shoal.scheduler.base import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class InstanceGroup:
     def __init__(
         self,
         loaded: LoadedModel,
-        batcher: Batcher,
+        batcher: Scheduler,
         execution: Execution,
         warm_up: WarmUp,
         on_loop: LoopInstance | None = None,
@@ -65,6 +65,7 @@ class InstanceGroup:
         self._warm_up = warm_up
         self._lock = threading.Lock()  # guards _workers and serialises changes
         self._workers: list[Worker] = []
+        self._leaving: list[tuple[Worker, threading.Thread]] = []
 
     @property
     def placements(self) -> list[Placement]:
@@ -99,7 +100,7 @@ class InstanceGroup:
             for worker in made:
                 worker.start()
             self._workers = kept + made
-            _retire(spare)
+            self._retire(spare)
 
     def _make(self, slot: Slot) -> Worker:
         executor = self._loaded.executor(slot.placement)
@@ -120,7 +121,8 @@ class InstanceGroup:
     def busy(self) -> int:
         """How many requests are being executed."""
         on_loop = self._on_loop.busy_with if self._on_loop is not None else 0
-        return on_loop + sum(worker.busy_with for worker in self._workers)
+        leaving = [worker for worker, _ in self._leaving]
+        return on_loop + sum(worker.busy_with for worker in [*self._workers, *leaving])
 
     def finish(self) -> None:
         """Wait until every instance has ended; the batcher must have been closed before."""
@@ -130,14 +132,24 @@ class InstanceGroup:
             for worker in self._workers:
                 worker.join()
             self._workers = []
+            for _, thread in self._leaving:
+                thread.join()
+            self._leaving = []
+
+    def _retire(self, workers: Sequence[Worker]) -> None:
+        """Have instances end; wait for them unless they have sequences to see through."""
+        for worker in workers:
+            worker.stop()
+        self._leaving = [entry for entry in self._leaving if entry[1].is_alive()]
+        for worker in workers:
+            if self._batcher.instances_linger:
+                name = f"shoal-leaving-{worker.placement.name}"
+                thread = threading.Thread(target=worker.join, name=name, daemon=True)
+                self._leaving.append((worker, thread))
+                thread.start()
+            else:
+                worker.join()
 
 
 def _key(worker: Worker) -> tuple[str, int, bool]:
     return Slot(worker.placement, worker.passive).key
-
-
-def _retire(workers: Sequence[Worker]) -> None:
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.join()

@@ -13,7 +13,8 @@ QUICK_NS = 200_000  # executions below this belong on the loop
 SLOW_NS = 500_000  # executions above this do not
 STALL_NS = 20_000_000  # one this long has already kept everybody waiting
 
-# A busy machine makes any execution slow now and then: only several of the last ones count.
+# A busy machine makes any execution slow now and then: only several of the last ones count, or
+# so much time that the others do not make up for it.
 _RECENT = 8
 _MOST_SLOW = 2
 _FIRST_STREAK = 8
@@ -43,13 +44,22 @@ class Pace:
         self._quick_in_a_row = 0
         self._needed_in_a_row = _FIRST_STREAK
         self._slow_among_recent = 0  # one bit per execution, the latest lowest
+        self._debt_ns = 0  # by how much executions took longer than SLOW_NS each
+
+    def on_loop(self) -> bool:
+        """Whether executions happen on the event loop now."""
+        return self.mode is Mode.LOOP
+
+    def in_doubt(self) -> bool:
+        """Whether an execution on the loop was slow lately, by the model's fault or not."""
+        return self._slow_among_recent != 0 or self._debt_ns != 0
 
     def observe(self, elapsed_ns: int) -> Mode:
         """Take the time of one execution into account; returns the mode for the next one."""
         if self._forced is not None:
             return self.mode
         if self.mode is Mode.LOOP:
-            if elapsed_ns > SLOW_NS or self._slow_among_recent:
+            if elapsed_ns > SLOW_NS or self._slow_among_recent or self._debt_ns:
                 self._observe_on_loop(elapsed_ns)
             return self.mode
         if elapsed_ns >= QUICK_NS:
@@ -66,10 +76,12 @@ class Pace:
     def _observe_on_loop(self, elapsed_ns: int) -> None:
         recent = (self._slow_among_recent << 1 | (elapsed_ns > SLOW_NS)) & ((1 << _RECENT) - 1)
         self._slow_among_recent = recent
-        if elapsed_ns <= STALL_NS and recent.bit_count() <= _MOST_SLOW:
+        self._debt_ns = max(0, self._debt_ns + elapsed_ns - SLOW_NS)
+        if max(elapsed_ns, self._debt_ns) <= STALL_NS and recent.bit_count() <= _MOST_SLOW:
             return
         self.mode = Mode.THREADS
         self.reason = f"an execution on the loop took {elapsed_ns // 1000} µs"
         self._slow_among_recent = 0
+        self._debt_ns = 0
         self._quick_in_a_row = 0
         self._needed_in_a_row = min(self._needed_in_a_row * 4, _LONGEST_STREAK)

@@ -12,14 +12,26 @@ from collections.abc import Mapping, Sequence
 from shoal.core.request import Request, State
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Tensor
-from shoal.errors import Internal, ShoalError
+from shoal.errors import Internal, InvalidArgument, ShoalError
+from shoal.scheduler.sequence_turn import Turn, is_filler
 from shoal.statistics.model import FailureReason, ModelStatistics
 
 
 class RequestTicket:
     """One request being executed; see `shoal.backends.base.Ticket`."""
 
-    __slots__ = ("_closed", "_failed", "_lock", "_model_name", "_statistics", "_version", "request")
+    __slots__ = (
+        "_closed",
+        "_deferred",
+        "_failed",
+        "_lock",
+        "_model_name",
+        "_rescheduled",
+        "_responded",
+        "_statistics",
+        "_version",
+        "request",
+    )
 
     def __init__(
         self, request: Request, model_name: str, version: int, statistics: ModelStatistics
@@ -30,7 +42,10 @@ class RequestTicket:
         self._statistics = statistics
         self._lock = threading.Lock()  # guards _closed and the order of responses
         self._closed = False
+        self._responded = False
         self._failed = False
+        self._rescheduled = False
+        self._deferred = False
 
     @property
     def closed(self) -> bool:
@@ -42,6 +57,20 @@ class RequestTicket:
         """Whether the final response was an error."""
         return self._failed
 
+    @property
+    def rescheduled(self) -> bool:
+        """Whether the model wants the request once more."""
+        return self._rescheduled
+
+    @property
+    def deferred(self) -> bool:
+        """Whether the answer comes after the execution."""
+        return self._deferred
+
+    def defer(self) -> None:
+        """Promise an answer that comes after `execute` has returned."""
+        self._deferred = True
+
     def send(
         self,
         outputs: Sequence[Tensor] = (),
@@ -52,6 +81,9 @@ class RequestTicket:
     ) -> None:
         """Send one response; Internal when the final one has been sent already."""
         request = self.request
+        turn: Turn | None = request.turn
+        if turn is not None and turn.states is not None and error is None:
+            outputs = turn.keep_states(outputs)
         wanted = request.requested_outputs
         if wanted:
             by_name = {tensor.name: tensor for tensor in outputs}
@@ -74,7 +106,31 @@ class RequestTicket:
                 self._closed = True
                 self._failed = error is not None
                 request.state = State.DONE
-                if error is not None:
+                if error is not None and not is_filler(request):
                     now_ns = time.monotonic_ns()
                     self._statistics.failed(request, FailureReason.of(error), now_ns)
+            if not self._responded:
+                self._responded = True
+                self._statistics.first_response(request)
             request.reply.send(response)
+
+    def reschedule(self) -> None:
+        """Have the request run again, as the next of its sequence; nothing more is sent from here.
+
+        Raises InvalidArgument where sequences are not iterative, and Internal after the final
+        response.
+        """
+        turn: Turn | None = self.request.turn
+        with self._lock:
+            if self._closed:
+                raise Internal(
+                    f"a request of model '{self._model_name}' was rescheduled after its final "
+                    "response"
+                )
+            if turn is None or not turn.may_repeat(self.request):
+                raise InvalidArgument(
+                    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the "
+                    "model is not configured to handle such a flag. Set "
+                    "sequence_batching.iterative_sequence"
+                )
+            self._closed = self._rescheduled = turn.again = True

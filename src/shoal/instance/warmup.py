@@ -7,7 +7,7 @@ refused with the same sentences.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,10 +37,18 @@ class _Nobody:
 WarmUp: TypeAlias = Callable[[Executor | RequestExecutor], None]
 
 
-def warm_up(samples: Sequence[ModelWarmup], signature: Signature, model_folder: Path) -> WarmUp:
-    """A function that runs every sample on an executor; ConfigError when a sample is wrong."""
+def warm_up(
+    samples: Sequence[ModelWarmup],
+    signature: Signature,
+    model_folder: Path,
+    server_inputs: Callable[[], Mapping[str, Tensor]] | None = None,
+) -> WarmUp:
+    """A function that runs every sample on an executor; ConfigError when a sample is wrong.
+
+    `server_inputs` makes the inputs that no client sends, for those a sample does not give.
+    """
     batches = [
-        (sample, _requests(sample, signature, model_folder))
+        (sample, _requests(sample, signature, model_folder, server_inputs))
         for sample in samples
         if sample.batch_size
     ]
@@ -74,15 +82,24 @@ def _execute(
         executor.run(join(requests, signature), wanted_outputs(requests, signature))
 
 
-def _requests(sample: ModelWarmup, signature: Signature, folder: Path) -> list[Request]:
+def _requests(
+    sample: ModelWarmup,
+    signature: Signature,
+    folder: Path,
+    server_inputs: Callable[[], Mapping[str, Tensor]] | None,
+) -> list[Request]:
     requests: list[Request] = []
+    made = {} if server_inputs is None else dict(server_inputs())
     for _ in range(sample.batch_size if signature.max_batch_size else 1):
         inputs = {name: _tensor(sample, name, signature, folder) for name in sample.inputs}
+        given = {name: inputs.pop(name) for name in made if name in inputs}
         request = Request(signature.model_name, inputs, _Nobody(), id=f"warm-up {sample.name}")
         try:
             validate(request, signature)
         except ShoalError as error:
             raise _wrong(sample, error.message) from None
+        if made:
+            request.inputs = {**made, **given, **request.inputs}
         requests.append(request)
     if sum(request.rows for request in requests) > max(1, signature.max_batch_size):
         raise _wrong(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.instance.execution import Execution
-from shoal.scheduler.batcher import Batcher
+from shoal.scheduler.base import Scheduler
 
 
 class Worker:
@@ -18,7 +18,7 @@ class Worker:
         self,
         placement: Placement,
         executor: Executor | RequestExecutor,
-        batcher: Batcher,
+        batcher: Scheduler,
         execution: Execution,
         *,
         passive: bool = False,
@@ -38,6 +38,7 @@ class Worker:
     def start(self) -> None:
         """Begin to pull, unless this instance is passive."""
         if not self.passive:
+            self._batcher.attach(self)
             name = f"shoal-{self.placement.name}"
             self._thread = threading.Thread(target=self._pull, name=name, daemon=True)
             self._thread.start()
@@ -52,6 +53,7 @@ class Worker:
                 before_ns = time.thread_time_ns()
                 self._execution.run(self.executor, batch)
                 self._observe(time.thread_time_ns() - before_ns)
+            self._batcher.finished(batch)
             self.busy_with = 0
             del batch  # an idle instance must not keep the last requests' tensors alive
 

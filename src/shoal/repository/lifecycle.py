@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from shoal.ensemble_model import ServedModel, load_version
 from shoal.errors import Internal, InvalidArgument, ShoalError
-from shoal.model import Model, ModelSpec
+from shoal.model import ModelSpec
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,12 @@ class Status:
     @property
     def failed(self) -> bool:
         """Whether it should serve and cannot."""
-        return self.state is State.UNAVAILABLE and self.reason != UNLOADED
+        return self.state is State.UNAVAILABLE and not self.on_purpose
+
+    @property
+    def on_purpose(self) -> bool:
+        """Whether somebody unloaded it, or a model that it cannot be without."""
+        return self.reason.startswith(UNLOADED)
 
 
 class LoadFailed(InvalidArgument):
@@ -67,12 +73,13 @@ class ModelLife:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.serving: Mapping[int, Model] = MappingProxyType({})
-        self.newest: Model | None = None
+        self.serving: Mapping[int, ServedModel] = MappingProxyType({})
+        self.newest: ServedModel | None = None
         self.statuses: Mapping[int, Status] = MappingProxyType({})
         self.problem = ""  # why there is not even a version, e.g. a broken config
         self.last_load_failed = False
         self.given_up = False  # unloaded on purpose since it was last loaded
+        self.leaving = False  # the server ends: memory is given back for all models at once
         self._changing = threading.Lock()  # serialises load and unload
         self._noting = threading.Lock()  # guards the replacement of `statuses`
         self._closing: list[threading.Thread] = []
@@ -127,15 +134,15 @@ class ModelLife:
                 keep.append(version)
         return keep, resize, make
 
-    def _make(self, spec: ModelSpec, make: list[int]) -> dict[int, Model]:
+    def _make(self, spec: ModelSpec, make: list[int]) -> dict[int, ServedModel]:
         """Load versions beside what serves; all of them or none."""
         fresh = [version for version in make if version not in self.serving]
         self._set(dict.fromkeys(fresh, Status(State.LOADING)))
-        made: dict[int, Model] = {}
+        made: dict[int, ServedModel] = {}
         reasons: dict[int, str] = {}
         for version in make:
             try:
-                made[version] = Model.load(spec, version)
+                made[version] = load_version(spec, version)
             except Exception as failure:  # noqa: BLE001 - whatever it is, it becomes the reason
                 reasons[version] = self._reason(failure)
         if not reasons:
@@ -162,7 +169,7 @@ class ModelLife:
         self._set(changes)
         return LoadFailed(_summary(reasons))
 
-    def _switch(self, serving: dict[int, Model]) -> None:
+    def _switch(self, serving: dict[int, ServedModel], reason: str = UNLOADED) -> None:
         """From here on requests see `serving`; what it replaces drains and closes."""
         before = self.serving
         gone = {v: Status(State.UNLOADING) for v in before if v not in serving}
@@ -171,7 +178,7 @@ class ModelLife:
         self._set({**gone, **{v: Status(State.READY) for v in serving}}, drop_failed=True)
         retired = [model for v, model in before.items() if serving.get(v) is not model]
         if retired:
-            self._close_soon(retired, list(gone))
+            self._close_soon(retired, dict.fromkeys(gone, Status(State.UNAVAILABLE, reason)))
 
     def unload(self) -> None:
         """Stop serving at once; queued requests are still answered.
@@ -184,20 +191,34 @@ class ModelLife:
             stale = [v for v in self.statuses if v not in self.serving]
             self._switch({})
             self._set(dict.fromkeys(stale, Status(State.UNAVAILABLE, UNLOADED)))
-            closing = list(self._closing)
-        for thread in closing:
+        self._wait_a_moment()
+
+    def withdraw(self, reason: str) -> None:
+        """Stop serving because a model that this one is made of is gone; else as `unload`.
+
+        The next load may bring it back.
+        """
+        with self._changing:
+            self.last_load_failed = True
+            self._switch({}, reason)
+        self._wait_a_moment()
+
+    def _wait_a_moment(self) -> None:
+        for thread in list(self._closing):
             thread.join(_UNLOAD_WAIT_SECS)
 
-    def _close_soon(self, models: list[Model], versions: list[int]) -> None:
+    def _close_soon(self, models: list[ServedModel], done: Mapping[int, Status]) -> None:
+        """Close `models` on a thread of their own; afterwards the versions in `done` are that."""
+
         def close() -> None:
             for model in models:
                 model.close()
             models.clear()
-            done = dict.fromkeys(versions, Status(State.UNAVAILABLE, UNLOADED))
             still = {v: s for v, s in done.items() if v not in self.serving}
             self._set(still)
-            give_memory_back()
-            logger.info("model '%s': closed %s", self.name, versions or "what was replaced")
+            if not self.leaving:
+                give_memory_back()
+            logger.info("model '%s': closed %s", self.name, list(done) or "what was replaced")
 
         thread = threading.Thread(target=close, name=f"shoal-close-{self.name}", daemon=True)
         self._closing = [t for t in self._closing if t.is_alive()] + [thread]

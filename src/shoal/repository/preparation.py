@@ -1,6 +1,6 @@
 """From a model's folder to a `ModelSpec`: read, infer, complete, check, resolve.
 
-    config.pbtxt --> infer backend --> complete from the model file --> rules --> instance groups
+    config.pbtxt --> agents --> backend --> complete from the model file --> rules --> instance groups
 
 A load request may bring its own config, and files that take the place of the folder's.
 """
@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from shoal.backends.base import Backend
 from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.model import ModelConfig
-from shoal.errors import ConfigError, Internal, InvalidArgument
+from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.model import ModelSpec
-from shoal.repository import layout, versions
+from shoal.repository import agents, ensembles, layout, versions
+from shoal.repository.ensembles import Models
 from shoal.repository.lifecycle import Unreadable
+from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.model import StatisticsOptions
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,9 @@ class PreparationSettings:
     backends: BackendRegistry = field(default_factory=BackendRegistry)
     loop: LoopHandle | None = None  # where quick models may run
     execution: str = "auto"  # auto | loop | threads, for models that do not say
+    models: Models | None = None  # those that ensembles are made of
+    metrics: CustomMetrics | None = None  # for metrics of models' own
+    counted: StatisticsOptions = field(default_factory=StatisticsOptions)
 
 
 class Override:
@@ -108,7 +115,10 @@ def prepare(
         raise Internal(f"the folder of model '{name}' has disappeared")
     config, file = _read_config(name, folder, settings, override)
     config = normalise.normalise(config, directory_name=name, file=file)
+    agents.run(config, folder, file=file)
     available = layout.version_folders(folder)
+    if ensembles.is_ensemble(config):
+        available = ensembles.version_folders(available, folder)
     wanted = versions.select(config.version_policy, available, name)
     if not wanted:
         raise InvalidArgument(
@@ -117,9 +127,11 @@ def prepare(
         )
     first = available[wanted[0]]
     config = normalise.infer_backend(config, _names(first), file=file)
-    backend = settings.backends.get(config.backend or config.platform, file=file)
+    backend: Backend | None = None
     backend_settings = _settings_of(settings, config.backend)
-    if settings.auto_complete:
+    if config.platform != ensembles.PLATFORM:
+        backend = settings.backends.get(config.backend or config.platform, file=file)
+    if settings.auto_complete and backend is not None:
         try:
             config = backend.complete(config, folder, first, backend_settings)
         except Exception as error:
@@ -128,7 +140,7 @@ def prepare(
     rules.check(config, file=file)
     config = normalise.resolve_instance_groups(
         config,
-        default_cpu_count=backend.default_cpu_instances,
+        default_cpu_count=1 if backend is None else backend.default_cpu_instances,
         gpus=device.gpus(),
         gpu_fallback_cpu=settings.gpu_fallback_cpu,
         file=file,
@@ -137,7 +149,7 @@ def prepare(
         logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
     shared = layout.fingerprint(folder, skip_folders=True)
     shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
-    return ModelSpec(
+    spec = ModelSpec(
         name=name,
         folder=folder,
         config=config,
@@ -152,7 +164,25 @@ def prepare(
         hold_until=settings.hold_until,
         loop=settings.loop,
         execution=settings.execution,
+        counted=settings.counted,
+        models=settings.models,
+        metrics=settings.metrics,
     )
+    if backend is None:
+        assert settings.models is not None
+        return ensembles.prepared(spec, settings.models, file=file)
+    return spec
+
+
+def composing_names(
+    name: str, folder: Path, settings: PreparationSettings, override: Override | None
+) -> list[str]:
+    """The models that one is made of; none if it is no ensemble, or cannot be read."""
+    try:
+        config, _ = _read_config(name, folder, settings, override)
+    except ShoalError:
+        return []  # its load will say what is wrong
+    return ensembles.composing_names(config)
 
 
 def _read_config(

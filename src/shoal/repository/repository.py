@@ -1,42 +1,28 @@
 """The models of one server: found in folders, loaded, watched, looked up.
 
-Looking a model up takes no lock. Loads of different models run side by side; changes to one
-model are serialised by its `ModelLife`.
+Looking a model up takes no lock. What changes, the `ModelLoader` changes.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
-from shoal.errors import Internal, InvalidArgument, NotFound, ShoalError, Unavailable
-from shoal.model import Model
+from shoal.core.request import Request
+from shoal.ensemble_model import ServedModel
+from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
 from shoal.repository import layout
-from shoal.repository.lifecycle import UNLOADED, LoadFailed, ModelLife, State
+from shoal.repository.lifecycle import ModelLife, State
+from shoal.repository.loader import DUPLICATE, ModelLoader, RepositorySettings
 from shoal.repository.poller import Poller
-from shoal.repository.preparation import Override, PreparationSettings, prepare
+from shoal.repository.preparation import Override
+from shoal.scheduler.batcher import BatcherClosed
 
 logger = logging.getLogger(__name__)
 
-DUPLICATE = "model appears in two or more repositories"
+__all__ = ["ModelRepository", "RepositorySettings"]
+
 CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
-
-
-@dataclass(frozen=True, slots=True)
-class RepositorySettings:
-    """What is served and how it may change."""
-
-    paths: Sequence[Path]
-    control_mode: str = "none"  # none | poll | explicit
-    poll_secs: float = 15
-    load_models: Sequence[str] = ()  # explicit mode: what to load at start, or ("*",)
-    load_threads: int = 4
-    load_retries: int = 0
-    preparation: PreparationSettings = field(default_factory=PreparationSettings)
 
 
 class ModelRepository:
@@ -44,9 +30,8 @@ class ModelRepository:
 
     def __init__(self, settings: RepositorySettings) -> None:
         self._settings = settings
-        self._lives: dict[str, ModelLife] = {}
-        self._overrides: dict[str, Override] = {}
-        self._growing = threading.Lock()  # guards additions to _lives and changes of _overrides
+        self._loader = ModelLoader(settings, self)
+        self._lives: Mapping[str, ModelLife] = self._loader.lives
         self._poller: Poller | None = None
 
     # ---- start and stop
@@ -61,45 +46,22 @@ class ModelRepository:
             if names == ["*"]:
                 names = list(found)
         if settings.control_mode != "poll":
-            return self._load_all(names)
+            return self._loader.load_all(names)
         self._poller = Poller(self, settings.paths, settings.poll_secs)
         before = self._poller.look()
-        failures = self._load_all(list(before))
+        failures = self._loader.load_all(list(before))
         self._poller.start(before)
-        return failures
-
-    def _load_all(self, names: Sequence[str]) -> dict[str, str]:
-        failures: dict[str, str] = {}
-        if not names:
-            return failures
-
-        def attempt(name: str) -> None:
-            try:
-                self._load(name)
-            except ShoalError as error:
-                failures[name] = error.message
-            except Exception as error:  # a backend's surprise must not stop the other models
-                logger.exception("loading '%s' failed", name)
-                failures[name] = f"{type(error).__name__}: {error}"
-
-        with ThreadPoolExecutor(max(1, self._settings.load_threads), "shoal-load") as pool:
-            list(pool.map(attempt, names))
         return failures
 
     def stop(self) -> None:
         """Unload everything; returns when queued requests are answered and memory is free."""
         if self._poller is not None:
             self._poller.stop()
-        for life in list(self._lives.values()):
-            life.unload()
-        for life in list(self._lives.values()):
-            life.wait_closed()
-        for override in self._overrides.values():
-            override.discard()
+        self._loader.unload_all()
 
     # ---- lookup
 
-    def find(self, name: str, version: int = -1) -> Model:
+    def find(self, name: str, version: int = -1) -> ServedModel:
         """The model that serves `name`; the newest ready version unless one is named.
 
         Raises NotFound, or Unavailable for a named version that exists but is not ready.
@@ -121,7 +83,11 @@ class ModelRepository:
             )
         raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
-    def serving(self, name: str, version: int = -1) -> Model | None:
+    def knows(self, name: str) -> bool:
+        """Whether anybody has tried to load a model of that name."""
+        return name in self._lives
+
+    def serving(self, name: str, version: int = -1) -> ServedModel | None:
         """The model that `find` would give, or None where it would raise."""
         life = self._lives.get(name)
         if life is None:
@@ -133,7 +99,15 @@ class ModelRepository:
         life = self._lives.get(name)
         return sorted(life.serving) if life is not None else []
 
-    def models(self) -> Iterator[Model]:
+    def why_not(self, name: str) -> str:
+        """Why a model does not serve; nothing to say where it does, or nobody wants it to."""
+        life = self._lives.get(name)
+        if life is None or life.serving:
+            return ""
+        reasons = [status.reason for status in life.statuses.values() if status.failed]
+        return life.problem or "; ".join(reasons)
+
+    def models(self) -> Iterator[ServedModel]:
         """Every version that serves, by name and version."""
         for name in sorted(self._lives):
             serving = self._lives[name].serving
@@ -149,9 +123,43 @@ class ModelRepository:
             if life.problem or not (life.statuses or life.given_up):
                 return False
             for status in life.statuses.values():
-                if status.state is not State.READY and status.reason != UNLOADED:
+                if status.state is not State.READY and not status.on_purpose:
                     return False
         return True
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Whether a model may answer any number of times. Raises as `find`."""
+        return self.find(name, version).decoupled
+
+    def asks_readiness(self, name: str, version: int = -1) -> bool:
+        """Whether `model_ready` asks the model itself, so that it may take a while."""
+        model = self.serving(name, version)
+        return model is not None and model.asks_readiness
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """Whether a model can be asked now. Raises NotFound as `find`; blocks while it is asked."""
+        try:
+            return self.find(name, version).ready()
+        except Unavailable:
+            return False
+
+    # ---- inference
+
+    def infer(self, request: Request) -> None:
+        """Take the request over for the model it names; see `Engine.infer`."""
+        model = self.find(request.model_name, request.model_version)
+        inputs = request.inputs
+        while True:
+            try:
+                model.accept(request)
+            except BatcherClosed:
+                # The model was replaced between looking it up and queueing: ask again.
+                newer = self.find(request.model_name, request.model_version)
+                if newer is model:
+                    raise
+                model, request.inputs = newer, inputs
+            else:
+                return
 
     # ---- control
 
@@ -192,27 +200,21 @@ class ModelRepository:
             raise InvalidArgument(
                 "override files need a 'config' parameter: send the model's whole config with them"
             )
-        override = None
-        if config_json is not None:
-            override = Override(name, config_json, files)
-        try:
-            self._load(name, override)
-        except BaseException:
-            if override is not None:
-                override.discard()
-            raise
-        with self._growing:
-            previous = self._overrides.pop(name, None)
-            if override is not None:
-                self._overrides[name] = override
-        if previous is not None:
-            previous.discard()
+        override = None if config_json is None else Override(name, config_json, files)
+        self._loader.load_asked(name, override)
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Stop serving a model on a client's wish. Unloading an unknown one changes nothing."""
-        del unload_dependents  # nothing depends on another model yet
+        """Stop serving a model on a client's wish. Unloading an unknown one changes nothing.
+
+        Ensembles that need it are not available without it, and come back with it. With
+        `unload_dependents` they are unloaded for good, and so are models that were loaded only
+        because this one needed them.
+        """
         self._check_explicit()
-        self._unload(name)
+        if unload_dependents:
+            self._loader.unload_tree(name)
+        else:
+            self._loader.unload(name)
 
     def _check_explicit(self) -> None:
         if self._settings.control_mode != "explicit":
@@ -223,7 +225,7 @@ class ModelRepository:
     def follow(self, name: str) -> None:
         """Load or reload a model whose folder changed; failures are logged and in the index."""
         try:
-            self._load(name)
+            self._loader.load(name)
         except ShoalError as error:
             logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
         except Exception:  # a backend's surprise must not end the polling
@@ -236,51 +238,4 @@ class ModelRepository:
 
     def forget(self, name: str) -> None:
         """Unload a model whose folder is gone."""
-        self._unload(name)
-
-    # ---- the work
-
-    def _life(self, name: str) -> ModelLife:
-        with self._growing:
-            return self._lives.setdefault(name, ModelLife(name))
-
-    def _load(self, name: str, override: Override | None = None) -> None:
-        layout.check_name(name)
-        folders = layout.find_models(self._settings.paths).get(name, [])
-        brings_files = override is not None and override.folder(name) is not None
-        if not folders and not brings_files:
-            raise _not_read(name, f": there is no folder '{name}' in it")
-        life = self._life(name)
-        if len(folders) > 1 and not brings_files:
-            paths = ", ".join(str(folder) for folder in folders)
-            life.refuse(DUPLICATE)
-            raise InvalidArgument(
-                f"failed to load '{name}': {DUPLICATE} ({paths}). Rename one of them"
-            )
-        folder = folders[0] if folders else Path(name)
-        preparation = self._settings.preparation
-        for attempt in range(self._settings.load_retries + 1):
-            try:
-                life.load(lambda: prepare(name, folder, preparation, override))
-            except ShoalError as error:
-                if attempt < self._settings.load_retries:
-                    continue
-                if isinstance(error, LoadFailed):
-                    text = f"load failed for model '{name}': {error.message}"
-                    raise InvalidArgument(text) from error
-                raise _not_read(name, f": {error.code.value}: {error.message}") from error
-            else:
-                break
-        ready = ", ".join(str(version) for version in sorted(life.serving))
-        logger.info("successfully loaded '%s' version %s", name, ready)
-
-    def _unload(self, name: str) -> None:
-        life = self._lives.get(name)
-        if life is not None:
-            life.unload()
-            logger.info("successfully unloaded '%s'", name)
-
-
-def _not_read(name: str, why: str) -> Internal:
-    """A model that could not even be read. Clients match on this text and on its code."""
-    return Internal(f"failed to load '{name}', failed to poll from model repository{why}")
+        self._loader.unload(name)

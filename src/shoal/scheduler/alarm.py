@@ -45,7 +45,8 @@ class Alarm:
                     if left_ns <= 0:
                         _, _, callback = heapq.heappop(self._heap)
                         break
-                    self._changed.wait(left_ns / 1e9)
+                    # A client may ask for any time-out at all; a lock cannot wait for all of them.
+                    self._changed.wait(min(left_ns / 1e9, threading.TIMEOUT_MAX))
             try:
                 callback()
             except Exception:  # one model's fault must not silence everybody's alarms

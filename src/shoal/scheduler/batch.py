@@ -10,15 +10,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shoal.core.buffers import pool
 from shoal.core.dtypes import BYTES
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
-from shoal.core.tensor import Tensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.core.validate import format_dims, substitute
 from shoal.errors import BackendFailure
 
+POOLED_BYTES = 32 * 1024  # from here on inputs are joined in memory that was used before
 
-def join(requests: Sequence[Request], signature: Signature) -> dict[str, np.ndarray]:
+
+def join(
+    requests: Sequence[Request],
+    signature: Signature,  # noqa: ARG001  beside `split`, which needs it
+) -> dict[str, np.ndarray]:
     """The inputs of all requests, one array per input, rows in request order.
 
     The requests passed validation and have equal batch keys, so this cannot fail on their account.
@@ -28,23 +34,41 @@ def join(requests: Sequence[Request], signature: Signature) -> dict[str, np.ndar
         return {name: tensor.array for name, tensor in first.items()}
     joined: dict[str, np.ndarray] = {}
     for name, tensor in first.items():
-        datatype = signature.inputs[name].datatype
+        datatype = tensor.datatype
         parts = [request.inputs[name] for request in requests]
         if datatype is not BYTES and all(part.has_raw for part in parts):
-            flat = np.frombuffer(b"".join([part.raw for part in parts]), datatype.numpy)
-            rows = sum(part.shape[0] for part in parts)
+            flat = np.frombuffer(_joined([part.raw for part in parts]), datatype.numpy)
+            rows = sum([part.shape[0] for part in parts])
             joined[name] = flat.reshape(rows, *tensor.shape[1:])
         else:
             joined[name] = np.concatenate([part.array for part in parts])
     return joined
 
 
+def _joined(raws: Sequence[Buffer]) -> Buffer:
+    """All of it in one piece: a large one in memory that is aligned and was used before."""
+    if sum(map(len, raws)) < POOLED_BYTES:
+        return b"".join(raws)
+    views = [memoryview(raw).cast("B") for raw in raws]
+    whole = pool.take(sum(map(len, views)))
+    start = 0
+    for view in views:
+        end = start + len(view)
+        whole[start:end] = view
+        start = end
+    return whole
+
+
 def wanted_outputs(requests: Sequence[Request], signature: Signature) -> list[str]:
     """The outputs to compute: what any of the requests asked for, in the config's order."""
     if any(not request.requested_outputs for request in requests):
-        return list(signature.outputs)
-    asked = {name for request in requests for name in request.requested_outputs}
-    return [name for name in signature.outputs if name in asked]
+        names = list(signature.outputs)
+    else:
+        asked = {name for request in requests for name in request.requested_outputs}
+        names = [name for name in signature.outputs if name in asked]
+    if signature.state_outputs:
+        names += [name for name in signature.state_outputs if name not in names]
+    return names
 
 
 def split(
@@ -63,6 +87,7 @@ def split(
     whole = {
         name: _Output(signature, name, array, total)
         for name, array in zip(names, arrays, strict=True)
+        if name in signature.outputs
     }
     if len(requests) == 1:
         asked = requests[0].requested_outputs or signature.outputs

@@ -12,23 +12,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from shoal.core.request import Request, State
 from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.alarm import Alarm, alarm
+from shoal.scheduler.base import Puller
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import Policy, Reason
 from shoal.scheduler.queue import RequestQueue
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
-
-
-class Puller(Protocol):
-    """Who asks for batches: an instance, which may be told to stop."""
-
-    stopping: bool
 
 
 class BatcherClosed(Unavailable):
@@ -37,6 +32,8 @@ class BatcherClosed(Unavailable):
 
 class Batcher:
     """One model's queue. Requests it accepted are served, or answered through `on_dropped`."""
+
+    instances_linger = False
 
     def __init__(
         self,
@@ -90,6 +87,9 @@ class Batcher:
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cancelled()
 
+    def attach(self, puller: Puller) -> None:
+        """Nothing to prepare: any instance may run any request."""
+
     def next_batch(self, puller: Puller) -> list[Request]:
         """Wait for a batch and hand it over; an empty list tells `puller` to end."""
         while True:
@@ -119,7 +119,9 @@ class Batcher:
             return []
         batch, wait_ns = self._cut(now_ns)
         if not batch:
-            self._changed.wait(None if wait_ns is None else wait_ns / 1e9)
+            # No lock can wait for the longest delay a config can hold.
+            wait_secs = None if wait_ns is None else min(wait_ns / 1e9, threading.TIMEOUT_MAX)
+            self._changed.wait(wait_secs)
         elif self._queue:  # what stays behind may be ready too
             self._changed.notify()
         return batch
@@ -159,6 +161,9 @@ class Batcher:
         for request, error in dropped:
             self._drop(request, error)
         return batch, wait_ns
+
+    def finished(self, batch: Sequence[Request]) -> None:
+        """Nothing to do: no request waits for another to be executed."""
 
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
         """From now on the event loop takes the batches; `on_arrival` tells it of each request.

@@ -14,8 +14,9 @@ class OrderKeeper:
     """One line of requests; each one's responses wait until all before it are answered."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards _line and every held response
+        self._lock = threading.Lock()  # guards _line, _sending and every held response
         self._line: deque[_HeldReply] = deque()
+        self._sending = False  # a thread is in `_send`
 
     def join(self, request: Request) -> None:
         """Give the request its place. Call in queue order, once it is sure to be answered."""
@@ -25,18 +26,26 @@ class OrderKeeper:
         request.reply = held
 
     def _arrived(self, held: _HeldReply, response: Response) -> None:
-        with self._lock:  # also while sending: two threads must not overtake each other here
+        with self._lock:
             held.waiting.append(response)
-            while self._line:
-                head = self._line[0]
-                answered = False
-                while head.waiting:
-                    ready = head.waiting.popleft()
-                    answered = ready.final
-                    head.reply.send(ready)
-                if not answered:
+            if self._sending:  # that thread will see it: two must not overtake each other
+                return
+            self._sending = True
+        self._send()
+
+    def _send(self) -> None:
+        """Send what is due. The lock is not held meanwhile: a reply may be the step of an ensemble,
+        which hands its outputs to the next model at once, and that may be this one again."""
+        while True:
+            with self._lock:
+                head = self._line[0] if self._line else None
+                if head is None or not head.waiting:
+                    self._sending = False
                     return
-                self._line.popleft()
+                ready = head.waiting.popleft()
+                if ready.final:
+                    self._line.popleft()
+            head.reply.send(ready)
 
 
 class _HeldReply:

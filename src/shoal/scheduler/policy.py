@@ -22,6 +22,7 @@ class Reason(enum.Enum):
     DELAY = "the oldest request had waited long enough"
     NO_DELAY = "no queue delay is configured"
     SINGLE = "the model runs one request at a time"
+    SLOTS = "enough sequences had something to run"
     WAITING = "waiting for more requests"
 
 

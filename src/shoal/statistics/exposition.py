@@ -9,10 +9,12 @@ Any label value is allowed once it is escaped; label names are not, so they are 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from shoal.statistics.histogram import HistogramReading
+from shoal.statistics.summary import SummaryReading
 
 Number = int | float
 
@@ -31,6 +33,13 @@ class Exposition:
         if present:
             self._head(name, kind, help_text)
             self._lines += [f"{name}{at} {number_text(value)}" for at, value in present]
+
+    def grouped(
+        self, name: str, kind: str, help_text: str, samples: Iterable[tuple[str, str, Number]]
+    ) -> None:
+        """Add a metric whose samples have a suffix to its name, then labels and value."""
+        self._head(name, kind, help_text)
+        self._lines += [f"{name}{suffix}{at} {number_text(value)}" for suffix, at, value in samples]
 
     def histogram(
         self,
@@ -53,6 +62,28 @@ class Exposition:
             self._lines.append(f"{name}_sum{{{inner}}} {number_text(reading.total / unit)}")
             self._lines.append(f"{name}_count{{{inner}}} {reading.count}")
 
+    def summary(
+        self,
+        name: str,
+        help_text: str,
+        unit: int,
+        quantiles: Sequence[float],
+        readings: Sequence[tuple[Mapping[str, str], SummaryReading]],
+    ) -> None:
+        """Add a summary per label set, its values divided by `unit`."""
+        if not readings:
+            return
+        self._head(name, "summary", help_text)
+        for labels, reading in readings:
+            at = labels_text(labels)
+            self._lines += [
+                f'{name}{at[:-1]},quantile="{share:g}"}} '
+                f"{number_text(reading.quantile(share) / unit)}"
+                for share in quantiles
+            ]
+            self._lines.append(f"{name}_sum{at} {number_text(reading.total / unit)}")
+            self._lines.append(f"{name}_count{at} {reading.count}")
+
     def encode(self) -> bytes:
         """The text; what is no Unicode (a folder's odd name) becomes question marks."""
         return "".join(f"{line}\n" for line in self._lines).encode("utf-8", "replace")
@@ -71,6 +102,8 @@ def number_text(value: Number) -> str:
     """A number without exponent, to the billionth: scripts that match digits read it right."""
     if isinstance(value, int):
         return str(value)
+    if math.isnan(value):
+        return "NaN"
     return f"{value:.9f}".rstrip("0").rstrip(".")
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from shoal.core.request import Request
 from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
 from shoal.statistics.histogram import Histogram, HistogramReading
+from shoal.statistics.summary import Summary, SummaryReading
 
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 
@@ -33,6 +34,8 @@ DURATION_EDGES_NS: tuple[int, ...] = (
     *(1 * _S, 2_500 * _MS, 5 * _S, 10 * _S, 30 * _S),
 )
 BATCH_SIZE_EDGES: tuple[int, ...] = tuple(2**power for power in range(11))  # 1 … 1024 rows
+FIRST_RESPONSE_FAMILY = "nv_inference_first_response_histogram_ms"
+FIRST_RESPONSE_EDGES_MS: tuple[float, ...] = (100, 500, 2000, 5000)  # Triton's
 
 
 class Moments(NamedTuple):
@@ -85,6 +88,17 @@ class ModelHistograms:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSummaries:
+    """Quantiles over successful requests; a batch's times count once for each of them."""
+
+    request_ns: SummaryReading
+    queue_ns: SummaryReading
+    compute_input_ns: SummaryReading
+    compute_infer_ns: SummaryReading
+    compute_output_ns: SummaryReading
+
+
+@dataclass(frozen=True, slots=True)
 class ModelReading:
     """Everything counted for one model version, as it was at one moment."""
 
@@ -101,6 +115,16 @@ class ModelReading:
     fail_ns: int
     batches: Mapping[int, BatchReading]  # by rows per execution, rising
     histograms: ModelHistograms | None
+    summaries: ModelSummaries | None = None
+    first_response_ns: HistogramReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsOptions:
+    """What is counted beside what always is: it costs time for every request."""
+
+    summaries: bool = False
+    first_response: bool = False
 
 
 class ModelStatistics:
@@ -115,16 +139,23 @@ class ModelStatistics:
         version: int,
         *,
         histograms: bool = True,
+        summaries: bool = False,
+        first_response_edges_ms: Sequence[float] = (),
         labels: Mapping[str, str] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`labels` join `model` and `version` on this model's metrics (tags, a namespace)."""
+        """`labels` join `model` and `version` on this model's metrics (tags, a namespace).
+
+        `summaries` keeps quantiles of the last minute; with `first_response_edges_ms` there is a
+        histogram of the time to a request's first response.
+        """
         self.name = name
         self.version = version
         self.labels = dict(labels or {})
         self.load_duration_secs = 0.0  # set by whoever loaded the model
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
+        self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()  # guards everything below
@@ -141,13 +172,28 @@ class ModelStatistics:
         # rows -> [executions, input ns, infer ns, output ns]
         self._batches: dict[int, list[int]] = {}
         self._histograms = _Histograms() if histograms else None
+        self._summaries = _Summaries() if summaries else None
+        self._first_response: Histogram | None = None
+        if first_response_edges_ms:
+            edges_ns = [round(edge_ms * _MS) for edge_ms in sorted(first_response_edges_ms)]
+            self._first_response = Histogram(edges_ns)
 
-    def executed(self, requests: Sequence[Request], rows: int, moments: Moments) -> None:
+    def executed(
+        self,
+        requests: Sequence[Request],
+        rows: int,
+        moments: Moments,
+        *,
+        end_ns: int | None = None,
+        answered_before: bool = False,
+    ) -> None:
         """Count one execution that served all of `requests`, at the moment they are answered.
 
         `rows` is the batch size the model saw. A request whose `queued_ns` is 0 never waited.
         Requests of the batch that failed on their own are left out here and go to `failed`; with
-        no request left, nothing is counted.
+        no request left, nothing is counted. `end_ns` is now, unless told: the steps of an ensemble
+        run side by side, so that their compute times together may be more than have passed.
+        `answered_before` where each request has told of its `first_response` itself.
         """
         count = len(requests)
         if not count:
@@ -156,7 +202,8 @@ class ModelStatistics:
         input_ns = input_end_ns - compute_start_ns
         infer_ns = output_start_ns - input_end_ns
         output_ns = compute_end_ns - output_start_ns
-        end_ns = max(self._clock(), compute_end_ns)
+        if end_ns is None:
+            end_ns = max(self._clock(), compute_end_ns)
         last_inference_ms = self._wall_clock() // _MS
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
         if count == 1:
@@ -194,6 +241,17 @@ class ModelStatistics:
                 histograms.queue_duration_ns.add_spans(queued, compute_start_ns, queue_ns)
                 histograms.compute_duration_ns.add(compute_end_ns - compute_start_ns, count)
                 histograms.batch_size.add(rows)
+            if self._first_response is not None and not answered_before:
+                self._first_response.add_spans(started, end_ns, success_ns)
+            if self._summaries is not None:
+                self._summaries.add(started, end_ns, queued, moments)
+
+    def first_response(self, request: Request) -> None:
+        """A request that is answered on its own gets its first response."""
+        if self._first_response is not None:
+            now_ns = self._clock()
+            with self._lock:
+                self._first_response.add(now_ns - request.start_ns)
 
     def failed(self, request: Request, reason: FailureReason, now_ns: int) -> None:
         """Count a request that was answered with an error at `now_ns`."""
@@ -235,6 +293,8 @@ class ModelStatistics:
                 fail_ns=self._fail_ns,
                 batches={rows: BatchReading(*sums) for rows, sums in sorted(self._batches.items())},
                 histograms=self._histograms.read() if self._histograms else None,
+                summaries=self._summaries.read(self._clock()) if self._summaries else None,
+                first_response_ns=self._first_response.read() if self._first_response else None,
             )
 
     def snapshot(self) -> dict[str, Any]:
@@ -289,6 +349,33 @@ class _Histograms:
             queue_duration_ns=self.queue_duration_ns.read(),
             compute_duration_ns=self.compute_duration_ns.read(),
             batch_size=self.batch_size.read(),
+        )
+
+
+class _Summaries:
+    """The five summaries while they are fed."""
+
+    __slots__ = ("compute", "queue", "request")
+
+    def __init__(self) -> None:
+        self.request = Summary()
+        self.queue = Summary()
+        self.compute = (Summary(), Summary(), Summary())  # input, infer, output
+
+    def add(
+        self, started: Sequence[int], end_ns: int, queued: Sequence[int], moments: Moments
+    ) -> None:
+        """One execution: when its requests began and were queued, and its own moments."""
+        self.request.add_spans(started, end_ns, end_ns)
+        self.queue.add_spans(queued, moments[0], end_ns)
+        for summary, begin_ns, until_ns in zip(self.compute, moments, moments[1:], strict=False):
+            summary.add(until_ns - begin_ns, end_ns, len(started))
+
+    def read(self, now_ns: int) -> ModelSummaries:
+        return ModelSummaries(
+            self.request.read(now_ns),
+            self.queue.read(now_ns),
+            *(summary.read(now_ns) for summary in self.compute),
         )
 
 

@@ -9,20 +9,24 @@ the machine. There is no pool of pinned memory here, and its two gauges say so: 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 
-from shoal.errors import InvalidArgument
+from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.exposition import Exposition, Number, label_name, labels_text
 from shoal.statistics.gpu import GpuReading, Gpus
 from shoal.statistics.histogram import HistogramReading
 from shoal.statistics.machine import Machine, MachineReading
-from shoal.statistics.model import ModelHistograms, ModelReading, ModelStatistics
+from shoal.statistics.metrics_settings import MetricsSettings
+from shoal.statistics.model import (
+    FIRST_RESPONSE_FAMILY,
+    ModelHistograms,
+    ModelReading,
+    ModelStatistics,
+    ModelSummaries,
+)
 from shoal.statistics.sampled import Sampled
-
-_logger = logging.getLogger(__name__)
+from shoal.statistics.summary import SummaryReading
 
 _COUNTS: tuple[tuple[str, str, Callable[[ModelReading], int]], ...] = (
     (
@@ -90,6 +94,33 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[ModelHistograms], HistogramReading]
         1,
     ),
 )
+_SUMMARIES: tuple[tuple[str, str, Callable[[ModelSummaries], SummaryReading]], ...] = (
+    (
+        "nv_inference_request_summary_us",
+        "Time of successful requests from arrival to answer, in microseconds",
+        lambda summaries: summaries.request_ns,
+    ),
+    (
+        "nv_inference_queue_summary_us",
+        "Time successful requests waited for an instance, in microseconds",
+        lambda summaries: summaries.queue_ns,
+    ),
+    (
+        "nv_inference_compute_input_summary_us",
+        "Time spent preparing the model's inputs, in microseconds",
+        lambda summaries: summaries.compute_input_ns,
+    ),
+    (
+        "nv_inference_compute_infer_summary_us",
+        "Time spent executing the model, in microseconds",
+        lambda summaries: summaries.compute_infer_ns,
+    ),
+    (
+        "nv_inference_compute_output_summary_us",
+        "Time spent taking over the model's outputs, in microseconds",
+        lambda summaries: summaries.compute_output_ns,
+    ),
+)
 _MACHINE: tuple[tuple[str, str, Callable[[MachineReading], Number | None]], ...] = (
     (
         "nv_cpu_utilization",
@@ -147,48 +178,6 @@ _GPU: tuple[tuple[str, str, str, Callable[[GpuReading], Number | None]], ...] = 
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSettings:
-    """Which metrics are shown: the `--metrics-…` and `--allow-…-metrics` options."""
-
-    interval_ms: int = 2000  # machine and GPU figures may be this old
-    cpu: bool = True
-    gpu: bool = True
-    counter_latencies: bool = True  # the nv_inference_*_duration_us counters
-
-    def configured(self, entries: Iterable[str]) -> MetricsSettings:
-        """These settings with each `<setting>=<value>` of `--metrics-config` applied.
-
-        Settings that Triton knows and this server does not act on are logged as a warning.
-        Raises InvalidArgument for one that nobody knows or that has no such value.
-        """
-        settings = self
-        for entry in entries:
-            name, separator, value = entry.partition("=")
-            if not (name and separator and value):
-                raise InvalidArgument(
-                    f"--metrics-config '{entry}' is not of the form <setting>=<value>; "
-                    f"write for example --metrics-config=counter_latencies=false"
-                )
-            if name == "counter_latencies":
-                settings = replace(settings, counter_latencies=_truth(name, value))
-            elif name in ("summary_latencies", "histogram_latencies"):
-                if _truth(name, value):
-                    _logger.warning(
-                        "--metrics-config %s=true has no effect yet; latency histograms are "
-                        "always there as shoal_request_duration_seconds and its siblings",
-                        name,
-                    )
-            elif name == "summary_quantiles":
-                _logger.warning("--metrics-config summary_quantiles has no effect yet")
-            else:
-                raise InvalidArgument(
-                    f"--metrics-config has no setting '{name}'; it knows counter_latencies, "
-                    f"histogram_latencies, summary_latencies and summary_quantiles"
-                )
-        return settings
-
-
 class MetricsRenderer:
     """Renders everything there is to scrape. Any thread may ask."""
 
@@ -199,14 +188,17 @@ class MetricsRenderer:
         *,
         machine: Callable[[], MachineReading] | None = None,
         gpus: Callable[[], Sequence[GpuReading]] | None = None,
+        custom: CustomMetrics | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`models` gives the statistics of all loaded versions, the newer of two equals last.
+        """`models` gives the statistics of all loaded versions, the newer of two equals last;
+        `custom` are the metrics that models bring along.
 
         Without `gpus` the machine's own GPUs are looked for, which starts NVML and can take a
         while on a machine that has some.
         """
         self._models = models
+        self._custom = custom
         self._settings = settings or MetricsSettings()
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
@@ -230,6 +222,8 @@ class MetricsRenderer:
             readings = [(labels_text({"gpu_uuid": gpu.uuid}), gpu) for gpu in self._gpus.value()]
             for name, kind, help_text, choose in _GPU:
                 text.family(name, kind, help_text, [(at, choose(gpu)) for at, gpu in readings])
+        if self._custom is not None:
+            self._custom.render(text)
         return text.encode()
 
     def _add_models(self, text: Exposition) -> None:
@@ -278,6 +272,12 @@ class MetricsRenderer:
             "Time the model took to load, in seconds",
             [(at, model.load_duration_secs) for _, at, model in models],
         )
+        text.family(
+            "shoal_model_on_loop",
+            "gauge",
+            "Whether the model is quick enough to run on the event loop: 1, or 0 on threads",
+            [(at, int(model.on_loop())) for _, at, model in models],
+        )
         for name, help_text, choose, unit in _HISTOGRAMS:
             text.histogram(
                 name,
@@ -285,15 +285,20 @@ class MetricsRenderer:
                 unit,
                 [(labels, choose(r.histograms)) for labels, _, r in readings if r.histograms],
             )
-
-
-def _truth(name: str, value: str) -> bool:
-    word = value.lower()
-    if word in ("true", "1"):
-        return True
-    if word in ("false", "0"):
-        return False
-    raise InvalidArgument(f"--metrics-config {name}={value}: write {name}=true or {name}=false")
+        text.histogram(
+            FIRST_RESPONSE_FAMILY,
+            "Time from arrival to a request's first response, in milliseconds",
+            1_000_000,
+            [(labels, r.first_response_ns) for labels, _, r in readings if r.first_response_ns],
+        )
+        for name, help_text, select in _SUMMARIES:
+            text.summary(
+                name,
+                help_text,
+                1000,
+                self._settings.summary_quantiles,
+                [(labels, select(r.summaries)) for labels, _, r in readings if r.summaries],
+            )
 
 
 def _add_pinned_memory(text: Exposition) -> None:

@@ -16,6 +16,7 @@ from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import NotFound, ShoalError
+from shoal.testing.runtime_settings import RuntimeSettings
 
 MODEL = "m"
 DECOUPLED = "d"
@@ -26,10 +27,11 @@ class ScriptedModel:
     """Stands for a loaded version."""
 
 
-class ScriptedEngine:
+class ScriptedEngine(RuntimeSettings):
     """Knows the models "m" and "d" (decoupled); keeps every request it is given."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Request] = []
         self.planned: list[Request] = []  # those of them that came by `infer_planned`
         self.model: ScriptedModel | None = None  # who accepts requests, where it matters
@@ -88,6 +90,11 @@ class ScriptedEngine:
     def ready(self) -> bool:
         """As the test says."""
         return self.is_ready and not self.is_exiting
+
+    def asks_readiness(self, name: str, version: int = -1) -> bool:
+        """Nothing here has an opinion of its own."""
+        del name, version
+        return False
 
     def model_ready(self, name: str, version: int = -1) -> bool:
         """Version 1 is ready, others are not."""

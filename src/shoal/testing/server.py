@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
-from shoal.model import Model
+from shoal.ensemble_model import ServedModel
+from shoal.logs import Log
 from shoal.server import ModelsFailed, Server
 from shoal.testing.fakes import WAIT_SECS
 
@@ -204,7 +205,7 @@ class RunningServer:
                 return float(value)
         return None
 
-    def model(self, name: str, version: int = -1) -> Model:
+    def model(self, name: str, version: int = -1) -> ServedModel:
         """The model inside the server, for what no client can see."""
         return self.server.repository.find(name, version)
 
@@ -222,19 +223,22 @@ class RunningServer:
 def running_server(
     *repositories: Path | str,
     backends: BackendRegistry | None = None,
+    log: Log | None = None,
     start: bool = True,
     **options: Any,
 ) -> Iterator[RunningServer]:
     """A server of `repositories`, stopped when the block ends.
 
-    `options` are the fields of `Options`; ports are free ones unless told otherwise. Raises what
+    `options` are the fields of `Options`; ports are free ones unless told otherwise. `log` is the
+    one whose settings clients may change. Raises what
     `Server.start` raises. With `start` false nothing is opened yet: run `server.listen` and
     `server.load` yourself.
     """
     free = {"http_address": ADDRESS, "http_port": 0, "metrics_port": 0}
     free |= {"grpc_address": ADDRESS, "grpc_port": 0}
     paths = tuple(str(path) for path in repositories)
-    server = Server(Options(model_repository=paths, **{**free, **options}), backends=backends)
+    made = Options(model_repository=paths, **{**free, **options})
+    server = Server(made, backends=backends, log=log)
     loop = _new_loop()
     running = RunningServer(server, loop)
     loop.set_exception_handler(lambda _, context: running.faults.append(context))

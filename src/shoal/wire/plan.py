@@ -31,7 +31,7 @@ LONGEST_KEY = 16 * 1024  # a longer header is rarely repeated and would push oth
 _MOST_ANSWERS = 16  # remembered per plan
 
 # An id that needs no escaping, at the place where clients write it: first.
-_JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]+)", ?')
+_JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]*)", ?')
 
 
 class PlanCache(Generic[Plan]):
@@ -128,15 +128,15 @@ def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
     )
 
 
-def split_json_id(header: bytes) -> tuple[bytes, bytes]:
-    """A JSON header's id, and the header without it; the id is empty where none stands first.
+def split_json_id(header: bytes) -> tuple[bytes | None, bytes]:
+    """A JSON header's id, and the header without it; the id is None where none stands first.
 
     Only an id that needs no escaping is taken out. Whether one was must be part of the key: a
     header that lost its id is another text than an equal one that never had any.
     """
     match = _JSON_ID.match(header)
     if match is None:
-        return b"", header
+        return None, header
     return match[1], header[match.end() :]
 
 

@@ -90,7 +90,7 @@ def test_unknown(installed):
 
 @pytest.mark.parametrize(
     "name",
-    ["python", "pytorch", "openvino", "tensorrt", "tensorflow", "ensemble", "dali", "vllm", "fil"],
+    ["python", "pytorch", "openvino", "tensorrt", "tensorflow", "dali", "vllm", "fil"],
 )
 def test_well_known_ones_that_are_not_there_yet(installed, name):
     with pytest.raises(ConfigError, match=r"Shoal has no '\w+' backend yet.* identity, onnxrun"):

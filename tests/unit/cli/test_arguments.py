@@ -199,6 +199,7 @@ def sample(option):
     }
     special = {
         "metrics_config": "counter_latencies=true",
+        "trace_config": "triton,file=trace.json",
         "cors": "*",
         "rate_limit_resource": "R:1",
         "sagemaker_safe_port_range": "1-2",

@@ -212,7 +212,6 @@ def test_warnings_name_what_was_set_and_has_no_effect():
     assert options.warnings() == [
         "--http-thread-count has no effect: one event loop handles every connection",
         "--trace-file is deprecated; write --trace-config=triton,file=<file> instead",
-        "--trace-file has no effect: requests are not traced yet",
     ]
 
 

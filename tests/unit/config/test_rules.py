@@ -511,6 +511,10 @@ def test_wrong(text, sentence):
             "ensemble tensor 'Z' can appear in an output map only once for ensemble 'm' step 1",
         ),
         (
+            ENSEMBLE + "ensemble_scheduling { " + STEP % "A" + " }",
+            "ensemble tensor 'A' is an input of ensemble 'm' and is written by step 0 too",
+        ),
+        (
             ENSEMBLE + "input { name: 'B' data_type: TYPE_FP32 dims: 1 }"
             "ensemble_scheduling { " + STEP % "Z" + " }",
             "input[1].name: ensemble input 'B' for ensemble 'm' is not used",

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import logging
+import math
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,8 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from shoal.errors import InvalidArgument
 from shoal.statistics.gpu import GpuReading, Gpus
 from shoal.statistics.machine import MachineReading
-from shoal.statistics.model import FailureReason, ModelStatistics, Moments
-from shoal.statistics.prometheus import MetricsRenderer, MetricsSettings
+from shoal.statistics.metrics_settings import MetricsSettings
+from shoal.statistics.model import FailureReason, ModelStatistics, Moments, StatisticsOptions
+from shoal.statistics.prometheus import MetricsRenderer
 
 MACHINE = MachineReading(
     cpu_utilization=0.25,
@@ -110,6 +111,7 @@ def test_every_metric_has_its_type(served):
     gauges = {
         "nv_inference_pending_request_count",
         "nv_model_load_duration_secs",
+        "shoal_model_on_loop",
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",
         "shoal_process_resident_memory_bytes",
@@ -282,19 +284,15 @@ def test_the_last_of_two_entries_counts():
     assert MetricsSettings().configured(entries) == MetricsSettings()
 
 
-@pytest.mark.parametrize(
-    "entry", ["summary_latencies=true", "histogram_latencies=1", "summary_quantiles=0.5:0.05"]
-)
-def test_settings_without_effect_are_named_in_a_warning(entry, caplog):
-    with caplog.at_level(logging.WARNING):
-        assert MetricsSettings().configured([entry]) == MetricsSettings()
-    assert entry.partition("=")[0] in caplog.text
-
-
-def test_defaults_written_out_do_not_warn(caplog):
-    with caplog.at_level(logging.WARNING):
-        MetricsSettings().configured(["summary_latencies=false", "histogram_latencies=false"])
-    assert not caplog.records
+def test_config_turns_more_latencies_on():
+    settings = MetricsSettings().configured(
+        ["summary_latencies=true", "summary_quantiles=0.5:0.05, 1:0", "histogram_latencies=1"]
+    )
+    assert settings == MetricsSettings(
+        summary_latencies=True, summary_quantiles=(0.5, 1.0), histogram_latencies=True
+    )
+    assert (settings.counted.summaries, settings.counted.first_response) == (True, True)
+    assert MetricsSettings().counted == StatisticsOptions()
 
 
 @pytest.mark.parametrize(
@@ -305,8 +303,101 @@ def test_defaults_written_out_do_not_warn(caplog):
         ("counter_latencies=", "not of the form <setting>=<value>"),
         ("counter_latencies=maybe", "write counter_latencies=true or counter_latencies=false"),
         ("latencies=true", "has no setting 'latencies'; it knows counter_latencies"),
+        ("summary_quantiles=0.5", "takes <quantile>:<error>.*found '0.5'"),
+        ("summary_quantiles=0.5:0.1,x:0.1", "found 'x:0.1'"),
+        ("summary_quantiles=1.5:0.1", "both from 0 to 1"),
+        ("summary_latencies=often", "write summary_latencies=true or summary_latencies=false"),
     ],
 )
 def test_wrong_settings_are_refused_with_a_sentence(entry, sentence):
     with pytest.raises(InvalidArgument, match=sentence):
         MetricsSettings().configured([entry])
+
+
+SUMMARIES = {
+    "nv_inference_request_summary_us": (8_000, 16_000),
+    "nv_inference_queue_summary_us": (1_000, 3_000),
+    "nv_inference_compute_input_summary_us": (100, 200),
+    "nv_inference_compute_infer_summary_us": (3_900, 7_800),
+    "nv_inference_compute_output_summary_us": (200, 400),
+}
+
+
+@pytest.fixture
+def clock():
+    class Clock:
+        now_ns = 9_000_000
+
+        def __call__(self):
+            return self.now_ns
+
+    return Clock()
+
+
+@pytest.fixture
+def detailed(make_request, clock):
+    """As `served`, with all that can be counted, and tags."""
+    model = ModelStatistics(
+        "simple",
+        2,
+        clock=clock,
+        summaries=True,
+        first_response_edges_ms=(5, 0.5, 10),
+        labels={"_team": "eel", "_cost centre": "7"},
+    )
+    requests = [make_request(1_000_000, 2_000_000, 3), make_request(1_000_000, 3_000_000, 1)]
+    model.executed(requests, 4, Moments(4_000_000, 4_100_000, 8_000_000, 8_200_000))
+    return model
+
+
+LABELS = (("_cost_centre", "7"), ("_team", "eel"), ("model", "simple"), ("version", "2"))
+
+
+def test_tags_are_labels_of_every_metric(detailed):
+    found = scrape(renderer(detailed))
+    assert found["nv_inference_count"] == {LABELS: 4.0}
+    assert found["nv_model_load_duration_secs"] == {LABELS: 0.0}
+
+
+def test_summaries(detailed):
+    settings = MetricsSettings(summary_quantiles=(0, 1))
+    metrics = renderer(detailed, settings=settings)
+    found = scrape(metrics)
+    assert {name for name, kind in types(metrics).items() if kind == "summary"} == set(SUMMARIES)
+    for name, (least, total) in SUMMARIES.items():
+        low, high = (found[name][(*LABELS[:3], ("quantile", q), LABELS[3])] for q in "01")
+        assert low == pytest.approx(least, rel=0.01)
+        assert high == pytest.approx(total - least, rel=0.01)
+        assert found[f"{name}_sum"] == {LABELS: total}
+        assert found[f"{name}_count"] == {LABELS: 2}
+
+
+def test_summaries_forget_and_sums_do_not(detailed, clock):
+    clock.now_ns += 120_000_000_000
+    found = scrape(renderer(detailed))
+    assert all(math.isnan(value) for value in found["nv_inference_queue_summary_us"].values())
+    assert found["nv_inference_queue_summary_us_count"] == {LABELS: 2}
+    assert len(found["nv_inference_queue_summary_us"]) == 5  # Triton's quantiles
+
+
+def test_no_summaries_unless_asked_for(served):
+    assert "summary" not in types(renderer(served)).values()
+    assert "nv_inference_first_response_histogram_ms" not in types(renderer(served))
+
+
+def test_time_to_the_first_response(detailed, make_request, clock):
+    """Two after 8 ms by an ordinary execution, one after 0.4 ms that told so itself."""
+    early = make_request(clock.now_ns - 400_000, clock.now_ns)
+    detailed.first_response(early)
+    moments = Moments(clock.now_ns, clock.now_ns, clock.now_ns, clock.now_ns)
+    detailed.executed([early], 1, moments, answered_before=True)
+    name = "nv_inference_first_response_histogram_ms"
+    found = scrape(renderer(detailed))
+    buckets = {dict(labels)["le"]: value for labels, value in found[f"{name}_bucket"].items()}
+    assert buckets == {"0.5": 1, "5": 1, "10": 3, "+Inf": 3}
+    assert found[f"{name}_sum"] == {LABELS: 16.4}
+
+
+def test_first_responses_are_not_counted_unless_asked_for(served, make_request):
+    served.first_response(make_request(1, 2))
+    assert served.read().first_response_ns is None

@@ -42,16 +42,16 @@ def write(document, style, **options):
         (b'{"id":"7","inputs":[]}', b"7", b'"inputs":[]}'),
         (b'{"id": "7", "inputs":[]}', b"7", b'"inputs":[]}'),
         (b'{"id":"a b!#[]~","x":1}', b"a b!#[]~", b'"x":1}'),
-        (b'{"id":"7"}', b"", b'{"id":"7"}'),  # nothing follows: such a request has no inputs
-        (b'{"id":"","x":1}', b"", b'{"id":"","x":1}'),
-        (b'{"id":"\\u0037","x":1}', b"", b'{"id":"\\u0037","x":1}'),
-        (b'{"id":"\xc3\xa9","x":1}', b"", b'{"id":"\xc3\xa9","x":1}'),
-        (b'{"id":"\x7f","x":1}', b"", b'{"id":"\x7f","x":1}'),
-        (b'{"id":7,"x":1}', b"", b'{"id":7,"x":1}'),
-        (b'{ "id":"7","x":1}', b"", b'{ "id":"7","x":1}'),
-        (b'{"x":1,"id":"7"}', b"", b'{"x":1,"id":"7"}'),
-        (b' {"id":"7","x":1}', b"", b' {"id":"7","x":1}'),
-        (b"", b"", b""),
+        (b'{"id":"","x":1}', b"", b'"x":1}'),
+        (b'{"id":"7"}', None, b'{"id":"7"}'),  # nothing follows: such a request has no inputs
+        (b'{"id":"\\u0037","x":1}', None, b'{"id":"\\u0037","x":1}'),
+        (b'{"id":"\xc3\xa9","x":1}', None, b'{"id":"\xc3\xa9","x":1}'),
+        (b'{"id":"\x7f","x":1}', None, b'{"id":"\x7f","x":1}'),
+        (b'{"id":7,"x":1}', None, b'{"id":7,"x":1}'),
+        (b'{ "id":"7","x":1}', None, b'{ "id":"7","x":1}'),
+        (b'{"x":1,"id":"7"}', None, b'{"x":1,"id":"7"}'),
+        (b' {"id":"7","x":1}', None, b' {"id":"7","x":1}'),
+        (b"", None, b""),
     ],
 )
 def test_only_a_plain_id_in_front_is_taken_out(header, request_id, rest):
@@ -63,7 +63,7 @@ def test_what_is_left_is_the_document_without_its_id(document, name, style, asci
     document = {"id": name, **{key: value for key, value in document.items() if key != "id"}}
     header = write(document, style, ensure_ascii=ascii_only)
     request_id, rest = plan.split_json_id(header)
-    if request_id:
+    if request_id is not None:
         assert request_id.decode() == name
         assert json.loads(b'{"id":"' + request_id + b'",' + rest) == document
     else:
@@ -83,7 +83,7 @@ def test_a_key_means_the_same_after_any_id(tail, other):
         if not plan.is_plain_json(header, left):
             continue
         document = json_text.loads(header)
-        if not request_id:
+        if request_id is None:
             continue
         assert document.pop("id") == "1"
         escaped = other.replace("\\", "").replace('"', "") or "2"
@@ -111,7 +111,7 @@ def test_what_might_mean_something_else_after_another_id_is_no_key(header):
 
 def test_headers_without_an_id_may_be_keys():
     header = b'{"inputs":[]}'
-    assert plan.split_json_id(header) == (b"", header)
+    assert plan.split_json_id(header) == (None, header)
     assert plan.is_plain_json(header, header)
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.config.options import checks
+from shoal.config.options import checks, trace
 from shoal.config.options.option import Group, Option, OptionError, Setting
 
 PORT = (0, 65535)
@@ -38,8 +38,8 @@ _device = Group("Memory and devices", no_effect="memory and devices are left to 
 _shared = Group("Shared memory")
 _cache = Group("Response cache", no_effect="there is no response cache yet")
 _rate = Group("Rate limiter", no_effect="there is no rate limiter yet")
-_trace = Group("Tracing", no_effect="requests are not traced yet")
-_agent = Group("Repository agents", no_effect="there are no repository agents yet")
+_trace = Group("Tracing")
+_agent = Group("Repository agents", no_effect="agents are Python packages")
 _sagemaker = Group("SageMaker", no_effect="the SageMaker endpoints are not served yet")
 _vertex = Group("Vertex AI", no_effect="the Vertex AI endpoints are not served yet")
 _deprecated = Group("Deprecated")
@@ -426,35 +426,30 @@ class Options:
         "File the trace is written to.",
         form="<file>",
         instead="--trace-config=triton,file=<file>",
-        no_effect="requests are not traced yet",
     )
     trace_level: tuple[str, ...] = _deprecated(
         (),
         "What is traced.",
         choices=("OFF", "TIMESTAMPS", "TENSORS", "MIN", "MAX"),
         instead="--trace-config=level=<level>",
-        no_effect="requests are not traced yet",
     )
     trace_rate: int = _deprecated(
         1000,
         "Trace one request in so many.",
-        limits=(1, None),
+        limits=(0, trace.MOST_RATE),
         instead="--trace-config=rate=<n>",
-        no_effect="requests are not traced yet",
     )
     trace_count: int = _deprecated(
         -1,
         "How many requests to trace; -1 sets no limit.",
-        limits=(-1, None),
+        limits=(-1, trace.MOST_COUNT),
         instead="--trace-config=count=<n>",
-        no_effect="requests are not traced yet",
     )
     trace_log_frequency: int = _deprecated(
         0,
-        "Traces per file; 0 writes one file at exit.",
-        limits=(0, None),
+        "Traces per file; 0 writes all of them to one.",
+        limits=(0, trace.MOST_RATE),
         instead="--trace-config=triton,log-frequency=<n>",
-        no_effect="requests are not traced yet",
     )
 
     # Attributes that were set by name; the only field that is no flag.
@@ -472,6 +467,7 @@ class Options:
         checks.check_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
         checks.read_restrictions("--http-restricted-api", self.http_restricted_api)
         checks.read_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol)
+        self.trace_options()
         if {"cache_config", "response_cache_byte_size"} <= self.given:
             raise OptionError(
                 "--cache-config and --response-cache-byte-size ask for the same thing; "
@@ -512,9 +508,21 @@ class Options:
             settings.setdefault(name, {})[key] = value
         return settings
 
+    def trace_options(self) -> trace.TraceOptions:
+        """How requests are traced, by --trace-config and what the older flags say beside it."""
+        older = trace.TraceOptions(
+            trace.levels(self.trace_level, "--trace-level"),
+            self.trace_rate,
+            self.trace_count,
+            file=self.trace_file,
+            log_frequency=self.trace_log_frequency,
+        )
+        return trace.read(self.trace_config, older)
+
     def warnings(self) -> list[str]:
         """A sentence for each flag that was set and does not do what it says."""
-        lines = []
+        problem = self.trace_options().problem()
+        lines = [f"requests are not traced as asked: {problem}"] if problem else []
         for option in TABLE:
             if option.attribute not in self.given:
                 continue

@@ -17,6 +17,7 @@ from shoal.config.rules.fault import Fault
 from shoal.config.rules.files import files
 from shoal.config.rules.general import general
 from shoal.config.rules.instances import instances
+from shoal.config.rules.states import states
 from shoal.config.rules.support import not_acted_on
 from shoal.config.rules.tensors import batch_tensors, tensors
 from shoal.config.rules.warmup import warmup
@@ -33,6 +34,7 @@ _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     batch_tensors,
     instances,
     files,
+    states,
     warmup,
 )
 

@@ -59,6 +59,7 @@ def ensemble(config: ModelConfig) -> Iterator[Fault]:
 
 def _steps(config: ModelConfig, scheduling: ModelEnsembling) -> Iterator[Fault]:
     produced: set[str] = set()
+    given = {tensor.name for tensor in config.input}
     for index, step in enumerate(scheduling.step):
         for at, example in _EXAMPLES.items():
             if not getattr(step, at):
@@ -74,6 +75,13 @@ def _steps(config: ModelConfig, scheduling: ModelEnsembling) -> Iterator[Fault]:
                     f"ensemble tensor '{tensor}' can appear in an output map only once for "
                     f"ensemble '{config.name}' step {index}",
                     "Give each step's output its own name",
+                )
+            elif tensor in given:
+                yield Fault(
+                    f"{_STEPS}[{index}].output_map",
+                    f"ensemble tensor '{tensor}' is an input of ensemble '{config.name}' and is "
+                    f"written by step {index} too",
+                    "Give the step's output another name",
                 )
             produced.add(tensor)
 

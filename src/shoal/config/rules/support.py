@@ -31,17 +31,12 @@ _NOT_ACTED_ON: dict[str, Callable[[Any, Any], bool]] = {
     "optimization.output_pinned_memory.enable": _is_off,
     "optimization.gather_kernel_buffer_threshold": _is_set,
     "optimization.eager_batching": _is_set,
-    "sequence_batching": _is_set,
-    "ensemble_scheduling": _is_set,
     "instance_group.rate_limiter": _is_set,
     "instance_group.secondary_devices": _is_set,
     "instance_group.profile": _is_set,
     "instance_group.host_policy": _is_set,
     "cc_model_filenames": _is_set,
-    "metric_tags": _is_set,
-    "model_repository_agents": _is_set,
     "response_cache.enable": _is_set,
-    "model_metrics": _is_set,
 }
 
 

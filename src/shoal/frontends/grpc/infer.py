@@ -7,6 +7,9 @@ This is the path every unary inference takes, so it is short and makes one objec
 
 from __future__ import annotations
 
+import time
+from typing import cast
+
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
@@ -14,7 +17,9 @@ from shoal.errors import Internal, Unsupported
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail
+from shoal.frontends.grpc.traced import TracedCall, begin
 from shoal.frontends.requests import parse_version
+from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import encode_infer
 
@@ -48,13 +53,20 @@ class _InferCall:
 
     def _message(self, message: Buffer) -> None:
         try:
+            tracer = self._door.engine.tracer
+            arrived_ns = time.monotonic_ns() if tracer.active else 0
             self._asked = self._door.decode(message)
-            self._submit(self._asked)
+            trace = None
+            if arrived_ns:
+                trace = begin(tracer, self._call, self._asked.head.model_name, arrived_ns)
+                if trace is not None:
+                    self._call = cast("Call", TracedCall(self._call, trace))
+            self._submit(self._asked, trace)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._release()
             fail(self._call, error)
 
-    def _submit(self, message: InferMessage) -> None:
+    def _submit(self, message: InferMessage, trace: Trace | None) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
         door, call, head = self._door, self._call, message.head
         name, version = head.model_name, parse_version(head.model_version)
@@ -66,6 +78,8 @@ class _InferCall:
             self._signature = door.engine.signature(name, version)
         request = door.request(message, version, call, self)
         call.on_cancel = request.cancel
+        if trace is not None:
+            trace.attach(request)
         door.infer(head, request)
 
     def send(self, response: Response) -> None:

@@ -33,6 +33,11 @@ class MetadataMethods:
         self._check_not_exiting()
         return _bytes(messages.ServerReadyResponse(ready=self._engine.ready()))
 
+    def asks_readiness(self, message: Buffer) -> bool:
+        """Whether `model_ready` will ask the model itself, which may take a while."""
+        request = parse(messages.ModelReadyRequest, message)
+        return self._engine.asks_readiness(request.name, parse_version(request.version))
+
     def model_ready(self, message: Buffer) -> bytes:
         """ModelReady, of a model or of one version; NotFound for what nobody knows."""
         request = parse(messages.ModelReadyRequest, message)
@@ -68,6 +73,8 @@ class MetadataMethods:
         """ModelStatistics, of all models, of one, or of one version."""
         request = parse(messages.ModelStatisticsRequest, message)
         counted = self._engine.statistics(request.name, parse_version(request.version))
+        for entry in counted:
+            entry.pop("execution", None)  # the schema, which is Triton's, has no place for it
         return _filled(messages.ModelStatisticsResponse(), {"model_stats": counted})
 
     def _check_not_exiting(self) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from shoal.core.inbox import LoopInbox
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
-from shoal.errors import Unsupported
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.door import InferDoor
@@ -23,6 +22,7 @@ from shoal.frontends.grpc.infer import InferMethod
 from shoal.frontends.grpc.memory import MemoryMethods
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
+from shoal.frontends.grpc.runtime_settings import RuntimeSettingMethods
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.stream import StreamInferMethod
 from shoal.frontends.http.forwarding import HeaderForwarding
@@ -35,12 +35,6 @@ INFERENCE = "/inference.GRPCInferenceService/"
 RESTRICTION_PREFIX = "triton-grpc-protocol-"
 _SMALL_REQUEST_BYTES = 1 << 20  # more than any request has that brings no tensors and no files
 _THREADS = 16
-
-# Methods of Triton that this server knows and does not serve yet: category, name, why.
-NOT_SERVED = (
-    ("trace", "TraceSetting", "trace settings are not served yet"),
-    ("logging", "LogSettings", "log settings are not served yet; set them on the command line"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class GrpcService:
         self._add_metadata(MetadataMethods(engine))
         self._add_repository(RepositoryMethods(engine))
         self._add_memory(MemoryMethods(memory))
-        self._add_not_served()
+        self._add_settings(RuntimeSettingMethods(engine))
         self._add_standard()
 
     def method(self, path: str) -> Method | None:
@@ -108,7 +102,9 @@ class GrpcService:
     def _add_metadata(self, metadata: MetadataMethods) -> None:
         self._add_small("health", "ServerLive", metadata.server_live)
         self._add_small("health", "ServerReady", metadata.server_ready)
-        self._add_small("health", "ModelReady", metadata.model_ready)
+        ready = _answer_in_time(metadata.model_ready, metadata.asks_readiness, self._threads)
+        method = Method(Kind.UNARY, ready, _SMALL_REQUEST_BYTES, compress=False)
+        self._add("health", "ModelReady", method)
         self._add_small("metadata", "ServerMetadata", metadata.server_metadata)
         self._add_small("metadata", "ModelMetadata", metadata.model_metadata)
         self._add_small("model-config", "ModelConfig", metadata.model_config)
@@ -132,9 +128,9 @@ class GrpcService:
         self._add_small(category, "CudaSharedMemoryRegister", memory.cuda_register)
         self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
 
-    def _add_not_served(self) -> None:
-        for category, name, reason in NOT_SERVED:
-            self._add_small(category, name, _refusal(reason))
+    def _add_settings(self, settings: RuntimeSettingMethods) -> None:
+        self._add_small("trace", "TraceSetting", settings.trace)
+        self._add_small("logging", "LogSettings", settings.logging)
 
     def _add_standard(self) -> None:
         """The services that are not Triton's."""
@@ -193,11 +189,26 @@ def _answer_on_thread(answer: Answer, threads: ThreadPoolExecutor) -> Start:
     return start
 
 
-def _refusal(reason: str) -> Answer:
-    def refuse(_: Buffer) -> bytes:
-        raise Unsupported(reason)
+def _answer_in_time(
+    answer: Answer, is_slow: Callable[[Buffer], bool], threads: ThreadPoolExecutor
+) -> Start:
+    """For what blocks only sometimes."""
+    at_once = _answer_at_once(answer)
+    on_thread = _answer_on_thread(answer, threads)
 
-    return refuse
+    def start(call: Call) -> None:
+        def on_message(message: Buffer) -> None:
+            try:
+                (on_thread if is_slow(message) else at_once)(call)
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                fail(call, error)
+                return
+            assert call.on_message is not None
+            call.on_message(message)
+
+        call.on_message = on_message
+
+    return start
 
 
 def _restricted(method: Method, key: str, value: str) -> Method:

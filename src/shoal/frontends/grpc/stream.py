@@ -10,6 +10,7 @@ An error is an answer like any other, inside the stream, unless the client asked
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +25,9 @@ from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error
 from shoal.frontends.grpc.infer import OnlyResponse
 from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.grpc.traced import begin
 from shoal.frontends.requests import parse_version
+from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferMessage, peek
 from shoal.wire.grpc_response import encode_stream, encode_stream_error
 from shoal.wire.regions import RegionSlice
@@ -96,7 +99,12 @@ class _InferStream:
             return
         asked = _StreamRequest(self)
         try:
+            tracer = self._door.engine.tracer
+            arrived_ns = time.monotonic_ns() if tracer.active else 0
             asked.message = self._door.decode(message)
+            if arrived_ns:
+                name = asked.message.head.model_name
+                asked.trace = begin(tracer, self._call, name, arrived_ns)
             self._submit(asked, asked.message)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._running.discard(asked)
@@ -121,6 +129,8 @@ class _InferStream:
         if not asked.decoupled:
             self._ordered.append(asked)
         asked.request = self._door.request(message, version, self._call, asked)
+        if asked.trace is not None:
+            asked.trace.attach(asked.request)
         self._running.add(asked)
         self._door.infer(head, asked.request)
 
@@ -131,11 +141,16 @@ class _InferStream:
     def _stop(self) -> None:
         """The call is over: nobody wants the answers any more."""
         self._ended = True
+        for answered in self._ordered:
+            if answered.trace is not None:
+                answered.trace.leave()
         self._ordered.clear()
         while self._running:
-            request = self._running.pop().request
-            assert request is not None
-            request.cancel()
+            asked = self._running.pop()
+            assert asked.request is not None
+            asked.request.cancel()
+            if asked.trace is not None:
+                asked.trace.leave()
 
     # What the engine answers.
 
@@ -168,6 +183,8 @@ class _InferStream:
             if response.final:
                 asked.release()
             self._answer(asked, outcome, final=whole.final)
+        elif response.final and asked.trace is not None:  # there is nothing to send
+            asked.trace.finish()
         self._update()
 
     def _answer(self, asked: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
@@ -183,13 +200,24 @@ class _InferStream:
             self._send(first, first.outcome, final=True)
 
     def _send(self, asked: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
+        trace = asked.trace
+        if trace is not None:
+            trace.event("GRPC_SEND_START")
         if isinstance(outcome, ShoalError):
+            if trace is not None:
+                trace.failed(outcome.message)
             if self._errors_end:
                 self._finish(STATUS[outcome.code], outcome.message)
-                return
-            assert asked.names is not None
-            outcome = encode_stream_error(outcome.message, asked.names, final=final)
-        self._call.send(outcome)
+            else:
+                assert asked.names is not None
+                names = asked.names
+                self._call.send(encode_stream_error(outcome.message, names, final=final))
+        else:
+            self._call.send(outcome)
+        if trace is not None:
+            trace.event("GRPC_SEND_END")
+            if final or self._ended:
+                trace.finish()
 
     def _update(self) -> None:
         """After any change: end the stream if it is over, and let the client send or wait."""
@@ -232,6 +260,7 @@ class _StreamRequest:
         "outputs",
         "request",
         "signature",
+        "trace",
         "wants_empty_final",
     )
 
@@ -244,6 +273,7 @@ class _StreamRequest:
         self.wants_empty_final = False
         self.signature: Signature | None = None
         self.request: Request | None = None
+        self.trace: Trace | None = None
         self.only = OnlyResponse()
         self.outcome: Outcome | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.core.inbox import LoopInbox
-from shoal.errors import NotFound, Unsupported
+from shoal.errors import NotFound
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.control import ControlRoutes
 from shoal.frontends.http.cors import Cors
@@ -20,15 +20,10 @@ from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Route, Target, resolve
+from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
 from shoal.frontends.shared_memory import SharedMemory
 
 Handler = Callable[[Exchange, Target], None]
-
-# Paths of Triton that this server knows and does not serve yet.
-NOT_SERVED = {
-    "trace": "trace settings are not served yet",
-    "logging": "log settings are not served yet; set them on the command line",
-}
 
 
 class Application:
@@ -51,6 +46,7 @@ class Application:
         regions = MemoryRoutes(memory, self._options)
         generate = GenerateRoutes(engine, inbox, self._options)
         metadata = MetadataRoutes(engine, render_metrics)
+        settings = RuntimeSettingRoutes(engine, self._options)
         self._handlers: dict[str, Handler] = {
             "infer": InferRoute(engine, inbox, self._options, memory).infer,
             "live": health.live,
@@ -70,7 +66,8 @@ class Application:
             "memory_status": regions.status,
             "memory_register": regions.register,
             "memory_unregister": regions.unregister,
-            **dict.fromkeys(NOT_SERVED, _refuse),
+            "trace": settings.trace,
+            "logging": settings.logging,
         }
 
     def handle(self, exchange: Exchange) -> None:
@@ -120,7 +117,3 @@ class Application:
             return False
         send_refusal(exchange, 403, f"This API is restricted, expecting header '{name}'")
         return True
-
-
-def _refuse(_exchange: Exchange, target: Target) -> None:
-    raise Unsupported(NOT_SERVED[target.route.name])

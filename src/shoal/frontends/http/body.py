@@ -8,9 +8,10 @@ beyond `_EAGER_BYTES` has to arrive before memory for more is made.
 
 from __future__ import annotations
 
-import numpy as np
+from shoal.core.buffers import ALIGNMENT, pool
 
-ALIGNMENT = 64
+__all__ = ["ALIGNMENT", "SMALL_BYTES", "BodyBuffer"]
+
 SMALL_BYTES = 32 * 1024  # up to here a copy costs less than an aligned buffer
 _EAGER_BYTES = 32 << 20  # what is made for a client on its word alone
 _GROWTH = 4  # how far memory may run ahead of a long body
@@ -71,6 +72,4 @@ class BodyBuffer:
         self._view = larger
 
     def _aligned(self, size: int) -> memoryview:
-        memory = np.empty(size + ALIGNMENT, np.uint8)
-        start = -(memory.ctypes.data + self._aligned_at) % ALIGNMENT
-        return memory.data[start : start + size]
+        return pool.take(size, self._aligned_at)

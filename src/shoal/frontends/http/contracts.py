@@ -14,6 +14,8 @@ from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.message import Header
+from shoal.statistics.trace_settings import Changes
+from shoal.statistics.tracer import Tracer
 
 
 class HttpRequest(Protocol):
@@ -38,6 +40,10 @@ class HttpRequest(Protocol):
     @property
     def plain_offset(self) -> int:
         """Where the tensors begin, if there are any and nothing is to be encoded; else 0."""
+
+    @property
+    def begun_ns(self) -> int:
+        """When a large body began to arrive; 0 where the request came in one piece."""
 
     def header(self, name: bytes) -> bytes | None:
         """The value under a lower-case name."""
@@ -71,6 +77,10 @@ class Exchange(Protocol):
 class Engine(Protocol):
     """The part of the engine that HTTP uses. Versions are numbers, -1 is the newest."""
 
+    @property
+    def tracer(self) -> Tracer:
+        """Which requests are traced."""
+
     def infer(self, request: Request) -> None:
         """Take the request over, or raise a ShoalError."""
 
@@ -87,7 +97,10 @@ class Engine(Protocol):
         """Whether traffic should come here."""
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model can be asked; NotFound for one nobody knows."""
+        """Whether a model can be asked; NotFound for one nobody knows. May block; see below."""
+
+    def asks_readiness(self, name: str, version: int = -1) -> bool:
+        """Whether `model_ready` asks the model itself, which may take a while."""
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and extensions."""
@@ -115,3 +128,15 @@ class Engine(Protocol):
 
     def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model. Blocks."""
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str]]:
+        """The trace settings of a model, or of all."""
+
+    def update_trace_settings(self, model: str, changes: Changes) -> None:
+        """Change the trace settings of a model, or of all, or raise a ShoalError."""
+
+    def log_settings(self) -> dict[str, Any]:
+        """What is logged and how."""
+
+    def update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        """Change some log settings, to values known to be right."""

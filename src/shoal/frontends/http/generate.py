@@ -9,6 +9,8 @@ request is cancelled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
@@ -19,6 +21,7 @@ from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.http.message import Header, error_body
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Target
+from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.requests import build_request
 from shoal.wire.compression import IDENTITY, coding
 from shoal.wire.generate import decode_generate, encode_generate
@@ -43,13 +46,18 @@ class GenerateRoutes:
 
     def generate(self, exchange: Exchange, target: Target) -> None:
         """Answer with the one response of the request. If this raises, it was not answered."""
-        call = _OneAnswer(exchange)
-        self._submit(exchange, target, call)
+        self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _OneAnswer(asked)))
 
     def generate_stream(self, exchange: Exchange, target: Target) -> None:
         """Answer with an event for each response. If this raises, it was not answered."""
-        call = _Events(exchange)
-        self._submit(exchange, target, call)
+        self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _Events(asked)))
+
+    def _serve(
+        self, exchange: Exchange, target: Target, submit: Callable[[Exchange, Target], None]
+    ) -> None:
+        tracer = self._engine.tracer
+        if not (tracer.active and serve_traced(tracer, exchange, target, submit)):
+            submit(exchange, target)
 
     def _submit(self, exchange: Exchange, target: Target, call: _OneAnswer | _Events) -> None:
         request = exchange.request
@@ -72,6 +80,7 @@ class GenerateRoutes:
         )
         call.request = asked
         exchange.on_disconnect = call.client_left
+        attach(exchange, asked)
         self._engine.infer(asked)
 
 

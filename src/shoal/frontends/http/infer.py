@@ -25,6 +25,7 @@ from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.planned import PlannedInference
 from shoal.frontends.http.routes import Target
+from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.requests import build_request
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
@@ -68,8 +69,15 @@ class InferRoute:
 
     def infer(self, exchange: Exchange, target: Target) -> None:
         """Answer `exchange`, now or later. If this raises, it has not been answered."""
+        tracer = self.engine.tracer
+        if tracer.active and serve_traced(tracer, exchange, target, self._infer):
+            return
         if self.plans is not None and self.plans.infer(exchange, target):
             return
+        self._infer(exchange, target)
+
+    def _infer(self, exchange: Exchange, target: Target) -> None:
+        """The full way."""
         if self.engine.is_decoupled(target.model, target.version):
             raise Unsupported(
                 "HTTP end point doesn't support models with decoupled transaction policy"
@@ -161,6 +169,7 @@ class _InferCall:
             outputs=tuple([output.name for output in body.outputs]),
             parameters=body.parameters,
         )
+        attach(self._exchange, self._request)
         route.engine.infer(self._request)
         if route.plans is not None:
             route.plans.learn(self._exchange, target, body, self._request)

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 Header: TypeAlias = tuple[bytes, bytes]
 Part: TypeAlias = bytes | bytearray | memoryview
 
+_PLAIN = b"identity"
 CHUNKED = -1  # a body length that only the body itself will tell
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -77,8 +78,8 @@ class Head:
         self.body_length = body_length  # or CHUNKED
         self.tensor_offset = tensor_offset  # where in the body 64-byte alignment is wanted
         # The same where nothing about the body or its answer is encoded; 0 otherwise.
-        encoded = b"content-encoding" in fields or b"accept-encoding" in fields
-        self.plain_offset = 0 if encoded else tensor_offset
+        codings = [fields.get(name, _PLAIN) for name in (b"content-encoding", b"accept-encoding")]
+        self.plain_offset = tensor_offset if codings == [_PLAIN, _PLAIN] else 0
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
 
@@ -91,6 +92,8 @@ class HttpRequest:
     """
 
     __slots__ = ("body", "head")
+
+    begun_ns: int = 0  # it came in one piece
 
     def __init__(self, head: Head, body: bytes | memoryview = b"") -> None:
         self.head = head
@@ -149,6 +152,16 @@ class HttpRequest:
     def header(self, name: bytes) -> bytes | None:
         """The value under a lower-case name; repeated headers are joined with a comma."""
         return self.head.fields.get(name)
+
+
+class GradualRequest(HttpRequest):
+    """A request whose body came bit by bit, and when it began to."""
+
+    __slots__ = ("begun_ns",)
+
+    def __init__(self, head: Head, body: bytes | memoryview, begun_ns: int) -> None:
+        super().__init__(head, body)
+        self.begun_ns = begun_ns
 
 
 def error_body(message: str) -> bytes:

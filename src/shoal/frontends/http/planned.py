@@ -46,7 +46,7 @@ class PlannedInference:
             return False
         body = request.body
         request_id, rest = plan.split_json_id(bytes(body[:offset]))
-        key = (target.model, target.version, bool(request_id), rest)
+        key = (target.model, target.version, request_id is None, rest)
         found = self._plans.get(key)
         if found is None or len(body) != offset + found.total_bytes:
             return False
@@ -55,7 +55,7 @@ class PlannedInference:
             found.tensors(body, offset),
             _PlannedReply(self.inbox, exchange, found, request_id),
             model_version=found.model_version,
-            id=request_id.decode("ascii"),
+            id=request_id.decode("ascii") if request_id else "",
             requested_outputs=found.requested_outputs,
             priority=found.priority,
             timeout_us=found.timeout_us,
@@ -89,7 +89,7 @@ class PlannedInference:
         sizes = {name: tensor.nbytes for name, tensor in body.inputs.items()}
         learnt = plan.learn(accepted, sizes)
         if learnt is not None:
-            key = (target.model, target.version, bool(request_id), rest)
+            key = (target.model, target.version, request_id is None, rest)
             self._plans.put(key, learnt, len(rest))
 
 
@@ -99,7 +99,7 @@ class _PlannedReply:
     __slots__ = ("_exchange", "_id", "_inbox", "_plan")
 
     def __init__(
-        self, inbox: LoopInbox, exchange: Exchange, found: InferPlan, request_id: bytes
+        self, inbox: LoopInbox, exchange: Exchange, found: InferPlan, request_id: bytes | None
     ) -> None:
         self._inbox = inbox
         self._exchange = exchange

@@ -1,4 +1,4 @@
-"""From a byte stream to complete requests; no transport, no clock.
+"""From a byte stream to complete requests; no transport, no timer.
 
     feed(bytes) or fill(target) ... --take--> HttpRequest, one after the other
 
@@ -12,13 +12,14 @@ received straight into the memory it will stay in, and never a byte of the next 
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable
 
 from shoal.frontends.http.body import SMALL_BYTES, BodyBuffer
 from shoal.frontends.http.chunked import ChunkedDecoder
 from shoal.frontends.http.head import check_partial_head
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import CHUNKED, Head, HttpRequest
+from shoal.frontends.http.message import CHUNKED, GradualRequest, Head, HttpRequest
 
 _CARRIAGE_RETURN = 0x0D
 
@@ -38,7 +39,9 @@ class RequestReader:
     """Reads the requests of one connection."""
 
     __slots__ = (
+        "_begun_ns",
         "_body",
+        "_clock",
         "_decoder",
         "_head",
         "_inbox",
@@ -52,9 +55,17 @@ class RequestReader:
         "target",
     )
 
-    def __init__(self, parse_head: Callable[[bytes, HttpLimits], Head], limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        parse_head: Callable[[bytes, HttpLimits], Head],
+        limits: HttpLimits,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`clock` is read where a body begins, never to decide anything."""
         self._parse_head = parse_head
         self._limits = limits
+        self._clock = clock
+        self._begun_ns = 0
         self.arriving = _NOTHING
         self.progress = 0  # changes whenever a client that is expected to send has sent enough
         self.owes_continue = False  # the client waits for a 100 before it sends its body
@@ -151,6 +162,7 @@ class RequestReader:
     def _begin_body(self, head: Head, start: int) -> HttpRequest | None:
         """A body follows whose beginning, maybe all of it, is in the inbox from `start` on."""
         self._head = head
+        self._begun_ns = self._clock()
         self.arriving = _BODY
         if head.body_length == CHUNKED:
             self._keep_from(start)
@@ -184,4 +196,4 @@ class RequestReader:
                 return None
         self._head = self._body = self._decoder = None
         self.arriving = _NOTHING
-        return HttpRequest(head, body.take())
+        return GradualRequest(head, body.take(), self._begun_ns)

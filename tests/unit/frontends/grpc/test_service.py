@@ -10,7 +10,7 @@ import pytest
 from shoal.errors import Internal, InvalidArgument, Unavailable
 from shoal.frontends.grpc.call import Kind
 from shoal.frontends.grpc.errors import STATUS
-from shoal.frontends.grpc.service import INFERENCE, NOT_SERVED, GrpcOptions, GrpcService
+from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.testing.grpc_calls import DirectInbox, start
 from shoal.testing.scripted_engine import UNLOADED, ScriptedEngine
@@ -301,14 +301,7 @@ def test_errors_of_the_repository(service, engine, error, status):
         assert (call.status, call.text) == (status, error.message)
 
 
-# ---- restrictions and what is not served
-
-
-@pytest.mark.parametrize("name", [name for _, name, _ in NOT_SERVED])
-def test_methods_of_later_features(service, name):
-    status, text = refused(service, name, b"")
-    assert status is StatusCode.UNIMPLEMENTED
-    assert "not served yet" in text
+# ---- restrictions
 
 
 def test_restricted_protocols():

@@ -16,6 +16,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import NotFound
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.options import HttpOptions
+from shoal.testing.runtime_settings import RuntimeSettings
 
 WAIT_SECS = 20
 
@@ -27,6 +28,7 @@ class FakeRequest:
         self.headers = tuple((k.lower().encode(), v.encode()) for k, v in headers.items())
         self.body = body
         self.plain_offset = 0  # the full path: the short one has tests of its own
+        self.begun_ns = 0
 
     def header(self, name):
         return dict(self.headers).get(name)
@@ -73,10 +75,11 @@ class FakeExchange:
         return self.json["error"]
 
 
-class FakeEngine:
+class FakeEngine(RuntimeSettings):
     """Knows one model, `m`, that returns its inputs."""
 
     def __init__(self):
+        super().__init__()
         self.requests = []
         self.calls = []
         self.threads = []

@@ -11,7 +11,6 @@ from shoal.errors import (
     Unknown,
     Unsupported,
 )
-from shoal.frontends.http.application import NOT_SERVED
 from shoal.frontends.http.errors import STATUS
 from shoal.frontends.http.options import CATEGORIES, HttpOptions
 from shoal.frontends.http.routes import ROUTES
@@ -96,20 +95,6 @@ def test_options(front):
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers == {b"allow": b"POST, OPTIONS"}
     assert front.ask("OPTIONS", "*").headers == {b"allow": b"GET, HEAD, POST, OPTIONS"}
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v2/trace/setting"),
-        ("POST", "/v2/models/m/trace/setting"),
-        ("GET", "/v2/logging"),
-    ],
-)
-def test_what_is_not_served_yet_says_so(front, method, path):
-    answer = front.ask(method, path)
-    assert answer.status == 501
-    assert answer.error in NOT_SERVED.values()
 
 
 @pytest.mark.parametrize(

@@ -567,6 +567,9 @@ def variants(draw, sound):
                     ("Connection: close",),
                     ("Connection: keep-alive",),
                     ("Accept-Encoding: gzip",),
+                    ("Accept-Encoding: identity",),
+                    ("Accept-Encoding: identity;q=0",),
+                    ("Accept-Encoding: identity", "Accept-Encoding: gzip"),
                     ("Content-Encoding: identity",),
                     ("Content-Encoding: br",),
                 )
@@ -659,7 +662,6 @@ def test_a_request_that_came_before_takes_the_short_way(world, sides, one):
         change(SUM, id='"é"'),
         change(SUM, id="2"),
         change(SUM, id=None),
-        change(SUM, id='""'),
         change(SUM, id_at=1),
         change(SUM, space="\n"),
         change(SUM, tail=SUM.tail + b"x"),
@@ -682,6 +684,25 @@ def test_what_is_almost_the_same_does_not(world, sides, odd):
     before = world.planned
     world.compare(sides, [odd.data()])
     assert world.planned == before
+
+
+def test_an_empty_id_is_an_id_that_differs(world, sides):
+    """So do Triton's clients say that they have none."""
+    world.compare(sides, [SUM.data()])
+    before = world.planned
+    (answer,) = world.compare(sides, [change(SUM, id='""').data()])
+    assert b'"id"' not in answer
+    assert world.planned == before + 1
+    world.compare(sides, [change(SUM, id='""').data(), SUM.data()])
+    assert world.planned == before + 3
+
+
+@pytest.mark.parametrize("name", ["Accept-Encoding", "Content-Encoding"])
+def test_asking_for_no_coding_is_as_good_as_not_asking(world, sides, name):
+    world.compare(sides, [SUM.data()])
+    before = world.planned
+    world.compare(sides, [change(SUM, fields=(f"{name}: identity",)).data()])
+    assert world.planned == before + 1
 
 
 def test_an_id_may_be_spaced_in_the_two_usual_ways(world, sides):

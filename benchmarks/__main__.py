@@ -1,0 +1,175 @@
+"""Run the benchmark suite: `python -m benchmarks [--workloads W1] [--peers shoal,triton] ...`
+
+    any Python --makes--> .tools/bench/runner --starts there--> the run --> benchmarks/results/
+
+Only the standard library is needed to begin; everything else goes into environments of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environments import RUNNER, Unavailable, ensure
+from benchmarks.places import HOME, RESULTS, ROOT
+
+LIMIT = "onnxruntime"
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__.splitlines()[0]
+    )
+    add = parser.add_argument
+    add("--workloads", default="all", help="W1,W2,W3,W4,W4-echo or all (default)")
+    add("--peers", default="all", help="names with commas between, or all (default); see --list")
+    add("--turns", type=int, default=3, help="how often each candidate has its turn (default 3)")
+    add("--seconds", type=float, default=2.0, help="length of a load on quick models (default 2)")
+    add("--slow-seconds", type=float, default=6.0, help="the same for W2 and W3 (default 6)")
+    add("--concurrency", default="", help="1,16,64: instead of each workload's own")
+    add(
+        "--quiet",
+        type=float,
+        default=0.0,
+        metavar="CORES",
+        help="measure again, up to three times, while others use more than this (default: never)",
+    )
+    add("--growth", default="yes", choices=("yes", "no", "only"), help="how Shoal's cost grows")
+    add("--name", default="local", help="results are written to benchmarks/results/NAME.*")
+    add("--render", action="store_true", help="only write report and plots of NAME.json again")
+    add("--list", action="store_true", help="print workloads and peers, then end")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Go into the runner's environment, then run."""
+    arguments = options()
+    if Path(sys.prefix).resolve() != (HOME / "runner").resolve():
+        try:
+            python = ensure("runner", RUNNER)
+        except Unavailable as error:
+            print(f"the benchmark's own environment cannot be made: {error}", file=sys.stderr)
+            return 1
+        os.chdir(ROOT)
+        os.execv(python, [str(python), "-m", "benchmarks", *sys.argv[1:]])  # noqa: S606  ourselves
+    if arguments.list:
+        return _list()
+    path = RESULTS / f"{arguments.name}.json"
+    if not arguments.render:
+        run = _measure(arguments)
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    return _render(path, arguments.name)
+
+
+def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Everything the JSON holds. An interrupted run keeps what it has."""
+    import psutil
+
+    from benchmarks import bench, growth, limit, machine
+
+    where = machine.describe()
+    print(f"{where['cpu']}, {where['cores']} cores, load average {where['load_average']}")
+    results = bench.Results()
+    workloads, peers = _choose(arguments, results)
+    concurrencies = tuple(int(one) for one in arguments.concurrency.split(",") if one)
+    plan = bench.Plan(
+        workloads,
+        peers,
+        with_limit=arguments.peers == "all" or LIMIT in arguments.peers.split(","),
+        turns=arguments.turns,
+        seconds=arguments.seconds,
+        slow_seconds=arguments.slow_seconds,
+        concurrencies=concurrencies,
+        tools=bench.available_tools(results),
+        quiet_cores=arguments.quiet,
+    )
+    grown: dict[str, Any] = {}
+    try:
+        if arguments.growth != "only":
+            bench.run(plan, results)
+        if arguments.growth != "no" and any(peer.name == "shoal" for peer in peers):
+            print("\nhow cost grows", flush=True)
+            grown = growth.run(arguments.turns, arguments.seconds)
+    except KeyboardInterrupt:
+        print("\ninterrupted: what was measured so far is kept", file=sys.stderr)
+    titles: dict[str, Any] = {
+        peer.name: {"title": peer.title, "settings": peer.settings, "versions": peer.versions()}
+        for peer in peers
+    }
+    titles[LIMIT] = {"title": limit.TITLE, "settings": "", "versions": {}}
+    return {
+        "machine": where,
+        "load_average_after": round(psutil.getloadavg()[0], 2),
+        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "turns": arguments.turns,
+        "seconds": arguments.seconds,
+        "workloads": [
+            {"name": one.name, "title": one.title, "compute_bound": one.compute_bound}
+            for one in workloads
+        ],
+        "peers": titles,
+        "tools": machine.tool_versions(),
+        "measurements": results.measurements,
+        "growth": grown,
+        "left_out": results.left_out,
+    }
+
+
+def _choose(arguments: argparse.Namespace, results: Any) -> tuple[list[Any], list[Any]]:
+    """The workloads and the peers that could be installed, one after the other."""
+    from benchmarks.peers.registry import PEERS
+    from benchmarks.workloads import WORKLOADS
+
+    names = list(WORKLOADS) if arguments.workloads == "all" else arguments.workloads.split(",")
+    wanted = list(PEERS) if arguments.peers == "all" else arguments.peers.split(",")
+    for name in names:
+        if name not in WORKLOADS:
+            sys.exit(f"there is no workload {name!r}; choose from {', '.join(WORKLOADS)}")
+    peers = []
+    for name in wanted:
+        if name == LIMIT:
+            continue
+        if name not in PEERS:
+            sys.exit(f"there is no peer {name!r}; choose from {', '.join([*PEERS, LIMIT])}")
+        try:
+            PEERS[name].install()
+            peers.append(PEERS[name])
+        except Unavailable as error:
+            print(f"{name} is left out: {error}", flush=True)
+            results.leave_out(name, "all", str(error))
+    return [WORKLOADS[name] for name in names], peers
+
+
+def _render(path: Path, name: str) -> int:
+    from benchmarks import plots, report
+
+    if not path.exists():
+        print(f"there are no results in {path}; run without --render first", file=sys.stderr)
+        return 1
+    run = json.loads(path.read_text(encoding="utf-8"))
+    text = report.markdown(run, plots.draw(run, RESULTS, name))
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    print(f"\n{text}")
+    return 0
+
+
+def _list() -> int:
+    from benchmarks.peers.registry import PEERS
+    from benchmarks.workloads import WORKLOADS
+
+    for workload in WORKLOADS.values():
+        print(f"{workload.name:<16} {workload.title}")
+    for peer in PEERS.values():
+        print(f"{peer.name:<16} {peer.title}: {peer.settings}")
+    print(f"{LIMIT:<16} the plain ONNX Runtime loop")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""One run: workloads, turns, peers, doors, concurrencies, in this order of nesting.
+
+    for each workload: for each turn: for each peer (another one begins each turn):
+        start --> check an answer, warm up, measure, check again, per door and concurrency --> stop
+
+A server runs alone: others would take its caches and, some of them, its processor while idle.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from benchmarks import limit
+from benchmarks.environments import Unavailable
+from benchmarks.loads import h2load, perf_analyzer, program, wrk
+from benchmarks.loads.program import LoadFailed
+from benchmarks.measures import Load, Measurement
+from benchmarks.peers.base import Peer, Running, Target, WrongAnswer, serving
+from benchmarks.processes import machine_busy_secs
+from benchmarks.workloads import Workload
+
+WARM_UP_SECS = 1.0
+WARM_UP_REQUESTS = 16
+ATTEMPTS = 4
+PAUSE_SECS = 3.0  # for others to finish
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run and for how long."""
+
+    workloads: list[Workload]
+    peers: list[Peer]
+    with_limit: bool
+    turns: int
+    seconds: float  # of one load on a quick model
+    slow_seconds: float  # about as long for one that computes; requests are counted then
+    concurrencies: tuple[int, ...] = ()  # instead of each workload's own
+    tools: tuple[str, ...] = (wrk.NAME, h2load.NAME, perf_analyzer.NAME)
+    quiet_cores: float = 0.0  # above this, what others used spoils a measurement; 0: never
+
+
+@dataclass
+class Results:
+    """What came of it."""
+
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[dict[str, str]] = field(default_factory=list)  # who, from what, why
+
+    def leave_out(self, peer: str, workload: str, reason: str) -> None:
+        """Note once that a peer takes no part."""
+        entry = {"peer": peer, "workload": workload, "reason": reason}
+        if entry not in self.left_out:
+            self.left_out.append(entry)
+
+
+def available_tools(results: Results) -> tuple[str, ...]:
+    """The load generators that are here or can be had; the others are noted with the reason."""
+    found = []
+    for name, have in (
+        (wrk.NAME, lambda: program.find(wrk.NAME, "wrk")),
+        (h2load.NAME, lambda: program.find(h2load.NAME, "nghttp2-client")),
+        (perf_analyzer.NAME, program.perf_analyzer),
+    ):
+        try:
+            have()
+            found.append(name)
+        except Unavailable as error:
+            print(f"{name} is left out: {error}", flush=True)
+            results.leave_out(name, "all", str(error))
+    return tuple(found)
+
+
+def run(plan: Plan, results: Results) -> None:
+    """Fill `results`, printing each measurement as it is taken."""
+    for workload in plan.workloads:
+        print(f"\n{workload.name}: {workload.title}", flush=True)
+        peers: list[Peer | None] = [
+            one for one in plan.peers if _takes_part(one, workload, results)
+        ]
+        if plan.with_limit:
+            peers.append(None)
+        for turn in range(plan.turns):
+            begin = turn % max(len(peers), 1)
+            for peer in peers[begin:] + peers[:begin]:
+                if peer is None:
+                    _keep(results, _quietest(plan, partial(_limit, plan, workload, turn)))
+                else:
+                    _one_peer(plan, peer, workload, turn, results)
+
+
+def _takes_part(peer: Peer, workload: Workload, results: Results) -> bool:
+    reason = peer.leaves_out(workload)
+    if reason:
+        results.leave_out(peer.name, workload.name, reason)
+    return not reason
+
+
+def _one_peer(plan: Plan, peer: Peer, workload: Workload, turn: int, results: Results) -> None:
+    try:
+        with serving(peer, workload) as running:
+            for measurement in _all_doors(plan, peer, workload, turn, running, results):
+                _keep(results, measurement)
+    except Unavailable as error:
+        print(f"  {peer.name}: left out, {str(error)[:200]}", flush=True)
+        results.leave_out(peer.name, workload.name, str(error)[-600:])
+
+
+def _all_doors(
+    plan: Plan, peer: Peer, workload: Workload, turn: int, running: Running, results: Results
+) -> Iterator[Measurement]:
+    for target in running.targets:
+        for tool in _tools(workload, target):
+            if tool not in plan.tools:
+                continue
+            for concurrency in plan.concurrencies or workload.concurrencies:
+                job = Job(plan, peer.name, workload, turn, running, target, tool, concurrency)
+                try:
+                    yield _quietest(plan, job.measure)
+                except (LoadFailed, WrongAnswer, OSError) as error:
+                    where = f"{workload.name} {tool} {target.protocol} {concurrency}"
+                    print(f"  {peer.name}: {where} failed: {error}", flush=True)
+                    results.leave_out(peer.name, where, f"turn {turn + 1}: {error}")
+                    if running.family.head.poll() is not None:
+                        return
+
+
+def _tools(workload: Workload, target: Target) -> list[str]:
+    """For HTTP wrk and for gRPC h2load; h2load for both where requests are counted."""
+    tools = [h2load.NAME if workload.compute_bound or target.protocol == "grpc" else wrk.NAME]
+    if workload.perf_analyzer and target.v2_model:
+        tools.append(perf_analyzer.NAME)
+    return tools
+
+
+@dataclass
+class Job:
+    """One load on one door."""
+
+    plan: Plan
+    peer: str
+    workload: Workload
+    turn: int
+    running: Running
+    target: Target
+    tool: str
+    concurrency: int
+
+    def measure(self) -> Measurement:
+        """Check, warm up, load, check. Raises LoadFailed or WrongAnswer; the server goes on."""
+        family = self.running.family
+        self.target.ask(self.workload)
+        requests = self._warm_up()
+        before = self._served()
+        busy, server, load_cpu = machine_busy_secs(), family.cpu_secs(), _children_secs()
+        load = self._load(requests)
+        load_cpu = _children_secs() - load_cpu
+        server = family.cpu_secs() - server
+        busy = machine_busy_secs() - busy
+        served = self._served() - before
+        self.target.ask(self.workload)
+        shared_once, plain = family.memory_bytes()
+        took = max(load.seconds, 1e-9)
+        return Measurement(
+            self.workload.name,
+            self.peer,
+            self.tool,
+            self.target.protocol,
+            self.concurrency,
+            self.turn,
+            load.requests,
+            load.per_second,
+            load.p50_us,
+            load.p99_us,
+            1e6 * server / max(served or load.requests, 1),
+            shared_once / 1e6,
+            plain / 1e6,
+            self.running.ready_secs,
+            load_cpu / took,
+            max(busy - server - load_cpu, 0.0) / took,
+            load.errors,
+        )
+
+    def _warm_up(self) -> int:
+        """A short load of the same kind; where requests are counted, how many to send."""
+        if not self.workload.compute_bound:
+            if self._quick_tool in self.plan.tools:
+                self._quick(WARM_UP_SECS)
+            return 0
+        few = min(self.concurrency, WARM_UP_REQUESTS)
+        load = h2load.run(self.target, few, requests=few)
+        rate = load.requests / max(load.seconds, 1e-9)
+        return max(round(1.5 * self.concurrency), round(rate * self.plan.slow_seconds))
+
+    def _load(self, requests: int) -> Load:
+        if self.tool == perf_analyzer.NAME:
+            return perf_analyzer.run(
+                self.target, self.workload, self.concurrency, self.plan.seconds
+            )
+        if requests:
+            return h2load.run(
+                self.target, self.concurrency, requests=requests, answer=self._answer_bytes
+            )
+        return self._quick(self.plan.seconds)
+
+    @property
+    def _quick_tool(self) -> str:
+        return wrk.NAME if self.target.protocol == "http" else h2load.NAME
+
+    def _quick(self, seconds: float) -> Load:
+        if self._quick_tool == wrk.NAME:
+            return wrk.run(self.target, self.concurrency, seconds)
+        return h2load.run(self.target, self.concurrency, seconds=seconds, answer=self._answer_bytes)
+
+    @property
+    def _answer_bytes(self) -> int:
+        return self.running.answer_bytes[self.target.protocol]
+
+    def _served(self) -> int:
+        """What the server itself has counted: perf_analyzer only tells of its last windows."""
+        if self.tool != perf_analyzer.NAME:
+            return 0
+        target = self.target
+        url = f"http://127.0.0.1:{target.statistics_port}/v2/models/{target.v2_model}/stats"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            models = json.load(response)["model_stats"]
+        return int(models[0]["inference_stats"]["success"]["count"])
+
+
+def _quietest(plan: Plan, measure: Callable[[], Measurement]) -> Measurement:
+    """Measure, again when others used the machine meanwhile; of several attempts the quietest."""
+    best = measure()
+    for _ in range(ATTEMPTS - 1):
+        if not plan.quiet_cores or (best.others_cores or 0.0) <= plan.quiet_cores:
+            break
+        time.sleep(PAUSE_SECS)
+        again = measure()
+        if (again.others_cores or 0.0) < (best.others_cores or 0.0):
+            best = again
+    return best
+
+
+def _limit(plan: Plan, workload: Workload, turn: int) -> Measurement:
+    """The plain loop, with what others used meanwhile."""
+    seconds = plan.slow_seconds / 3 if workload.compute_bound else 1.0
+    begun, busy, own = time.perf_counter(), machine_busy_secs(), _children_secs()
+    measurement = limit.run(workload, turn, seconds)
+    others = machine_busy_secs() - busy - (_children_secs() - own)
+    measurement.others_cores = max(others, 0.0) / (time.perf_counter() - begun)
+    return measurement
+
+
+def _children_secs() -> float:
+    """Processor time of the load generators, which are this process's only reaped children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _keep(results: Results, measurement: Measurement) -> None:
+    results.measurements.append(measurement.record())
+    p50 = "" if measurement.p50_us is None else f"  p50 {measurement.p50_us / 1e3:9.2f} ms"
+    cpu = "" if measurement.cpu_us is None else f"  CPU {measurement.cpu_us:9,.1f} us"
+    others = measurement.others_cores or 0.0
+    print(
+        f"  {measurement.turn + 1}  {measurement.peer:<15} {measurement.tool:<13} "
+        f"{measurement.protocol:<4} {measurement.concurrency:>4} "
+        f"{measurement.per_second:>11,.1f}/s{p50}{cpu}"
+        f"{f'  others {others:.2f}' if others > 0.2 else ''}"
+        f"{f'  errors {measurement.errors}' if measurement.errors else ''}",
+        flush=True,
+    )

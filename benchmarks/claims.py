@@ -1,0 +1,106 @@
+"""What we mean to reach, and whether a run shows it. Pure: reads a run's measurements.
+
+A claim that a run did not measure (a peer missing, a workload left out) is reported as not
+measured, never as reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.measures import ratio, summarise
+
+OURS = "shoal"
+LIMIT = "onnxruntime"
+TRITON = "triton"
+TINY, LARGE, COMPUTE = "W1", "W4", ("W2", "W3")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, the figure that a run gave, and the bar."""
+
+    sentence: str
+    measured: float | None
+    bar: float
+    at_least: bool = True  # else: at most
+
+    @property
+    def verdict(self) -> str:
+        """yes, no, or not measured."""
+        if self.measured is None:
+            return "not measured"
+        held = self.measured >= self.bar if self.at_least else self.measured <= self.bar
+        return "yes" if held else "no"
+
+
+def judge(records: list[dict[str, Any]]) -> list[Claim]:
+    """All claims, in the order of the workloads."""
+    claims = list(_against_triton(records))
+    claims += _against_python_peers(records)
+    claims += _against_limit(records)
+    claims += _large_tensors(records)
+    return claims
+
+
+def _against_triton(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    for protocol in ("http", "grpc"):
+        for concurrency in (16, 64):
+            cell = (TINY, "perf_analyzer", protocol, concurrency)
+            where = f"W1, {protocol}, {concurrency} clients (perf_analyzer)"
+            rate = ratio(records, cell, OURS, TRITON)
+            yield Claim(f"{where}: throughput over Triton's Python backend", rate, 2.5)
+            cpu = ratio(records, cell, OURS, TRITON, "cpu_us")
+            yield Claim(f"{where}: CPU per request over Triton's", cpu, 0.3, at_least=False)
+        cell = (TINY, "perf_analyzer", protocol, 1)
+        latency = ratio(records, cell, OURS, TRITON, "p50_us")
+        sentence = f"W1, {protocol}, 1 client (perf_analyzer): p50 over Triton's"
+        yield Claim(sentence, latency, 1.0, at_least=False)
+
+
+def _against_python_peers(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    """The peer that comes closest decides."""
+    others = {one["peer"] for one in records} - {OURS, TRITON, LIMIT}
+    for concurrency in (1, 16, 64):
+        cell = (TINY, "wrk", "http", concurrency)
+        ratios = {one: ratio(records, cell, OURS, one) for one in others}
+        known = {one: value for one, value in ratios.items() if value is not None}
+        closest = min(known, key=lambda one: known[one], default="")
+        who = f"the closest Python peer{f' ({closest})' if closest else ''}"
+        sentence = f"W1, http, {concurrency} clients (wrk): throughput over {who}"
+        yield Claim(sentence, known.get(closest), 3.0)
+
+
+def _against_limit(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    """Shoal's throughput over the plain loop's, and over the best peer's."""
+    rows = summarise(records)
+    for workload in COMPUTE:
+        here = [one for one in rows if one["workload"] == workload]
+        limits = [one["per_second"] for one in here if one["peer"] == LIMIT]
+        for protocol in ("http", "grpc"):
+            ours = [
+                one["per_second"]
+                for one in here
+                if one["peer"] == OURS and one["protocol"] == protocol
+            ]
+            share = ours[0] / limits[0] if ours and limits else None
+            yield Claim(f"{workload}, {protocol}: share of the plain loop", share, 0.95)
+        best = [
+            one["per_second"]
+            for one in here
+            if one["peer"] not in {OURS, LIMIT} and one["protocol"] == "http"
+        ]
+        ours = [
+            one["per_second"] for one in here if one["peer"] == OURS and one["protocol"] == "http"
+        ]
+        ahead = ours[0] / max(best) if ours and best else None
+        yield Claim(f"{workload}, http: throughput over the best peer", ahead, 1.0)
+
+
+def _large_tensors(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    for row in summarise(records):
+        if row["workload"] == LARGE and row["peer"] == OURS:
+            sentence = f"W4, {row['protocol']}: server CPU us per request"
+            yield Claim(sentence, row["cpu_us"], 300.0, at_least=False)

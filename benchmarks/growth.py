@@ -1,0 +1,151 @@
+"""How Shoal's cost grows: with connections, with loaded models, and with idle connections.
+
+    1, 8, 64, 512 connections     throughput and CPU per request, HTTP and gRPC
+    1, 10, 100 models loaded      the same, all requests to one of them, or one to each in turn
+    1000 idle connections         memory, per connection
+
+The steps of each take turns, as peers do elsewhere, and the medians are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.loads import h2load, wrk
+from benchmarks.measures import Load
+from benchmarks.peers import repository
+from benchmarks.peers.base import Peer, Running, Target, serving
+from benchmarks.peers.shoal import Shoal
+from benchmarks.workloads import WORKLOADS, Workload
+
+CONNECTIONS = (1, 8, 64, 512)
+MODELS = (1, 10, 100)
+MODELS_CONNECTIONS = 64
+IDLE = 1000
+HTTP_REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+class ManyModels(Shoal):
+    """Shoal with copies of the workload's model beside it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
+        """`add_sub` itself is always there; the copies are called add_sub_1 and so on."""
+        line = super().launch(workload, ports, folder)
+        for name in self.names(workload)[1:]:
+            text = repository.config(workload, name, "onnxruntime")
+            path = folder / "models"
+            repository.write(path, name, text, "model.onnx", workload.model_path)
+        return line
+
+    def names(self, workload: Workload) -> list[str]:
+        """All models that are served."""
+        return [workload.model, *(f"{workload.model}_{place}" for place in range(1, self.count))]
+
+
+def run(turns: int, seconds: float) -> dict[str, Any]:
+    """All three."""
+    _allow_many_files()
+    workload = WORKLOADS["W1"]
+    taken: dict[str, list[dict[str, float]]] = {}
+    for turn in range(turns):
+        for key, figures in _turn(workload, seconds):
+            taken.setdefault(key, []).append(figures)
+            shown = "  ".join(f"{name} {value:,.1f}" for name, value in figures.items())
+            print(f"  {turn + 1}  {key:<28} {shown}", flush=True)
+    return {key: _medians(figures) for key, figures in taken.items()}
+
+
+def _turn(workload: Workload, seconds: float) -> Iterator[tuple[str, dict[str, float]]]:
+    shoal = Shoal()
+    shoal.install()
+    with serving(shoal, workload) as running:
+        for target in running.targets:
+            for connections in CONNECTIONS:
+                load = _loader(target, connections)
+                yield f"connections {target.protocol} {connections}", _cost(running, load, seconds)
+    for protocol in ("http", "grpc"):
+        yield f"idle {protocol}", _idle(shoal, workload, protocol)
+    for count in MODELS:
+        yield from _models(count, workload, seconds)
+
+
+def _models(
+    count: int, workload: Workload, seconds: float
+) -> Iterator[tuple[str, dict[str, float]]]:
+    peer = ManyModels(count)
+    peer.install()
+    with serving(peer, workload) as running:
+        http = next(one for one in running.targets if one.protocol == "http")
+        one = _loader(http, MODELS_CONNECTIONS)
+        yield f"models one {count}", _cost(running, one, seconds)
+        paths = tuple(f"/v2/models/{name}/infer" for name in peer.names(workload))
+        yield (
+            f"models each {count}",
+            _cost(running, lambda secs: wrk.run(http, MODELS_CONNECTIONS, secs, paths), seconds),
+        )
+
+
+def _loader(target: Target, connections: int) -> Callable[[float], Load]:
+    if target.protocol == "http":
+        return lambda seconds: wrk.run(target, connections, seconds)
+    return lambda seconds: h2load.run(target, connections, seconds=seconds)
+
+
+def _cost(running: Running, load: Callable[[float], Load], seconds: float) -> dict[str, float]:
+    load(1.0)
+    before = running.family.cpu_secs()
+    result = load(seconds)
+    spent = running.family.cpu_secs() - before
+    return {
+        "per_second": result.per_second,
+        "cpu_us": 1e6 * spent / max(result.requests, 1),
+        "p99_us": result.p99_us,
+        "memory_mb": running.family.memory_bytes()[0] / 1e6,
+        "errors": float(sum(result.errors.values())),
+    }
+
+
+def _idle(peer: Peer, workload: Workload, protocol: str) -> dict[str, float]:
+    """Bytes that the server keeps for a connection which has said something and then nothing."""
+    with serving(peer, workload) as running, contextlib.ExitStack() as open_connections:
+        target = next(one for one in running.targets if one.protocol == protocol)
+        # The first ones make room in the allocator that later ones find.
+        _open(open_connections, target.port, protocol, IDLE // 10)
+        before = running.family.memory_bytes()[0]
+        _open(open_connections, target.port, protocol, IDLE)
+        after = running.family.memory_bytes()[0]
+    return {"bytes_per_connection": (after - before) / IDLE, "connections": float(IDLE)}
+
+
+def _open(stack: contextlib.ExitStack, port: int, protocol: str, count: int) -> None:
+    opening = HTTP_REQUEST if protocol == "http" else HTTP2_OPENING
+    for _ in range(count):
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        connection.sendall(opening)
+        connection.recv(4096)
+
+
+def _medians(figures: list[dict[str, float]]) -> dict[str, float]:
+    middle = {name: statistics.median(one[name] for one in figures) for name in figures[0]}
+    if "errors" in middle:
+        middle["errors"] = sum(one["errors"] for one in figures)
+    return {name: round(value, 2) for name, value in middle.items()}
+
+
+def _allow_many_files() -> None:
+    """Two ends of a thousand connections are two thousand files; the server inherits the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * IDLE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,72 @@
+"""Run a load generator within bounds and hand over what it printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.environments import Unavailable
+from benchmarks.places import ROOT, WORK
+
+_NO_QUESTIONS = {"DEBIAN_FRONTEND": "noninteractive"}
+
+
+class LoadFailed(Exception):
+    """The load generator gave up, or did not end; the text says which."""
+
+
+def find(name: str, package: str) -> str:
+    """The program on the PATH; installed from Debian's package when we are root.
+
+    Raises Unavailable with the package's name.
+    """
+    found = shutil.which(name)
+    apt = shutil.which("apt-get")
+    if found is None and apt is not None and os.geteuid() == 0:
+        print(f"installing {package}", flush=True)
+        for line in ([apt, "update"], [apt, "install", "-y", "--no-install-recommends", package]):
+            subprocess.run(
+                line, capture_output=True, check=False, env={**os.environ, **_NO_QUESTIONS}
+            )
+        found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"{name} is not installed (Debian: apt-get install {package})")
+    return found
+
+
+def perf_analyzer() -> str:
+    """NVIDIA's perf_analyzer; fetched from PyPI where it is missing."""
+    script = ROOT / ".tools" / "bin" / "perf_analyzer"
+    if not script.exists():
+        # It wants a library of Debian's, which this script installs where it may.
+        subprocess.run([ROOT / "tools" / "test_programs.sh"], capture_output=True, check=False)
+        tool = [sys.executable, str(ROOT / "tools" / "perf_analyzer.py")]
+        done = subprocess.run(tool, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Unavailable(done.stderr.strip())
+    return str(script)
+
+
+def run(line: list[str], within_secs: float) -> str:
+    """What the program printed. Raises LoadFailed when it fails or takes longer."""
+    try:
+        done = subprocess.run(
+            line, capture_output=True, text=True, errors="replace", check=False, timeout=within_secs
+        )
+    except subprocess.TimeoutExpired:
+        raise LoadFailed(f"{Path(line[0]).name} did not end within {within_secs:.0f} s") from None
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise LoadFailed(f"{Path(line[0]).name}: {' '.join(words)[-300:]}")
+    return done.stdout + done.stderr
+
+
+def body_file(body: bytes) -> Path:
+    """The request's body where the load generator can read it."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    path = WORK / "body.bin"
+    path.write_bytes(body)
+    return path

@@ -1,0 +1,41 @@
+"""A Triton model repository for the workload's model, as Shoal and Triton read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.forms import DATATYPES
+from benchmarks.workloads import Array, Workload
+
+MAX_BATCH = 64
+
+
+def config(workload: Workload, name: str, backend: str, more: str = "") -> str:
+    """The text of config.pbtxt: dynamic batching without a wait, as both servers document it."""
+    inputs = _tensors("input", workload.inputs)
+    outputs = _tensors("output", workload.outputs)
+    return (
+        f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: {MAX_BATCH}\n'
+        f"{inputs}{outputs}dynamic_batching {{ }}\n{more}"
+    )
+
+
+def write(folder: Path, name: str, text: str, file: str, source: Path) -> None:
+    """Lay out one model with one version; the model file is a link to `source`."""
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    (folder / name / "config.pbtxt").write_text(text, encoding="utf-8")
+    (version / file).symlink_to(source)
+
+
+def _tensors(field: str, tensors: dict[str, Array]) -> str:
+    return "".join(
+        f'{field} {{ name: "{name}" data_type: {_word(value)} dims: {list(value.shape[1:])} }}\n'
+        for name, value in tensors.items()
+    )
+
+
+def _word(value: Array) -> str:
+    """config.pbtxt calls BYTES by another name."""
+    datatype = DATATYPES[value.dtype.name]
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"

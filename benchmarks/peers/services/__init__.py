@@ -1,0 +1,1 @@
+"""What runs inside the peers' own environments: one short service each, one model for all."""

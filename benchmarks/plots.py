@@ -1,0 +1,107 @@
+"""Draw a run: throughput and CPU per request of each workload, and how Shoal's cost grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.claims import LIMIT, OURS
+from benchmarks.measures import summarise
+
+Row = dict[str, Any]
+OUR_COLOUR, THEIR_COLOUR, LIMIT_COLOUR = "#0b7285", "#adb5bd", "#c92a2a"
+DOTS_PER_INCH = 100
+
+
+def draw(run: dict[str, Any], folder: Path, name: str) -> list[str]:
+    """Write the pictures beside the report; their file names."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    pictures = {}
+    rows = summarise(run["measurements"])
+    for workload in run["workloads"]:
+        here = [row for row in rows if row["workload"] == workload["name"]]
+        if any(row["peer"] != LIMIT for row in here):
+            pictures[f"{name}-{workload['name']}.png"] = _workload(plt, run, workload, here)
+    if run.get("growth"):
+        pictures[f"{name}-growth.png"] = _growth(plt, run["growth"])
+    for file, figure in pictures.items():
+        figure.tight_layout()
+        figure.savefig(folder / file, dpi=DOTS_PER_INCH)
+        plt.close(figure)
+    return list(pictures)
+
+
+def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: list[Row]) -> Any:
+    """Bars at the highest concurrency, one row of two panels per door."""
+    level = max(row["concurrency"] for row in rows)
+    doors: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["peer"] != LIMIT and row["concurrency"] == level:
+            doors.setdefault((row["tool"], row["protocol"]), []).append(row)
+    heights = [0.28 * len(chosen) + 0.6 for chosen in doors.values()]
+    figure, axes = plt.subplots(
+        len(doors),
+        2,
+        figsize=(9.5, sum(heights) + 0.5),
+        squeeze=False,
+        sharey="row",
+        height_ratios=heights,
+    )
+    limits = [row["per_second"] for row in rows if row["peer"] == LIMIT]
+    for (left, right), ((tool, protocol), chosen) in zip(axes, doors.items(), strict=True):
+        _bars(left, run, chosen, "per_second", "requests a second")
+        right.set_xscale("log")
+        _bars(right, run, chosen, "cpu_us", "server CPU µs a request (logarithmic)")
+        if limits and workload["compute_bound"]:
+            left.axvline(limits[0], color=LIMIT_COLOUR, linestyle="--", linewidth=1)
+        shown = "gRPC" if protocol == "grpc" else "HTTP"
+        left.set_title(f"{shown}, {tool}, {level} clients", fontsize=9, loc="left")
+    figure.suptitle(f"{workload['name']}: {workload['title']}", fontsize=11)
+    return figure
+
+
+def _bars(axis: Any, run: dict[str, Any], rows: list[Row], figure: str, label: str) -> None:
+    known = sorted(
+        (row for row in rows if row[figure] is not None), key=lambda row: row["per_second"]
+    )
+    titles = [run["peers"].get(row["peer"], {}).get("title", row["peer"]) for row in known]
+    colours = [OUR_COLOUR if row["peer"] == OURS else THEIR_COLOUR for row in known]
+    bars = axis.barh(titles, [row[figure] for row in known], color=colours)
+    axis.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2)
+    axis.set_xlabel(label, fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.set_xticks([])  # the bars carry their figures
+    axis.set_xticks([], minor=True)
+    axis.margins(x=0.15)
+    for side in ("top", "right", "bottom"):
+        axis.spines[side].set_visible(False)
+
+
+def _growth(plt: Any, growth: dict[str, Any]) -> Any:
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.2))
+    series: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for key, figures in growth.items():
+        kind, *rest = key.split()
+        if kind in {"connections", "models"}:
+            series.setdefault((kind, rest[0]), []).append((int(rest[1]), figures["per_second"]))
+    words = {
+        "one": "all to one model",
+        "each": "one to each in turn",
+        "http": "HTTP",
+        "grpc": "gRPC",
+    }
+    for (kind, how), points in series.items():
+        axis = axes[0 if kind == "connections" else 1]
+        axis.plot(*zip(*sorted(points), strict=True), marker="o", label=words[how])
+    for axis, label in zip(axes, ("connections", "models loaded, 64 connections"), strict=True):
+        axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel(label, fontsize=8)
+        axis.set_ylabel("requests a second", fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.legend(fontsize=8)
+    return figure

@@ -1,0 +1,124 @@
+"""The processes of one server: found, measured and ended together.
+
+    start --token in the environment--> server --inherits--> workers, stubs, daemons
+
+A child that detaches itself (Ray's daemons do) is still found by the token it inherited, so nothing
+that works for a server is missing from its CPU time, and nothing of it stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+TOKEN = "SHOAL_BENCHMARK_TOKEN"  # noqa: S105  the name of a variable
+END_WITHIN_SECS = 5.0
+KILL_WITHIN_SECS = 5.0
+LOOK_EVERY_SECS = 0.05
+
+
+class Family:
+    """A server's process and everything it started."""
+
+    def __init__(
+        self, line: list[str], environment: dict[str, str], folder: Path, log: Path
+    ) -> None:
+        """Start `line` in `folder`; what it prints goes to `log`."""
+        self.token = secrets.token_hex(8)
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            self.head = subprocess.Popen(
+                line,
+                cwd=folder,
+                env={**os.environ, **environment, TOKEN: self.token},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt at the terminal is ours to pass on
+            )
+
+    def members(self) -> list[psutil.Process]:
+        """All of its processes that live now."""
+        mark = f"{TOKEN}={self.token}".encode()
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, psutil.Error):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.append(psutil.Process(pid))
+        return found
+
+    def cpu_secs(self) -> float:
+        """User and system time so far, that of children which ended included."""
+        total = 0.0
+        for one in self.members():
+            with contextlib.suppress(psutil.Error):
+                times = one.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Resident memory: with shared pages counted once, and as the plain sum."""
+        shared_once = plain = 0
+        for one in self.members():
+            with contextlib.suppress(psutil.Error):
+                info = one.memory_full_info()
+                shared_once += info.pss
+                plain += info.rss
+        return shared_once, plain
+
+    def last_words(self, count: int = 15) -> str:
+        """The end of what it printed."""
+        if not self.log.exists():
+            return ""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-count:])
+
+    def end(self) -> None:
+        """Ask the head to end, then end what is left. Nothing of the family lives afterwards."""
+        if self.head.poll() is None:
+            self.head.send_signal(signal.SIGTERM)
+        self._wait(END_WITHIN_SECS)
+        for one in self.members():
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        self._wait(KILL_WITHIN_SECS)
+
+    def _wait(self, within_secs: float) -> None:
+        """Wait until no process is left, reaping the head."""
+        until = time.monotonic() + within_secs
+        while time.monotonic() < until:
+            ended = self.head.poll() is not None
+            left = self.members()
+            if ended and not left:
+                return
+            if ended and all(one.status() == psutil.STATUS_ZOMBIE for one in left if _lives(one)):
+                return
+            time.sleep(LOOK_EVERY_SECS)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running())
+    except psutil.Error:
+        return False
+
+
+def machine_busy_secs() -> float:
+    """Processor time that the whole machine spent working since it started."""
+    times = psutil.cpu_times()
+    # Guests are part of `user` already; stolen time was nobody's work here.
+    counted = ("user", "nice", "system", "irq", "softirq")
+    return float(sum(getattr(times, name, 0.0) for name in counted))
+
+
+def stolen_secs() -> float:
+    """Processor time that the hypervisor gave to other machines."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))

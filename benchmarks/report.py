@@ -1,0 +1,201 @@
+"""Turn a run's JSON into Markdown: tables, claims, how cost grows, what was left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.claims import LIMIT, OURS, judge
+from benchmarks.measures import ratio, summarise
+
+Row = dict[str, Any]
+NOTHING = "-"
+
+
+def markdown(run: dict[str, Any], plots: list[str]) -> str:
+    """The whole report; `plots` are the file names of pictures beside it."""
+    parts = [_machine(run)]
+    rows = summarise(run["measurements"])
+    for workload in run["workloads"]:
+        here = [row for row in rows if row["workload"] == workload["name"]]
+        if here:
+            parts.append(f"## {workload['name']}: {workload['title']}")
+            parts += _workload(run, workload["name"], here)
+            parts += [f"![{name}]({name})" for name in plots if f"-{workload['name']}." in name]
+    if run.get("growth"):
+        parts.append("## How Shoal's cost grows")
+        parts += _growth(run["growth"])
+        parts += [f"![{name}]({name})" for name in plots if "-growth." in name]
+    parts.append("## What we mean to reach")
+    parts.append(_claims(run["measurements"]))
+    if run["left_out"]:
+        parts.append("## Left out")
+        lines = [
+            f"- **{one['peer']}**, {one['workload']}: {_one_line(one['reason'])}"
+            for one in run["left_out"]
+        ]
+        parts.append("\n".join(lines))
+    parts.append("## Versions and settings")
+    parts.append(_settings(run))
+    return "\n\n".join(parts) + "\n"
+
+
+def _machine(run: dict[str, Any]) -> str:
+    machine = run["machine"]
+    others = [
+        one["others_cores"] for one in run["measurements"] if one.get("others_cores") is not None
+    ]
+    quiet = sum(one < 0.2 for one in others) / len(others) if others else 1.0
+    return (
+        f"Taken {machine['when']} on {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB, {machine['system']}, Python {machine['python']}; "
+        f"commit `{machine['commit']}`.\n"
+        f"Median of {run['turns']} turns. Load average {machine['load_average']} at the beginning, "
+        f"{run.get('load_average_after', '?')} at the end (the benchmark itself included); "
+        f"in {quiet:.0%} of the measurements everybody else on the machine took less than a fifth "
+        "of a core."
+    )
+
+
+def _workload(run: dict[str, Any], name: str, rows: list[Row]) -> list[str]:
+    limits = [row for row in rows if row["peer"] == LIMIT]
+    parts = [
+        f"The limit, a plain ONNX Runtime loop without a server: "
+        f"**{_number(row['per_second'])} a second**, {_number(row['cpu_us'])} µs of CPU each "
+        f"({row['note']})."
+        for row in limits
+    ]
+    doors = dict.fromkeys((row["tool"], row["protocol"]) for row in rows if row["peer"] != LIMIT)
+    for tool, protocol in doors:
+        here = [row for row in rows if (row["tool"], row["protocol"]) == (tool, protocol)]
+        parts.append(f"**{'gRPC' if protocol == 'grpc' else 'HTTP'}, load from {tool}**")
+        parts.append(_table(run, name, tool, protocol, here))
+    return parts
+
+
+def _table(run: dict[str, Any], name: str, tool: str, protocol: str, rows: list[Row]) -> str:
+    levels = sorted({row["concurrency"] for row in rows})
+    heads = " / ".join(str(level) for level in levels)
+    columns = (
+        "server",
+        f"requests/s at {heads}",
+        "p50 ms",
+        "p99 ms",
+        "server CPU µs a request",
+        "errors",
+        "memory MB",
+        "Shoal's throughput : its",
+        "Shoal's CPU : its",
+    )
+    lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * (len(columns) - 1)}"]
+    best = {row["peer"]: row["per_second"] for row in rows if row["concurrency"] == levels[-1]}
+    peers = sorted({row["peer"] for row in rows}, key=lambda peer: -best.get(peer, 0.0))
+    for peer in peers:
+        by_level = {row["concurrency"]: row for row in rows if row["peer"] == peer}
+        mine = [by_level.get(level) for level in levels]
+        cells = [
+            _series(mine, "per_second"),
+            _series(mine, "p50_us", 1e-3),
+            _series(mine, "p99_us", 1e-3),
+            _series(mine, "cpu_us"),
+            str(sum(row["errors"] for row in mine if row)),
+            _number(max((row["memory_mb"] or 0.0) for row in mine if row)),
+        ]
+        for figure in ("per_second", "cpu_us"):
+            ratios = [
+                ratio(run["measurements"], (name, tool, protocol, level), OURS, peer, figure)
+                for level in levels
+            ]
+            cells.append(
+                "" if peer == OURS else " / ".join(_number(one, small=True) for one in ratios)
+            )
+        title = run["peers"].get(peer, {}).get("title", peer)
+        shown = f"**{title}**" if peer == OURS else title
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _growth(growth: dict[str, Any]) -> list[str]:
+    parts = []
+    lines = [
+        "| connections | requests/s | server CPU µs | p99 ms | errors |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for key, figures in growth.items():
+        kind, *rest = key.split()
+        if kind == "connections":
+            protocol, count = rest
+            lines.append(f"| {protocol}, {count} | {_growth_cells(figures)} |")
+    parts.append("\n".join(lines))
+    words = {"one": "all requests to one", "each": "one request to each in turn"}
+    lines = [
+        "| models loaded (64 connections) | requests/s | server CPU µs | p99 ms | errors |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for key, figures in growth.items():
+        kind, *rest = key.split()
+        if kind == "models":
+            how, count = rest
+            lines.append(f"| {count}, {words[how]} | {_growth_cells(figures)} |")
+    parts.append("\n".join(lines))
+    for key, figures in growth.items():
+        kind, *rest = key.split()
+        if kind == "idle":
+            parts.append(
+                f"An idle {'gRPC' if rest[0] == 'grpc' else 'HTTP'} connection holds "
+                f"**{figures['bytes_per_connection'] / 1000:,.1f} KB** "
+                f"(over {figures['connections']:,.0f} connections)."
+            )
+    return parts
+
+
+def _growth_cells(figures: dict[str, float]) -> str:
+    return " | ".join(
+        [
+            _number(figures["per_second"]),
+            _number(figures["cpu_us"]),
+            _number(figures["p99_us"] * 1e-3),
+            f"{figures['errors']:.0f}",
+        ]
+    )
+
+
+def _claims(records: list[dict[str, Any]]) -> str:
+    lines = ["| claim | measured | bar | holds |", "|---|---:|---:|---|"]
+    for claim in judge(records):
+        sign = "≥" if claim.at_least else "≤"
+        measured = _number(claim.measured, small=True)
+        lines.append(f"| {claim.sentence} | {measured} | {sign} {claim.bar:g} | {claim.verdict} |")
+    return "\n".join(lines)
+
+
+def _settings(run: dict[str, Any]) -> str:
+    lines = ["| server | versions | how it was set up | ready after s |", "|---|---|---|---:|"]
+    for name, peer in run["peers"].items():
+        versions = ", ".join(f"{key} {value}" for key, value in peer["versions"].items())
+        ready = [
+            one["ready_secs"]
+            for one in run["measurements"]
+            if one["peer"] == name and one["workload"] == "W1"
+        ]
+        shown = _number(sorted(ready)[len(ready) // 2]) if ready else NOTHING
+        lines.append(f"| {peer['title']} | {versions} | {peer['settings']} | {shown} |")
+    tools = ", ".join(f"{name} {version}" for name, version in run["tools"].items())
+    return "\n".join(lines) + f"\n\nLoad generators: {tools}. Command: `{run['command']}`."
+
+
+def _series(rows: list[Row | None], figure: str, scale: float = 1.0) -> str:
+    values = [None if row is None or row[figure] is None else row[figure] * scale for row in rows]
+    return " / ".join(_number(value) for value in values)
+
+
+def _number(value: float | None, *, small: bool = False) -> str:
+    """Three digits are as much as such a figure is worth."""
+    if value is None:
+        return NOTHING
+    if small or abs(value) < 10:
+        return f"{value:.2f}"
+    return f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

@@ -1,0 +1,135 @@
+"""The workloads: which model is asked, with what, at which concurrency, and what is right.
+
+    W1       add_sub, 2 x INT32[1,16]      the cost of a request itself
+    W2       a JPEG of 100 KB, ResNet-18   pictures at 100 connections
+    W3       BERT-base at 128 tokens       compute-bound, 8 clients
+    W4       600 KB in, 64 bytes out       what a large request costs
+    W4-echo  600 KB in, 600 KB out         the same with a large answer
+
+Every peer gets the same tensors; their form on the wire is the peer's own (`forms`).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.places import MODELS
+from benchmarks.shapes import LARGE, ROW, TOKENS
+
+Array = np.ndarray[Any, Any]
+
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One model under one kind of request."""
+
+    name: str
+    title: str
+    model: str
+    concurrencies: tuple[int, ...]
+    compute_bound: bool = False  # one worker per core pays; loads count requests, not seconds
+    picture: bool = False  # requests carry a JPEG, not tensors
+    perf_analyzer: bool = False  # also driven by perf_analyzer, where the peer speaks its protocol
+    tolerance: float = 0.0
+    batches: tuple[int, ...] = field(default=(1, 8, 64))  # what the plain loop tries
+
+    @property
+    def model_path(self) -> Path:
+        """The ONNX file; made here when it is missing."""
+        from benchmarks import models
+
+        return models.make(self.model, MODELS)
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, Array]:
+        """The tensors of the one request that is sent over and over."""
+        random = np.random.default_rng(SEED)
+        if self.model == "add_sub":
+            names = ("INPUT0", "INPUT1")
+            return {name: random.integers(-999, 999, (1, *ROW), np.int32) for name in names}
+        if self.model == "encoder":
+            ids = random.integers(1, 30_000, (1, *TOKENS), np.int64)
+            return {"input_ids": ids, "attention_mask": np.ones((1, *TOKENS), np.int64)}
+        if self.picture:
+            return {"image": np.array([[self.photo]], np.object_)}
+        return {"INPUT": random.standard_normal((1, *LARGE), np.float32)}
+
+    @functools.cached_property
+    def photo(self) -> bytes:
+        """The JPEG of a workload with pictures."""
+        from benchmarks import models
+
+        return models.photo()
+
+    @functools.cached_property
+    def outputs(self) -> dict[str, Array]:
+        """What the right answer holds: numpy's own result, or ONNX Runtime's where that is long."""
+        if self.model == "add_sub":
+            first, second = self.inputs["INPUT0"], self.inputs["INPUT1"]
+            return {"OUTPUT0": first + second, "OUTPUT1": first - second}
+        if self.model == "echo":
+            return {"OUTPUT": self.inputs["INPUT"] * np.float32(2)}
+        if self.model == "pool":
+            return {"OUTPUT": self.inputs["INPUT"].reshape(1, 16, -1).sum(axis=2)}
+        from benchmarks.peers.services.inference import Model, picture
+
+        model = Model(str(self.model_path), threads=1, pictures=False)
+        feeds = {"image": picture(self.photo)} if self.picture else self.inputs
+        return dict(zip(model.outputs, model.run(feeds), strict=True))
+
+    def fault(self, answer: dict[str, Array]) -> str:
+        """What is wrong with an answer; empty when nothing is."""
+        for name, right in self.outputs.items():
+            given = answer.get(name)
+            if given is None:
+                return f"no output {name!r}"
+            if given.size != right.size:
+                return f"{name!r} has {given.size} numbers instead of {right.size}"
+            if not np.allclose(given.reshape(right.shape), right, 0.0, self.tolerance):
+                return f"{name!r} is not what the model computes"
+        return ""
+
+
+WORKLOADS = {
+    one.name: one
+    for one in (
+        Workload(
+            "W1",
+            "tiny model: add/sub of two INT32[1,16]",
+            "add_sub",
+            (1, 16, 64),
+            perf_analyzer=True,
+            batches=(1, 64),
+        ),
+        Workload(
+            "W2",
+            "JPEG of 100 KB to a ResNet-18-sized classifier",
+            "classifier",
+            (100,),
+            compute_bound=True,
+            picture=True,
+            tolerance=0.01,
+            batches=(1, 8),
+        ),
+        Workload(
+            "W3",
+            "BERT-base-sized encoder, 128 tokens",
+            "encoder",
+            (8,),
+            compute_bound=True,
+            tolerance=0.005,
+            batches=(1, 4),
+        ),
+        Workload(
+            "W4", "600 KB of FP32 in, 64 bytes out", "pool", (16,), tolerance=0.01, batches=(1,)
+        ),
+        Workload("W4-echo", "600 KB of FP32 in and out", "echo", (16,), batches=(1,)),
+    )
+}

@@ -1,0 +1,81 @@
+"""How models say that something went wrong: an error in a response, or an exception."""
+
+from __future__ import annotations
+
+import enum
+
+from shoal import errors
+
+
+class ErrorCode(enum.IntEnum):
+    """Triton's error codes, by Triton's numbers."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonError:
+    """What a response carries instead of tensors."""
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
+    __slots__ = ("_code", "_message")
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError needs its message as a str, not {type(message)}")
+        if type(code) is not ErrorCode and type(code) is not int:
+            raise TypeError(f"TritonError needs one of its codes, such as INTERNAL, not {code!r}")
+        self._message = message
+        self._code = ErrorCode(code)
+
+    def code(self) -> ErrorCode:
+        """One of the constants of this class."""
+        return self._code
+
+    def message(self) -> str:
+        """The text for the client."""
+        return self._message
+
+    def __repr__(self) -> str:
+        return f"TritonError({self._message!r}, {self._code.name})"
+
+
+class TritonModelException(Exception):  # noqa: N818 - Triton's name
+    """Raised by models, and by this module when it is used wrongly."""
+
+
+_CLASSES: dict[ErrorCode, type[errors.ShoalError]] = {
+    ErrorCode.UNKNOWN: errors.Unknown,
+    ErrorCode.INTERNAL: errors.BackendFailure,
+    ErrorCode.NOT_FOUND: errors.NotFound,
+    ErrorCode.INVALID_ARG: errors.InvalidArgument,
+    ErrorCode.UNAVAILABLE: errors.Unavailable,
+    ErrorCode.UNSUPPORTED: errors.Unsupported,
+    ErrorCode.ALREADY_EXISTS: errors.AlreadyExists,
+    ErrorCode.CANCELLED: errors.Cancelled,
+}
+_CODES: dict[errors.Code, ErrorCode] = {kind.code: code for code, kind in _CLASSES.items()}
+
+
+def to_shoal(error: TritonError) -> errors.ShoalError:
+    """A model's error as the server knows it."""
+    return _CLASSES[error.code()](error.message())
+
+
+def from_shoal(error: errors.ShoalError) -> TritonError:
+    """A server's error as a model knows it."""
+    return TritonError(error.message, _CODES[error.code])

@@ -1,0 +1,173 @@
+"""What stands behind the functions of pb_utils: a server in this process, one at the end of a
+pipe, or nobody.
+
+    model --pb_utils--> current() --> Host
+
+While the server runs a model's function, it notes for that thread (and for the tasks it starts)
+whose function it is. A thread that the model made itself is asked about nothing: it belongs to
+the server that was started last in this process, which is nearly always the only one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from shoal.backends.python.api.errors import TritonModelException
+from shoal.core.request import Request
+
+logger = logging.getLogger("shoal.models")
+
+
+class FamilyHandle(Protocol):
+    """A family of metrics that somebody keeps."""
+
+    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
+        """The metric with these labels. Raises ValueError when it cannot be."""
+
+    def close(self) -> None:
+        """Let go of it; the last one to do so ends it."""
+
+
+class MetricHandle(Protocol):
+    """One metric. All methods raise ValueError for what its kind does not do."""
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or a gauge."""
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+
+    def observe(self, value: float) -> None:
+        """Count a value into a histogram."""
+
+    def value(self) -> float:
+        """What a counter or gauge shows."""
+
+    def close(self) -> None:
+        """Let go of it; the last one to do so ends it."""
+
+
+class Host(Protocol):
+    """A server, as models see it. Errors are ShoalErrors."""
+
+    def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
+        """Have another model answer `request` through its reply; raises when it is refused.
+
+        `waiting` is the instance that does nothing else until the answer is there.
+        """
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model."""
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model."""
+
+    def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether a model can be asked."""
+
+    def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
+        """A family of metrics; ValueError when the name is taken by another kind."""
+
+    def log(self, level: int, message: str, file: str, line: int) -> None:
+        """Put a line into the server's log."""
+
+
+class Context:
+    """One instance of a model, as far as pb_utils needs to know it."""
+
+    __slots__ = ("host", "instance_name", "model_folder", "model_name", "serving")
+
+    def __init__(
+        self, host: Host, model_name: str = "", instance_name: str = "", model_folder: str = ""
+    ) -> None:
+        self.host = host
+        self.model_name = model_name
+        self.instance_name = instance_name
+        self.model_folder = model_folder
+        self.serving = True  # false while it is being initialised or finalised
+
+
+class NoServer:
+    """The host of code that runs outside a server, such as a unit test."""
+
+    def infer(
+        self, request: Request, *, decoupled: bool, waiting: Context | None  # noqa: ARG002
+    ) -> None:
+        """There is nobody to ask."""
+        raise TritonModelException(
+            f"There is no server here to run model '{request.model_name}'. In a unit test, say "
+            f"what it answers: PythonModelRunner(..., models={{'{request.model_name}': function}})"
+        )
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:  # noqa: ARG002
+        """There is nobody to ask."""
+        raise TritonModelException(f"There is no server here to load model '{name}'.")
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:  # noqa: ARG002
+        """There is nobody to ask."""
+        raise TritonModelException(f"There is no server here to unload model '{name}'.")
+
+    def is_model_ready(self, name: str, version: int) -> bool:  # noqa: ARG002
+        """Nothing is served here."""
+        return False
+
+    def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
+        """Kept in this process, where a test can read it."""
+        from shoal.statistics.custom import local
+
+        return local.family(name, description, kind)
+
+    def log(self, level: int, message: str, file: str, line: int) -> None:
+        """To Python's logging."""
+        write_log(level, message, file, line)
+
+
+OUTSIDE = Context(NoServer())
+
+_current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("model", default=None)
+_latest: list[Context] = []  # hosts of this process, the newest last
+
+
+def current() -> Context:
+    """Whose code this thread runs."""
+    found = _current.get()
+    if found is not None:
+        return found
+    return _latest[-1] if _latest else OUTSIDE
+
+
+def is_known() -> bool:
+    """Whether this thread runs a model's function, and not one the model started by itself."""
+    return _current.get() is not None
+
+
+def enter(context: Context) -> contextvars.Token[Context | None]:
+    """From here on this thread runs `context`'s code; give the token to `leave`."""
+    return _current.set(context)
+
+
+def leave(token: contextvars.Token[Context | None]) -> None:
+    """Undo `enter`."""
+    _current.reset(token)
+
+
+def announce(context: Context) -> None:
+    """Threads that nobody knows belong to `context` now."""
+    _latest.append(context)
+
+
+def withdraw(context: Context) -> None:
+    """Undo `announce`."""
+    if context in _latest:
+        _latest.remove(context)
+
+
+def write_log(level: int, message: str, file: str, line: int) -> None:
+    """A record that names the model's own file and line."""
+    if logger.isEnabledFor(level):
+        extra: Any = None
+        record = logger.makeRecord(logger.name, level, file, line, message, (), extra)
+        logger.handle(record)

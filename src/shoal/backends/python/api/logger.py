@@ -1,0 +1,72 @@
+"""`pb_utils.Logger`: lines in the server's log, with the model's file and line number."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import sys
+
+from shoal.backends.python.api import host
+
+
+class _Level(enum.Enum):
+    """How much a line matters."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+_LEVELS = {
+    _Level.INFO: logging.INFO,
+    _Level.WARNING: logging.WARNING,
+    _Level.ERROR: logging.ERROR,
+    _Level.VERBOSE: logging.DEBUG,
+}
+
+
+class Logger:
+    """Called on the class itself: `pb_utils.Logger.log_info("text")`."""
+
+    LogLevel = _Level
+    INFO = _Level.INFO
+    WARNING = _Level.WARNING
+    ERROR = _Level.ERROR
+    VERBOSE = _Level.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: _Level = _Level.INFO) -> None:
+        """Log at a level of your choice."""
+        _log(message, level)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        """Log what is good to know."""
+        _log(message, _Level.INFO)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        """Log what may turn into trouble."""
+        _log(message, _Level.WARNING)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        """Log what went wrong."""
+        _log(message, _Level.ERROR)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        """Log what only somebody who looks for a fault wants to see."""
+        _log(message, _Level.VERBOSE)
+
+
+def _log(message: str, level: _Level) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"a log message must be a str, not {type(message)}")
+    if not isinstance(level, _Level):
+        raise TypeError(f"a log level must be one of Logger.LogLevel, not {level!r}")
+    caller = sys._getframe(2)
+    host.current().host.log(
+        _LEVELS[level], message, caller.f_code.co_filename, caller.f_lineno
+    )

@@ -1,0 +1,61 @@
+"""Loading and unloading other models from inside one."""
+
+from __future__ import annotations
+
+from shoal.backends.python.api import host
+from shoal.backends.python.api.errors import TritonModelException
+from shoal.errors import ShoalError
+
+_FILE_PREFIX = "file:"
+
+
+def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+    """Load or reload a model, with `config` (JSON) and `files` ("file:1/model.py": …) if given.
+
+    Returns when the model is ready. The server must run with explicit model control.
+    """
+    _check_text(model_name=model_name, config=config)
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and "
+            f"file contents"
+        )
+    contents: dict[str, bytes] = {}
+    for path, content in (files or {}).items():
+        if not isinstance(path, str) or not isinstance(content, bytes):
+            raise TypeError("files must map paths (str) to contents (bytes)")
+        contents[path.removeprefix(_FILE_PREFIX)] = content
+    try:
+        host.current().host.load_model(model_name, config, contents)
+    except ShoalError as error:
+        raise TritonModelException(f"Failed to load model: {error.message}") from None
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model; with `unload_dependents` also the models it needs."""
+    _check_text(model_name=model_name)
+    try:
+        host.current().host.unload_model(model_name, bool(unload_dependents))
+    except ShoalError as error:
+        raise TritonModelException(f"Failed to unload model: {error.message}") from None
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether a model, or one version of it, can be asked now."""
+    _check_text(model_name=model_name, model_version=model_version)
+    if model_version and not model_version.isdecimal():
+        raise TritonModelException(
+            f"Failed to check model readiness: failed to get model version from specified version "
+            f"string '{model_version}', version should be an integral value > 0"
+        )
+    version = int(model_version) if model_version else -1
+    try:
+        return host.current().host.is_model_ready(model_name, version)
+    except ShoalError as error:
+        raise TritonModelException(f"Failed to check model readiness: {error.message}") from None
+
+
+def _check_text(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a str, not {type(value)}")

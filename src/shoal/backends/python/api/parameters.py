@@ -1,0 +1,31 @@
+"""Parameters of requests and responses: a flat JSON object of booleans, whole numbers and text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.backends.python.api.errors import TritonModelException
+from shoal.core.response import ParameterValue
+
+
+def checked(parameters: Mapping[str, ParameterValue] | None) -> dict[str, ParameterValue]:
+    """A copy of what a model gave as parameters; TritonModelException names what cannot be."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
+    plain: dict[str, ParameterValue] = {}
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        if isinstance(value, bool):
+            plain[str(key)] = value
+        elif isinstance(value, (int, str)):
+            plain[str(key)] = int(value) if isinstance(value, int) else str(value)
+        else:
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return plain

@@ -1,0 +1,293 @@
+"""`pb_utils.InferenceRequest`: what a client asked this model, or what this model asks another."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from shoal.backends.python.api import calls
+from shoal.backends.python.api import parameters as parameter_rules
+from shoal.backends.python.api.errors import TritonError, TritonModelException
+from shoal.backends.python.api.response import InferenceResponse
+from shoal.backends.python.api.sender import Answer, InferenceResponseSender
+from shoal.backends.python.api.tensor import Tensor
+from shoal.core.reply import Reply
+from shoal.core.request import Request
+from shoal.core.response import ParameterValue, Response
+
+REQUEST_RELEASE_ALL = 1
+REQUEST_RELEASE_RESCHEDULE = 2
+
+
+class MemoryType(enum.IntEnum):
+    """Where tensors may be."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+class PreferredMemory:
+    """Where a model would like the tensors it asked another model for."""
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        self._memory_type = MemoryType(preferred_memory_type)
+        self._device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace a request belongs to."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str | None = None) -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """The trace's context as text, or None for a request that is not traced."""
+        return self._context
+
+
+class _Nobody:
+    """The reply of a request that has not been sent."""
+
+    def send(self, response: Response) -> None:
+        """Nobody waits."""
+
+
+_NOBODY = _Nobody()
+
+
+class InferenceRequest:
+    """One request: received from a client, or made here to be executed by another model."""
+
+    __slots__ = (
+        "__weakref__",
+        "_answer",
+        "_by_name",
+        "_core",
+        "_inputs",
+        "_output_names",
+        "_release_flags",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = None,  # type: ignore[assignment] # given by name; see below
+        requested_output_names: Sequence[str] = None,  # type: ignore[assignment]
+        model_name: str = None,  # type: ignore[assignment]
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: dict[str, ParameterValue] | None = None,
+    ) -> None:
+        """A request to another model. `inputs`, `requested_output_names` and `model_name` must
+        be given; `timeout` is in microseconds. Tensors always come back in the CPU's memory."""
+        _check_types(request_id, correlation_id, model_name, model_version, flags, timeout)
+        if not isinstance(inputs, (list, tuple)):
+            raise TypeError(f"inputs must be a list of tensors, not {type(inputs)}")
+        if not isinstance(requested_output_names, (list, tuple, set, frozenset)):
+            raise TypeError(
+                f"requested_output_names must be a list of names, not "
+                f"{type(requested_output_names)}"
+            )
+        where = f"request with id '{request_id}' and model name '{model_name}'"
+        for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor for {where} should not be empty.")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"an input must be a Tensor, not {type(tensor)}")
+        for name in requested_output_names:
+            if not isinstance(name, str):
+                raise TypeError(f"a requested output name must be a str, not {type(name)}")
+            if not name:
+                raise TritonModelException(
+                    f"Requested output name for {where} should not be empty."
+                )
+        if preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory):
+            raise TypeError(f"preferred_memory must be a PreferredMemory, not {preferred_memory!r}")
+        self._core = Request(
+            model_name,
+            {},
+            _NOBODY,
+            model_version=model_version,
+            id=request_id,
+            requested_outputs=tuple(requested_output_names),
+            parameters=parameter_rules.checked(parameters),
+            timeout_us=timeout,
+            correlation_id=correlation_id,
+            flags=flags,
+        )
+        self._inputs: list[Tensor] | None = list(inputs)
+        self._by_name: dict[str, Tensor] | None = None
+        self._output_names: frozenset[str] = frozenset(requested_output_names)
+        self._answer: Answer | None = None
+        self._release_flags = REQUEST_RELEASE_ALL
+        self._trace = trace
+
+    @classmethod
+    def _received(
+        cls, core: Request, output_names: frozenset[str], answer: Answer
+    ) -> InferenceRequest:
+        """Wrap a request of a client's; its tensors are looked at when the model does."""
+        request: InferenceRequest = cls.__new__(cls)
+        request._core = core
+        request._inputs = None
+        request._by_name = None
+        request._output_names = output_names
+        request._answer = answer
+        request._release_flags = REQUEST_RELEASE_ALL
+        request._trace = None
+        return request
+
+    # ---- what was asked
+
+    def inputs(self) -> list[Tensor]:
+        """The input tensors."""
+        if self._inputs is None:
+            self._inputs = [Tensor._from_core(core) for core in self._core.inputs.values()]
+        return self._inputs
+
+    def _input(self, name: str) -> Tensor | None:
+        """The input called `name`, without a look at all the others."""
+        known = self._by_name
+        if known is None:
+            known = self._by_name = {tensor.name(): tensor for tensor in self.inputs()}
+        return known.get(name)
+
+    def request_id(self) -> str:
+        """The id the client gave."""
+        return self._core.id
+
+    def correlation_id(self) -> int | str:
+        """The sequence this request belongs to; 0 for none."""
+        return self._core.correlation_id
+
+    def flags(self) -> int:
+        """TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
+        return self._core.flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set them, before the request is executed."""
+        self._core.flags = flags
+
+    def timeout(self) -> int:
+        """How many microseconds the client gave it; 0 for no limit."""
+        return self._core.timeout_us
+
+    def parameters(self) -> str:
+        """The parameters as JSON; `json.loads` makes a dict of it."""
+        return json.dumps(self._core.parameters)
+
+    def requested_output_names(self) -> set[str]:
+        """The outputs that are wanted: the client's choice, or all of them."""
+        return set(self._core.requested_outputs or self._output_names)
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Where the tensors are to be: in the CPU's memory."""
+        return PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+
+    def trace(self) -> InferenceTrace:
+        """The trace this request belongs to."""
+        return self._trace or InferenceTrace()
+
+    # ---- answering a client's request
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has withdrawn the request."""
+        return self._core.cancelled if self._answer is None else self._answer.cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """What answers this request, also after `execute` has returned."""
+        answer = self._answer
+        if answer is None:
+            raise TritonModelException(
+                "Unable to send response. A request that this model makes itself is answered by "
+                "the model it goes to: call exec() or async_exec()."
+            )
+        answer.promised = True
+        return InferenceResponseSender(answer, self)
+
+    def set_release_flags(self, flags: int) -> None:
+        """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE the request is executed again later."""
+        if flags not in (REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(
+                f"Unsupported release flags {flags}: use TRITONSERVER_REQUEST_RELEASE_ALL or "
+                f"TRITONSERVER_REQUEST_RELEASE_RESCHEDULE."
+            )
+        self._release_flags = flags
+
+    # ---- asking another model
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | calls.ResponseIterator:
+        """Have the other model answer, and wait for it.
+
+        A response, or with `decoupled` an iterator over all of them. Errors come in the response.
+        """
+        return calls.run(self, decoupled=decoupled)
+
+    def async_exec(
+        self, decoupled: bool = False
+    ) -> Awaitable[InferenceResponse | calls.ResponseIterator]:
+        """`exec` for `async def execute`: await it. Must be called on a running event loop."""
+        return calls.run_async(self, decoupled=decoupled)
+
+    def _outgoing(self, reply: Reply, *, waits: bool) -> Request:
+        """A request for the server; each execution is one of its own.
+
+        Unless the model `waits` for the answer it may go on to change the arrays it gave.
+        """
+        core = self._core
+        return Request(
+            core.model_name,
+            {tensor.name(): tensor._to_core(keep=waits) for tensor in self.inputs()},
+            reply,
+            model_version=core.model_version,
+            id=core.id,
+            requested_outputs=core.requested_outputs,
+            parameters=dict(core.parameters),
+            priority=core.priority,
+            timeout_us=core.timeout_us,
+            correlation_id=core.correlation_id,
+            flags=core.flags,
+        )
+
+    def __del__(self) -> None:
+        # The model has let go of the request and of its sender: nobody can answer it any more.
+        answer: Answer | None = getattr(self, "_answer", None)
+        if answer is not None and not answer.over:
+            _abandon(answer, self._core)
+
+
+def _abandon(answer: Answer, core: Request) -> None:
+    if answer.sent:  # the model said what it had to say and forgot to say that it is over
+        answer.end(None)
+    else:
+        text = (
+            f"Python model '{core.model_name}' neither returned a response for the request nor "
+            f"kept it to answer it later"
+        )
+        answer.end(InferenceResponse(error=TritonError(text)))
+
+
+def _check_types(
+    request_id: Any, correlation_id: Any, model_name: Any, version: Any, flags: Any, timeout: Any
+) -> None:
+    for name, value in (("request_id", request_id), ("model_name", model_name)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a str, not {type(value)}")
+    for name, value in (("model_version", version), ("flags", flags), ("timeout", timeout)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, not {type(value)}")
+    if correlation_id is None or isinstance(correlation_id, bool):
+        raise TypeError(f"correlation_id must be an int or a str, not {correlation_id!r}")
+    if not isinstance(correlation_id, (int, str)):
+        raise TritonModelException("Correlation ID must be integer or string")

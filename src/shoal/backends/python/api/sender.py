@@ -1,0 +1,136 @@
+"""`pb_utils.InferenceResponseSender`: answering a request from any thread, at any time.
+
+    decoupled        send(response) ... send(flags=FINAL)      any number of responses, one FINAL
+    not decoupled    send(response, flags=FINAL)               or return it from `execute`
+
+What is sent twice, after the end, or not at all where a response is due is an exception in the
+model, in Triton's words; the client hears exactly one end whatever the model does.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+
+from shoal.backends.python.api.errors import TritonModelException
+from shoal.backends.python.api.response import InferenceResponse
+from shoal.errors import ShoalError
+
+RESPONSE_COMPLETE_FINAL = 1
+CLOSED = "Unable to send response. Response sender has been closed."
+
+_counting = threading.Lock()  # guards the counts of every Answer; held for a few comparisons
+
+
+class Answer(ABC):
+    """The answer to one request: what was sent of it and whether more may follow."""
+
+    __slots__ = ("_closed", "_decoupled", "_over", "_sent", "promised")
+
+    def __init__(self, *, decoupled: bool) -> None:
+        self._decoupled = decoupled
+        self._sent = 0
+        self._closed = False  # to the model
+        self._over = False  # to the client: the end was sent
+        self.promised = False  # whether the model holds a sender
+
+    @property
+    def over(self) -> bool:
+        """Whether the client has heard the end."""
+        return self._over
+
+    @property
+    def closed(self) -> bool:
+        """Whether the model may send no more."""
+        return self._closed
+
+    @property
+    def sent(self) -> int:
+        """How many times the model has sent something."""
+        return self._sent
+
+    def send(self, response: InferenceResponse | None, *, final: bool) -> None:
+        """Send on the model's behalf; TritonModelException when the rules forbid it."""
+        with _counting:
+            self._admit(response, final)
+            # A model that is not decoupled has one response, so its first one is the end of it.
+            ends = final or not self._decoupled
+            passes_on = not self._over
+            self._over = self._over or ends
+        if passes_on:
+            try:
+                self._pass_on(response, final=ends)
+            except ShoalError:
+                raise TritonModelException(CLOSED) from None
+
+    def _admit(self, response: InferenceResponse | None, final: bool) -> None:
+        if not self._decoupled:
+            if response is not None and self._sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send more than one "
+                    "response."
+                )
+            if response is None and final and not self._sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send complete final "
+                    "before sending a response."
+                )
+        if self._closed:
+            raise TritonModelException(CLOSED)
+        self._closed = final
+        self._sent += 1
+
+    def release(self) -> None:
+        """Leave it open for the next execution of the same request."""
+        with _counting:
+            self._closed = self._over = True
+
+    def end(self, response: InferenceResponse | None) -> bool:
+        """End it on the server's behalf, unless it has ended; whether this did."""
+        with _counting:
+            self._closed = True
+            if self._over:
+                return False
+            self._over = True
+        try:
+            self._pass_on(response, final=True)
+        except ShoalError:  # it was ended this very moment
+            return False
+        return True
+
+    @abstractmethod
+    def _pass_on(self, response: InferenceResponse | None, *, final: bool) -> None:
+        """Send to the server: a response, or just the end. ShoalError once the end was sent."""
+
+    @abstractmethod
+    def cancelled(self) -> bool:
+        """Whether the client has withdrawn the request."""
+
+
+class InferenceResponseSender:
+    """Sends the responses to one request. Made by `InferenceRequest.get_response_sender`."""
+
+    __slots__ = ("__weakref__", "_answer", "_request")
+
+    def __init__(self, answer: Answer, request: object) -> None:
+        """`request` lives as long as its sender, because its end is the end of the answer."""
+        self._answer = answer
+        self._request = request
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send `response`, the end (`TRITONSERVER_RESPONSE_COMPLETE_FINAL`), or both."""
+        if flags not in (0, RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None:
+            if not flags:
+                raise TritonModelException(
+                    "Inference Response object must be provided when the response flags is set to "
+                    "zero."
+                )
+        elif not isinstance(response, InferenceResponse):
+            raise TypeError(f"a response must be an InferenceResponse, not {type(response)}")
+        self._answer.send(response, final=bool(flags))
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has withdrawn the request."""
+        return self._answer.cancelled()

@@ -1,0 +1,298 @@
+"""`pb_utils.Tensor`: a name and elements, as numpy, as DLPack or still as received bytes.
+
+What a request brings is turned into numpy only when the model asks for it. The array is the
+model's own to write to: it lies on the request's buffer where that belongs to nobody else, and is
+a copy where somebody else looks at the same memory, as long as that is small. Only large shared
+memory (a client's region, another model's array) is handed out read-only.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from shoal.backends.python.api import dlpack
+from shoal.backends.python.api.errors import TritonModelException
+from shoal.core import dtypes
+from shoal.core.dtypes import BF16, BYTES, DataType
+from shoal.core.tensor import Tensor as CoreTensor
+
+_COPIED_BYTES = 64 * 1024  # up to here a private copy costs next to nothing
+
+_known: dict[np.dtype[Any], DataType] = {
+    kind.numpy: kind for kind in dtypes.ALL if kind not in (BF16, BYTES)
+}
+
+
+class Tensor:
+    """An input or an output of a model."""
+
+    __slots__ = ("__weakref__", "_array", "_core", "_datatype", "_name", "_on_gpu")
+
+    def __init__(self, name: str, array: np.ndarray, /) -> None:
+        """Name a numpy array. What is not contiguous is copied; other memory stays shared."""
+        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"Tensor needs a name (str) and a numpy array, not {type(name)} and {type(array)}"
+            )
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        datatype = _known.get(array.dtype)
+        if datatype is None:
+            array, datatype = _converted(array)
+        elif not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        self._name = name
+        self._array: np.ndarray | None = array
+        self._datatype = datatype
+        self._core: CoreTensor | None = None
+        self._on_gpu: _OnGpu | None = None
+
+    @classmethod
+    def _from_core(cls, core: CoreTensor) -> Tensor:
+        """Wrap a tensor of the server's; nothing is decoded or copied yet."""
+        tensor: Tensor = cls.__new__(cls)
+        tensor._name = core.name
+        tensor._array = None
+        tensor._datatype = core.datatype
+        tensor._core = core
+        tensor._on_gpu = None
+        return tensor
+
+    # ---- what models ask
+
+    def name(self) -> str:
+        """The tensor's name in the config."""
+        return self._name
+
+    def shape(self) -> list[int]:
+        """The shape, with the batch dimension where there is one."""
+        if self._core is not None:
+            return list(self._core.shape)
+        if self._on_gpu is not None:
+            return list(self._on_gpu.shape)
+        assert self._array is not None
+        return list(self._array.shape)
+
+    def triton_dtype(self) -> int:
+        """The datatype's number; `triton_to_numpy_type` makes a numpy type of it."""
+        return self._datatype.number
+
+    def is_cpu(self) -> bool:
+        """Whether the elements are in the machine's memory, so that numpy can see them."""
+        return self._on_gpu is None
+
+    def as_numpy(self) -> np.ndarray:
+        """The elements as numpy; strings are `bytes` in an object array."""
+        array = self._array
+        if array is None:
+            if self._on_gpu is not None:
+                raise TritonModelException(
+                    "Tensor is stored in GPU and cannot be converted to NumPy."
+                )
+            if self._datatype is BF16:
+                raise TritonModelException(
+                    "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and "
+                    "from_dlpack() instead."
+                )
+            assert self._core is not None
+            array = self._array = _private(self._core)
+        elif self._datatype is BF16:
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and "
+                "from_dlpack() instead."
+            )
+        return array
+
+    # ---- DLPack
+
+    def to_dlpack(self) -> object:
+        """The elements as a DLPack capsule, without a copy."""
+        if self._datatype is BYTES:
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        if self._on_gpu is not None:
+            return self._on_gpu.capsule()
+        if self._array is None:
+            assert self._core is not None
+            self._array = _private(self._core)
+        return dlpack.export(self._array, self._datatype)
+
+    def __dlpack__(self, **_options: Any) -> object:
+        """For `torch.from_dlpack(tensor)` and its like."""
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CPU, 0) if self._on_gpu is None else self._on_gpu.device
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: object, /) -> Tensor:
+        """Name a tensor of another library: a DLPack capsule, or anything with `__dlpack__`."""
+        if not isinstance(name, str):
+            raise TypeError(f"Tensor needs a name (str), not {type(name)}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        if isinstance(tensor, np.ndarray):  # numpy itself does not export read-only arrays
+            if not tensor.flags.c_contiguous:
+                raise TritonModelException(
+                    "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are "
+                    "stored in C-Order are supported."
+                )
+            return Tensor(name, tensor)
+        source = tensor
+        if not dlpack.is_capsule(tensor):
+            if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
+                raise TritonModelException(
+                    "Provided tensor is not supported. Tensor must be a DLPack capsule or have "
+                    "`__dlpack__` and `__dlpack_device__` attributes"
+                )
+            dlpack.check_device(tensor.__dlpack_device__()[0])
+            tensor = tensor.__dlpack__()
+        taken = dlpack.take(tensor)
+        made: Tensor = Tensor.__new__(Tensor)
+        made._name = name
+        made._datatype = taken.datatype
+        made._core = None
+        made._array = None
+        made._on_gpu = None
+        if taken.array is None:
+            made._on_gpu = _OnGpu(source, tensor, taken.shape, taken.device)
+        else:
+            made._array = taken.array.view(taken.datatype.numpy).reshape(taken.shape)
+        return made
+
+    # ---- on the way out
+
+    def _to_core(self, *, keep: bool = False) -> CoreTensor:
+        """As the server sends it. What the model could still change is copied, unless `keep`."""
+        if self._core is not None and self._array is None:
+            return self._core if self._core.name == self._name else _renamed(self._core, self._name)
+        if self._on_gpu is not None:
+            array = self._on_gpu.on_cpu(self._name)
+        else:
+            array = self._array  # type: ignore[assignment]
+            # Whoever else holds the array, or the one it is a view of, may write to it later.
+            if self._datatype is BYTES:
+                array = _as_bytes(array)
+            elif not keep and (
+                sys.getrefcount(array) > _SOLE
+                or (array.base is not None and sys.getrefcount(array.base) > _SOLE_BASE)
+            ):
+                array = array.copy()
+        return CoreTensor(self._name, self._datatype, array.shape, array=array)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._name!r}, {self._datatype}, {self.shape()})"
+
+
+class _OnGpu:
+    """A tensor in a GPU's memory, kept as its own library gave it."""
+
+    def __init__(
+        self, source: object, capsule: object, shape: tuple[int, ...], device: tuple[int, int]
+    ) -> None:
+        self._source = source  # the library's own tensor, or the capsule that was given
+        self._capsule: object | None = capsule
+        self.shape = shape
+        self.device = device
+
+    def capsule(self) -> object:
+        """A capsule to give away: the one we hold, then fresh ones where the source makes them."""
+        capsule, self._capsule = self._capsule, None
+        if capsule is not None:
+            return capsule
+        if dlpack.is_capsule(self._source):
+            raise TritonModelException("The DLPack capsule of this tensor was given away already.")
+        made: object = self._source.__dlpack__()  # type: ignore[attr-defined]
+        return made
+
+    def on_cpu(self, name: str) -> np.ndarray:
+        """A copy in the machine's memory, made by the library the tensor belongs to."""
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            tensor = torch.from_dlpack(self.capsule()).detach().cpu()
+            if tensor.dtype == torch.bfloat16:
+                tensor = tensor.view(torch.uint16)
+            return np.asarray(tensor.numpy())
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            return np.asarray(cupy.from_dlpack(self.capsule()).get())
+        raise TritonModelException(
+            f"Tensor '{name}' is stored in GPU and neither torch nor cupy is there to copy it: "
+            f"copy it to the CPU before you hand it over."
+        )
+
+
+def _converted(array: np.ndarray) -> tuple[np.ndarray, DataType]:
+    """An array whose dtype is not one of the protocol's as it stands."""
+    dtype = array.dtype
+    if dtype.kind in "OSU":
+        return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), BYTES
+    if dtype.name == "bfloat16":
+        return np.ascontiguousarray(array).view(np.uint16), BF16
+    swapped = dtype.newbyteorder("<")
+    if swapped in _known:
+        return np.ascontiguousarray(array, dtype=swapped), _known[swapped]
+    raise TritonModelException(
+        f"NumPy dtype is not supported. Found {dtype}; use one of "
+        f"{', '.join(str(kind) for kind in _known)} or object."
+    )
+
+
+def _private(core: CoreTensor) -> np.ndarray:
+    """A received tensor's elements for the model to use as its own."""
+    array: np.ndarray = core.array
+    if not core.has_raw:  # somebody's array: another model's, or decoded from JSON
+        return np.copy(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
+    if core.datatype is BYTES:
+        return array  # decoded for this request alone
+    raw = core.raw
+    if isinstance(raw, memoryview) and not raw.readonly and isinstance(raw.obj, np.ndarray):
+        return array  # the buffer this request was received into
+    return np.copy(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view: np.ndarray = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _renamed(core: CoreTensor, name: str) -> CoreTensor:
+    array = core.array if not core.has_raw else None
+    raw = core.raw if core.has_raw else None
+    return CoreTensor(name, core.datatype, core.shape, raw=raw, array=array)
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """An object array of `bytes`, a new one: text as UTF-8, anything else as its text."""
+    elements = array.reshape(-1).tolist()
+    made = np.empty(len(elements), dtype=object)
+    for index, element in enumerate(elements):
+        made[index] = element if type(element) is bytes else _encoded(element)
+    return made.reshape(array.shape)
+
+
+def _encoded(element: object) -> bytes:
+    return bytes(element) if isinstance(element, bytes) else str(element).encode()
+
+
+def _sole_counts() -> tuple[int, int]:
+    """What `sys.getrefcount` says in `_to_core` of an array, and of a base, that nobody else has.
+
+    Measured, because it depends on how an interpreter counts its own short-lived references.
+    """
+
+    class Holder:
+        __slots__ = ("_array",)
+
+        def __init__(self, array: np.ndarray) -> None:
+            self._array: np.ndarray | None = array
+
+    holder = Holder(np.zeros(2, np.uint8)[:1])
+    array: np.ndarray = holder._array  # type: ignore[assignment]
+    return sys.getrefcount(array), sys.getrefcount(array.base)
+
+
+_SOLE, _SOLE_BASE = _sole_counts()

@@ -1,0 +1,137 @@
+"""The backend of Python models: completes their configs and makes their instances.
+
+    complete    auto_complete_config, in a process that is thrown away
+    load        reads how the instances are to run: thread, process, environment of its own
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from shoal.backends.base import Backend, LoadContext, LoadedModel, Placement, RequestExecutor
+from shoal.backends.python import completion
+from shoal.backends.python.environment import Environment
+from shoal.backends.python.outgoing import Outputs
+from shoal.backends.python.process.executor import ProcessExecutor
+from shoal.backends.python.server_host import ServerHost
+from shoal.backends.python.settings import AUTO, PROCESS, THREAD, PythonSettings, read
+from shoal.backends.python.thread import ThreadExecutor
+from shoal.config import codec
+from shoal.config.model import ModelConfig
+
+
+class PythonBackend(Backend):
+    """Serves `class TritonPythonModel`."""
+
+    name = "python"
+    default_filename = "model.py"
+
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Have the model's `auto_complete_config`, if it has one, fill in the config."""
+        file = _model_file(config, version_folder)
+        chosen = read(config, model_folder, version_folder, settings)
+        return completion.complete(config, file, chosen)
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Check the settings and prepare the Python environment; models start with instances."""
+        file = _model_file(context.config, context.version_folder)
+        chosen = read(
+            context.config, context.model_folder, context.version_folder, context.settings
+        )
+        environment = Environment.prepare(chosen) if chosen.brings_python else None
+        return PythonModel(context, file, chosen, environment)
+
+
+class PythonModel(LoadedModel):
+    """One version of a Python model."""
+
+    def __init__(
+        self,
+        context: LoadContext,
+        file: Path,
+        chosen: PythonSettings,
+        environment: Environment | None,
+    ) -> None:
+        self._context = context
+        self._file = file
+        self._settings = chosen
+        self._environment = environment
+        self._outputs = Outputs(context.config)
+        self._server = ServerHost(context.models, context.metrics)
+        self._config = json.dumps(codec.to_dict(context.config))
+        policy = context.config.model_transaction_policy
+        self._decoupled = policy is not None and policy.decoupled
+        self._lock = threading.Lock()  # guards _executors
+        self._executors: list[ThreadExecutor | ProcessExecutor] = []
+        self.asks_readiness = False
+
+    def executor(self, placement: Placement) -> RequestExecutor:
+        """An instance, on a thread of this process or in a process of its own."""
+        if self._mode() == THREAD:
+            made: ThreadExecutor | ProcessExecutor = ThreadExecutor(
+                self._file,
+                self._arguments(placement),
+                self._server,
+                self._outputs,
+                decoupled=self._decoupled,
+            )
+        else:
+            made = ProcessExecutor(
+                self._file,
+                self._arguments(placement),
+                self._server,
+                self._outputs,
+                decoupled=self._decoupled,
+                environment=self._environment,
+                start_secs=self._settings.start_secs,
+            )
+        made.on_close = self._closed
+        with self._lock:
+            self._executors.append(made)
+            self._note_readiness()
+        return made
+
+    def _mode(self) -> str:
+        if self._settings.execution != AUTO:
+            return self._settings.execution
+        alone = len(self._context.placements) <= 1 and not self._executors
+        return THREAD if alone else PROCESS
+
+    def _arguments(self, placement: Placement) -> dict[str, str]:
+        """What `initialize` gets: strings, all of them."""
+        return {
+            "model_config": self._config,
+            "model_instance_kind": placement.kind.removeprefix("KIND_"),
+            "model_instance_name": placement.name,
+            "model_instance_device_id": str(placement.device_id),
+            "model_repository": str(self._context.model_folder),
+            "model_version": str(self._context.version),
+            "model_name": self._context.config.name,
+        }
+
+    def ready(self) -> bool:
+        """Whether every instance runs and, where the model has an opinion, says it is ready."""
+        with self._lock:
+            executors = list(self._executors)
+        return all(executor.ready() for executor in executors)
+
+    def _closed(self, executor: ThreadExecutor | ProcessExecutor) -> None:
+        with self._lock:
+            self._executors.remove(executor)
+            self._note_readiness()
+
+    def _note_readiness(self) -> None:
+        self.asks_readiness = any(executor.asks_readiness for executor in self._executors)
+
+
+def _model_file(config: ModelConfig, version_folder: Path) -> Path:
+    return version_folder / (config.default_model_filename or PythonBackend.default_filename)

@@ -1,0 +1,59 @@
+"""`auto_complete_config`: a model that says itself what its config leaves out.
+
+It runs in a process that is thrown away afterwards, as Triton does it, so that nothing it imports
+or leaves behind reaches the server or the model's instances. A model that cannot have the method
+is not started for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from pathlib import Path
+
+from shoal.backends.python.environment import Environment
+from shoal.backends.python.process.parent import ChildProcess
+from shoal.backends.python.settings import PythonSettings
+from shoal.config import codec
+from shoal.config.model import ModelConfig
+
+_METHOD = "auto_complete_config"
+_CLASS = "TritonPythonModel"
+# All that a model may say about itself.
+_FIELDS = (
+    "max_batch_size",
+    "input",
+    "output",
+    "dynamic_batching",
+    "sequence_batching",
+    "ensemble_scheduling",
+    "model_transaction_policy",
+)
+
+
+def complete(config: ModelConfig, file: Path, settings: PythonSettings) -> ModelConfig:
+    """The config with what the model adds; Internal with the text of what it raised."""
+    if not may_complete(file):
+        return config
+    environment = Environment.prepare(settings) if settings.brings_python else None
+    process = ChildProcess(environment, settings.start_secs, f"model '{config.name}'")
+    text = process.complete(file, json.dumps(codec.to_dict(config)))
+    completed = codec.parse_json(text, f"{_METHOD} of model '{config.name}'")
+    return dataclasses.replace(config, **{name: getattr(completed, name) for name in _FIELDS})
+
+
+def may_complete(file: Path) -> bool:
+    """Whether the model in `file` might have the method; only what certainly has not is False."""
+    try:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError):
+        return True  # importing it will say what is wrong
+    if _METHOD in source:
+        return True
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == _CLASS:
+            # A base class or a decorator may bring the method along.
+            return bool(node.bases or node.keywords or node.decorator_list)
+    return True  # the class comes from somewhere else

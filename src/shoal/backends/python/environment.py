@@ -1,0 +1,223 @@
+"""Python environments that models bring along: a requirements.txt, a folder, a conda-pack archive.
+
+    requirements.txt --> virtual environment ┐
+    environment.tar.gz --> unpacked          ├─ in the cache, under the hash of their content
+    a folder                                 ┘  used where it is
+
+An environment is made once and used by every model, instance and restart with the same content.
+One whose making was interrupted is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from shoal.backends.python.settings import PythonSettings
+from shoal.errors import Internal
+
+logger = logging.getLogger(__name__)
+
+_MARKER = "shoal-complete"  # there once everything else is
+_READ_BYTES = 1 << 20
+_MOST_SHOWN = 2000  # characters of what pip said
+
+_making = threading.Lock()  # in this process; between processes a lock file does the same
+
+
+class Environment:
+    """A Python environment that is ready to use."""
+
+    def __init__(self, root: Path) -> None:
+        """Find the interpreter in `root` and ask for its version. Raises Internal."""
+        self.root = root
+        self.python = _interpreter(root)
+        self.version = _version(self.python)
+
+    @classmethod
+    def prepare(cls, settings: PythonSettings) -> Environment:
+        """The environment a model asks for, made if need be. Takes as long as pip does.
+
+        Raises Internal with what went wrong; nothing half made is used later.
+        """
+        folder = settings.environment
+        if folder is not None and folder.is_dir():
+            return cls(folder)
+        cache = settings.cache_folder or default_cache()
+        if folder is not None:
+            return cls(_made(cache, f"archive-{_hash_of(folder)}", lambda to: _unpack(folder, to)))
+        requirements = settings.requirements
+        assert requirements is not None
+        return cls(_made(cache, f"venv-{_key(requirements)}", lambda to: _build(requirements, to)))
+
+    def variables(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The process environment in which this Python sees its own packages and no others."""
+        kept = {k: v for k, v in base.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        path = f"{self.python.parent}{os.pathsep}{base.get('PATH', os.defpath)}"
+        kind = "VIRTUAL_ENV" if (self.root / "pyvenv.cfg").is_file() else "CONDA_PREFIX"
+        return {**kept, "PATH": path, kind: str(self.root), "PYTHONNOUSERSITE": "1"}
+
+
+def default_cache() -> Path:
+    """Where environments are kept unless told otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "shoal" / "environments"
+
+
+def _interpreter(root: Path) -> Path:
+    candidates = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
+    for candidate in candidates:
+        if (root / candidate).is_file():
+            return root / candidate
+    raise Internal(
+        f"'{root}' is no Python environment: it has none of {', '.join(candidates)}"
+    )
+
+
+def _version(python: Path) -> tuple[int, int]:
+    command = [str(python), "-c", "import sys; print(*sys.version_info[:2])"]
+    try:
+        said = subprocess.run(  # noqa: S603 - the interpreter that the operator chose
+            command, capture_output=True, text=True, check=True, timeout=60
+        )
+        major, minor = said.stdout.split()
+        return int(major), int(minor)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise Internal(f"the Python of a model, {python}, does not run: {error}") from None
+
+
+# ---- making them
+
+
+def _made(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
+    """The folder of an environment, made by `make` unless it is there."""
+    folder = cache / key
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _making, _locked(cache / f"{key}.lock"):
+            if not (folder / _MARKER).is_file():
+                shutil.rmtree(folder, ignore_errors=True)  # what an interrupted making left
+                make(folder)
+                (folder / _MARKER).touch()
+    except OSError as error:
+        raise Internal(
+            f"cannot make a Python environment in '{cache}': {error}. Choose another folder with "
+            f"--backend-config=python,environment-folder=<folder>"
+        ) from None
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep other processes from making the same environment at the same time."""
+    with file.open("w") as opened:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+def _build(requirements: Path, folder: Path) -> None:
+    """A virtual environment of this Python with what the file asks for."""
+    logger.info("making a Python environment for %s; this may take a while", requirements)
+    has_pip = importlib.util.find_spec("pip") is not None
+    venv.EnvBuilder(with_pip=not has_pip, symlinks=os.name != "nt").create(folder)
+    python = _interpreter(folder)
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    if not has_pip:
+        pip = [str(python), "-m", "pip"]
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
+    done = subprocess.run(  # noqa: S603 - what the operator's requirements file says
+        [*pip, "install", *quiet, "--requirement", str(requirements.resolve())],
+        cwd=requirements.parent,  # relative paths in the file mean those beside it
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
+        said = (done.stderr or done.stdout).strip()[-_MOST_SHOWN:]
+        raise Internal(f"pip could not install what {requirements} asks for: {said}")
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """The files of an archive, none of which may lie outside of it."""
+    logger.info("unpacking the Python environment %s; this may take a while", archive)
+    try:
+        with tarfile.open(archive) as opened:
+            for member in opened:
+                _check_inside(member, folder)
+            if hasattr(tarfile, "data_filter"):
+                opened.extraction_filter = staticmethod(tarfile.tar_filter)
+            opened.extractall(folder)  # noqa: S202 - every name was checked above
+    except (tarfile.TarError, EOFError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Internal(
+            f"'{archive}' is no archive of a Python environment ({error}); make one with conda-pack"
+        ) from None
+
+
+def _check_inside(member: tarfile.TarInfo, folder: Path) -> None:
+    """Refuse names and links that lead out of the folder."""
+    base = os.path.realpath(folder)
+    place = os.path.normpath(os.path.join(base, member.name))  # noqa: PTH118 - not yet on disk
+    inside = place == base or place.startswith(base + os.sep)
+    if inside and (member.issym() or member.islnk()):
+        start = os.path.dirname(place) if member.issym() else base  # noqa: PTH120
+        target = os.path.normpath(os.path.join(start, member.linkname))  # noqa: PTH118
+        inside = target == base or target.startswith(base + os.sep)
+    if not inside or member.isdev():
+        raise Internal(
+            f"the archive of a Python environment holds '{member.name}', which leads out of it"
+        )
+
+
+# ---- their keys
+
+
+def _key(requirements: Path) -> str:
+    """What makes two virtual environments the same."""
+    digest = hashlib.sha256()
+    machine = (sys.version, platform.platform(), sys.base_prefix)
+    digest.update("\n".join(machine).encode())
+    for text in _texts(requirements, set()):
+        digest.update(b"\0" + text)
+    return digest.hexdigest()[:32]
+
+
+def _texts(file: Path, seen: set[Path]) -> Iterator[bytes]:
+    """The content of a requirements file and of those it includes."""
+    file = file.resolve()
+    if file in seen:
+        return
+    seen.add(file)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise Internal(f"cannot read {file}: {error.strerror}") from None
+    yield content
+    for line in content.decode("utf-8", "replace").splitlines():
+        words = line.replace("=", " ").split()
+        if len(words) > 1 and words[0] in ("-r", "--requirement", "-c", "--constraint"):
+            yield from _texts(file.parent / words[1], seen)
+
+
+def _hash_of(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,179 @@
+"""Importing model.py: in a process of its own, or among other models in one.
+
+    its own process    the version's folder first on sys.path, as in Triton
+    among others       a private package per instance: `import helper` finds the helper.py beside
+                       this model.py, never that of another model
+
+In a shared process no model's folder is ever on sys.path. Instead each module that lies in a
+model's folder has an `__import__` of its own, which looks there first. Modules of the standard
+library are never taken from a model's folder.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shoal.backends.python.api.errors import TritonModelException
+
+_PREFIX = "shoal_python_model_"
+_numbers = itertools.count(1)
+
+
+def import_alone(file: Path) -> ModuleType:
+    """Import `file` in a process that has no other model.
+
+    The module is called `<version>.model` and its folder is importable, as in Triton.
+    """
+    _check_file(file)
+    folder = file.parent
+    sys.path[:0] = [str(folder), str(folder.parent)]
+    return importlib.import_module(f"{folder.name}.{file.stem}")
+
+
+class PrivateModule:
+    """A model.py imported beside others; `close` forgets it and what it imported of its own."""
+
+    def __init__(self, file: Path) -> None:
+        """Import `file`. Raises what the import raises; nothing stays behind then."""
+        _check_file(file)
+        self._package = f"{_PREFIX}{next(_numbers)}"
+        _finder.add(self._package, [file.parent, file.parent.parent])
+        try:
+            package = ModuleType(self._package)
+            package.__path__ = [str(file.parent), str(file.parent.parent)]
+            sys.modules[self._package] = package
+            self.module = importlib.import_module(f"{self._package}.{file.stem}")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take its modules out of the process. What still runs keeps what it holds."""
+        _finder.remove(self._package)
+        inside = f"{self._package}."
+        for name in [n for n in sys.modules if n == self._package or n.startswith(inside)]:
+            sys.modules.pop(name, None)
+
+
+class _Finder:
+    """Finds the modules of private packages, for Python's import system."""
+
+    def __init__(self) -> None:
+        self._builtins: dict[str, dict[str, Any]] = {}
+
+    def add(self, package: str, folders: Sequence[Path]) -> None:
+        """Let `package` be found; the first one makes this finder known to Python."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        importer = _Importer(package, folders)
+        self._builtins[package] = {**vars(builtins), "__import__": importer}
+
+    def remove(self, package: str) -> None:
+        """Undo `add`."""
+        self._builtins.pop(package, None)
+        if not self._builtins:
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module `name`, if it belongs to one of our packages."""
+        if not name.startswith(_PREFIX):
+            return None
+        own = self._builtins.get(name.partition(".")[0])
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if own is None or spec is None or spec.loader is None:
+            return spec
+        if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path, own)
+        return spec
+
+
+_finder = _Finder()
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs a module with the built-ins of its package."""
+
+    def __init__(self, name: str, path: str, own: Mapping[str, Any]) -> None:
+        super().__init__(name, path)
+        self._own = own
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run it."""
+        vars(module)["__builtins__"] = self._own
+        super().exec_module(module)
+
+
+class _Importer:
+    """`__import__` for the modules of one package: what lies beside them comes first."""
+
+    def __init__(self, package: str, folders: Sequence[Path]) -> None:
+        self._package = package
+        self._folders = [str(folder) for folder in folders]
+        self._ours: dict[str, bool] = {}
+
+    def __call__(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """Import as Python does, under the package's name where the module is one of ours."""
+        ordinary: Callable[..., ModuleType] = builtins.__import__
+        if level or not self._is_ours(name.partition(".")[0]):
+            return ordinary(name, globals, locals, fromlist, level)
+        inner = f"{self._package}.{name}"
+        module = ordinary(inner, globals, locals, fromlist, 0)
+        if fromlist:
+            return module
+        return sys.modules[f"{self._package}.{name.partition('.')[0]}"]
+
+    def _is_ours(self, name: str) -> bool:
+        found = self._ours.get(name)
+        if found is None:
+            found = self._ours[name] = self._find(name)
+        return found
+
+    def _find(self, name: str) -> bool:
+        if name in sys.builtin_module_names or name in sys.stdlib_module_names:
+            return False
+        spec = importlib.machinery.PathFinder.find_spec(name, self._folders)
+        if spec is None:
+            return False
+        if spec.loader is not None and spec.origin is not None:
+            return True
+        # A folder without __init__.py may hold anything: it is a package only if no other is.
+        return name not in sys.modules and importlib.util.find_spec(name) is None
+
+
+def model_class(module: ModuleType, file: Path) -> type:
+    """The model's class; TritonModelException says what is missing."""
+    found = getattr(module, "TritonPythonModel", None)
+    if not isinstance(found, type):
+        raise TritonModelException(f"{file} has no class TritonPythonModel")
+    if not callable(getattr(found, "execute", None)):
+        raise TritonModelException(f"Python model {file} does not implement `execute` method.")
+    return found
+
+
+def _check_file(file: Path) -> None:
+    if file.suffix != ".py":
+        raise TritonModelException(
+            f"Model name must end with '.py'. Model name is \"{file.name}\"."
+        )
+    if not file.is_file():
+        raise TritonModelException(f"Python model file not found in '{file}'")

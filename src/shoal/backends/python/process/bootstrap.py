@@ -1,0 +1,62 @@
+"""Starts a model's process: makes the few modules it needs importable and hands over to `child`.
+
+    python bootstrap.py <where shoal is> <where numpy is> <socket>
+
+This file is run by whatever Python the model brings along, in which nothing of the server is
+installed. So it uses nothing but what every Python has, and only the modules named here are
+taken from the server; numpy only if the environment has none of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+_OURS = ("shoal", "triton_python_backend_utils", "c_python_backend_utils")
+_LEAST = (3, 10)
+
+
+class _Borrowed:
+    """Finds certain top-level modules in one folder."""
+
+    def __init__(self, names: Sequence[str], folder: str) -> None:
+        self._names = names
+        self._folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module, if it is one of those and lies there."""
+        if path is None and name in self._names:
+            return importlib.machinery.PathFinder.find_spec(name, [self._folder], target)
+        return None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Check the interpreter, borrow the modules, serve the model."""
+    shoal_folder, numpy_folder, connection = arguments
+    if sys.version_info < _LEAST:
+        sys.exit(
+            "Shoal's Python models need Python %d.%d or newer, and this one is %s"
+            % (*_LEAST, sys.version.split()[0])
+        )
+    sys.path.pop(0)  # the folder of this file
+    sys.meta_path.insert(0, _Borrowed(_OURS, shoal_folder))
+    if numpy_folder:
+        sys.meta_path.append(_Borrowed(("numpy",), numpy_folder))
+    try:
+        import numpy  # noqa: F401 - a clear word before anything else needs it
+    except ImportError as error:
+        sys.exit(
+            "the Python environment %s has no numpy that works (%s); install it there"
+            % (sys.prefix, error)
+        )
+    from shoal.backends.python.process.child import main as serve
+
+    serve(connection)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,420 @@
+"""The model's side of the pipe: a process with one instance of one model in it.
+
+    start --> initialize --> (execute | asked | cancel | …)* --> stop --> finalize --> end
+
+The main thread runs the model. Another one reads, so that a model that waits for another model,
+or looks whether its client has gone, hears of it. When the server hangs up the process ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shoal import errors
+from shoal.backends.python import failure, loading, numpy_names
+from shoal.backends.python.api import host
+from shoal.backends.python.api.config import ModelConfig
+from shoal.backends.python.api.errors import TritonModelException
+from shoal.backends.python.api.host import Context, FamilyHandle, MetricHandle
+from shoal.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest
+from shoal.backends.python.api.response import InferenceResponse
+from shoal.backends.python.api.sender import Answer
+from shoal.backends.python.instance import ModelInstance
+from shoal.backends.python.process.channel import ChannelClosed
+from shoal.backends.python.process.link import Link
+from shoal.core.reply import Reply
+from shoal.core.request import Request
+from shoal.core.response import Response
+
+_CLASSES = {
+    kind.code.value: kind
+    for kind in (
+        *(errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.Unavailable),
+        *(errors.Unsupported, errors.Cancelled, errors.Internal, errors.Unknown),
+    )
+}
+
+
+def main(connection: str) -> NoReturn:
+    """Serve the model that the server names on `connection`, until it hangs up."""
+    _ignore_signals()
+    numpy_names.install()
+    link = Link(_open(connection))
+    link.send("hello")
+    status = 0
+    try:
+        Child(link).run()
+    except ChannelClosed:
+        status = 1
+    except SystemExit:
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads that the model left behind must not keep the process
+
+
+def _open(connection: str) -> socket.socket:
+    if sys.platform == "win32":
+        return socket.fromshare(sys.stdin.buffer.read(int(connection)))
+    return socket.socket(fileno=int(connection))
+
+
+def _ignore_signals() -> None:
+    """Ctrl-C and a service manager's stop are for the server, which tells us when to end.
+
+    Handlers, not SIG_IGN: programs the model starts would inherit that.
+    """
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    for kind in kinds:
+        signal.signal(kind, lambda *_: None)
+    if hasattr(os, "register_at_fork"):
+
+        def as_usual() -> None:
+            for kind in kinds:
+                signal.signal(kind, signal.SIG_DFL)
+
+        os.register_at_fork(after_in_child=as_usual)
+
+
+class Child:
+    """The process. `run` is its main thread."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._host = RemoteHost(link)
+        self._work: queue.SimpleQueue[tuple[int, list[InferenceRequest]] | None]
+        self._work = queue.SimpleQueue()
+        self._instance: ModelInstance | None = None
+        self._names: frozenset[str] = frozenset()
+        self._decoupled = False
+        self._running: dict[int, Request] = {}  # for withdrawals; guarded by being one operation
+
+    def run(self) -> None:
+        """Wait for the server's word, do it, and serve if that was to serve."""
+        ((kind, body), *_) = list(self._link.receive())
+        if kind == "complete":
+            self._complete(*body)
+            return
+        self._serve(*body)
+
+    # ---- completing a config
+
+    def _complete(self, file: str, config: str) -> None:
+        context = Context(self._host, model_folder=str(Path(file).parent))
+        context.serving = False
+        host.announce(context)
+        try:
+            module = loading.import_alone(Path(file))
+            found: Any = loading.model_class(module, Path(file))
+            completed: Any = ModelConfig(config)
+            if hasattr(found, "auto_complete_config"):
+                completed = found.auto_complete_config(completed)
+            if not isinstance(completed, ModelConfig):
+                raise TritonModelException(
+                    f"auto_complete_config function in model '{json.loads(config)['name']}' must "
+                    f"return a valid pb.ModelConfig object."
+                )
+            self._link.send("completed", json.dumps(completed.as_dict()))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it becomes the reason
+            self._link.send("failed", failure.describe(error))
+
+    # ---- serving
+
+    def _serve(
+        self, file: str, arguments: dict[str, str], names: list[str], decoupled: bool
+    ) -> None:
+        self._names = frozenset(names)
+        self._decoupled = decoupled
+        context = Context(
+            self._host,
+            arguments["model_name"],
+            arguments["model_instance_name"],
+            str(Path(file).parent),
+        )
+        host.announce(context)  # of every thread: there is no other model here
+        reader = threading.Thread(target=self._read, name="shoal-reader", daemon=True)
+        reader.start()
+        try:
+            module = loading.import_alone(Path(file))
+            found = loading.model_class(module, Path(file))
+            instance = ModelInstance(found, arguments, context, decoupled=decoupled)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it becomes the reason
+            self._link.send("failed", failure.describe(error))
+            return
+        self._instance = instance
+        self._link.send("started", instance.has_is_ready)
+        while (work := self._work.get()) is not None:
+            self._execute(instance, *work)
+            del work  # an idle process must not keep the last requests' tensors
+        instance.finalize()
+        self._link.send("stopped")
+
+    def _execute(
+        self, instance: ModelInstance, batch: int, requests: list[InferenceRequest]
+    ) -> None:
+        instance.execute(requests)
+        again = []
+        for request in requests:
+            answer = request._answer
+            assert isinstance(answer, RemoteAnswer)
+            if request._release_flags == REQUEST_RELEASE_RESCHEDULE and not answer.over:
+                again.append(answer.key)
+                answer.release()
+        self._link.send("done", batch, again)
+
+    # ---- what the server says
+
+    def _read(self) -> None:
+        """Hear the server, to its end. If it hangs up without a word, so do we."""
+        handlers: dict[str, Callable[..., None]] = {
+            "execute": self._on_execute,
+            "cancel": self._on_cancel,
+            "ready": self._on_ready,
+            "answer": self._host.answered,
+            "result": self._host.returned,
+        }
+        try:
+            while True:
+                for kind, body in self._link.receive():
+                    if kind == "stop":
+                        self._work.put(None)
+                        return
+                    handlers[kind](*body)
+        except ChannelClosed:
+            os._exit(1)
+
+    def _on_execute(self, batch: int, entries: list[tuple[Any, ...]]) -> None:
+        requests = []
+        for key, identity, correlation_id, flags, timeout_us, parameters, wanted, packed in entries:
+            answer = RemoteAnswer(self, key, decoupled=self._decoupled)
+            core = Request(
+                "",
+                {tensor.name: tensor for tensor in self._link.unpack(packed)},
+                _UNUSED,
+                id=identity,
+                requested_outputs=tuple(wanted),
+                parameters=parameters,
+                timeout_us=timeout_us,
+                correlation_id=correlation_id,
+                flags=flags,
+            )
+            answer.request = core
+            self._running[key] = core
+            requests.append(InferenceRequest._received(core, self._names, answer))
+        self._work.put((batch, requests))
+
+    def _on_cancel(self, key: int) -> None:
+        request = self._running.get(key)
+        if request is not None:
+            request.cancelled = True
+
+    def _on_ready(self, call: int, timeout_secs: float) -> None:
+        instance = self._instance
+        assert instance is not None
+
+        def ask() -> None:
+            self._link.send("readiness", call, instance.ready(timeout_secs))
+
+        threading.Thread(target=ask, name="shoal-is-ready", daemon=True).start()
+
+    # ---- what requests send
+
+    def send(self, key: int, response: InferenceResponse | None, *, final: bool) -> None:
+        """Pass a response on, or just the end."""
+        if final:
+            self._running.pop(key, None)
+        try:
+            if response is None:
+                self._link.send("response", key, final, None, {}, [])
+            elif response._error is not None:
+                error = (int(response._error.code()), response._error.message())
+                self._link.send("response", key, final, error, {}, [])
+            else:
+                outputs = [
+                    tensor._to_core(keep=True)
+                    for tensor in response._outputs
+                    if tensor._name in self._names
+                ]
+                packed = self._link.pack(outputs)
+                self._link.send("response", key, final, None, response._parameters, packed)
+        except ChannelClosed:
+            raise errors.Unavailable("the server is gone") from None
+
+
+class _Unused:
+    """The reply of requests that are answered through their RemoteAnswer."""
+
+    def send(self, response: Response) -> None:
+        """Nobody sends here."""
+
+
+_UNUSED: Reply = _Unused()
+
+
+class RemoteAnswer(Answer):
+    """The answer to a request of the server's."""
+
+    __slots__ = ("_child", "key", "request")
+    request: Request
+
+    def __init__(self, child: Child, key: int, *, decoupled: bool) -> None:
+        super().__init__(decoupled=decoupled)
+        self._child = child
+        self.key = key
+
+    def _pass_on(self, response: InferenceResponse | None, *, final: bool) -> None:
+        self._child.send(self.key, response, final=final)
+
+    def cancelled(self) -> bool:
+        """Whether the client has withdrawn the request."""
+        return self.request.cancelled
+
+
+class RemoteHost:
+    """The server at the other end, for pb_utils."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Request] = {}  # requests to other models
+        self._calls: dict[int, Future[Any]] = {}
+
+    # ---- other models
+
+    def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
+        """Have another model answer `request`."""
+        call = next(self._numbers)
+        self._asked[call] = request
+        request.on_cancel = lambda: self._link.send("withdraw", call)
+        fields = (
+            *(request.model_name, request.model_version, request.id, request.correlation_id),
+            *(request.flags, request.timeout_us, request.parameters),
+        )
+        wanted = list(request.requested_outputs)
+        packed = self._link.pack(request.inputs.values())
+        self._link.send("infer", call, fields, wanted, packed, decoupled, waiting is not None)
+
+    def answered(
+        self,
+        call: int,
+        version: int,
+        final: bool,
+        error: tuple[str, str] | None,
+        parameters: dict[str, Any],
+        packed: list[Any],
+    ) -> None:
+        """A response of another model has arrived."""
+        request = self._asked.pop(call, None) if final else self._asked.get(call)
+        if request is None:
+            return
+        outputs = self._link.unpack(packed)
+        failed = None if error is None else _CLASSES[error[0]](error[1])
+        request.reply.send(
+            Response(request.model_name, version, request.id, outputs, parameters, failed, final)
+        )
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model."""
+        self.call("load", name, config, dict(files))
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model."""
+        self.call("unload", name, unload_dependents)
+
+    def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether a model can be asked."""
+        return bool(self.call("is_ready", name, version))
+
+    # ---- metrics and log
+
+    def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
+        """A family of metrics that the server keeps."""
+        return RemoteFamily(self, int(self.call("family", name, description, kind)))
+
+    def log(self, level: int, message: str, file: str, line: int) -> None:
+        """Into the server's log."""
+        self._link.send("log", level, message, file, line)
+
+    # ---- questions in general
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Have the server do something, and wait for the result or raise its error."""
+        call = next(self._numbers)
+        future: Future[Any] = Future()
+        self._calls[call] = future
+        self._link.send("call", call, name, arguments)
+        return future.result()
+
+    def returned(self, call: int, value: Any, error: tuple[str, str] | None) -> None:
+        """The result of a call has arrived."""
+        future = self._calls.pop(call)
+        if error is None:
+            future.set_result(value)
+        elif error[0] == "":
+            future.set_exception(ValueError(error[1]))
+        else:
+            future.set_exception(_CLASSES[error[0]](error[1]))
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Have the server do something, sometime."""
+        try:
+            self._link.send("call", 0, name, arguments)
+        except ChannelClosed:  # then there is nothing to let go of any more
+            return
+
+
+class RemoteFamily:
+    """A family of metrics at the other end."""
+
+    def __init__(self, server: RemoteHost, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
+        """The metric with these labels."""
+        number = self._server.call("metric", self._number, dict(labels), buckets)
+        return RemoteMetric(self._server, int(number))
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._server.tell("close_metric", self._number)
+
+
+class RemoteMetric:
+    """A metric at the other end."""
+
+    def __init__(self, server: RemoteHost, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or a gauge."""
+        self._server.call("change_metric", self._number, "increment", value)
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self._server.call("change_metric", self._number, "set", value)
+
+    def observe(self, value: float) -> None:
+        """Count a value into a histogram."""
+        self._server.call("change_metric", self._number, "observe", value)
+
+    def value(self) -> float:
+        """What a counter or gauge shows."""
+        return float(self._server.call("change_metric", self._number, "value", None))
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._server.tell("close_metric", self._number)
+

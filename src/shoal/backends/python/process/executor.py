@@ -1,0 +1,200 @@
+"""A Python model in a process of its own: isolated, in parallel with everything else.
+
+    running --process gone--> starting --initialised--> running
+                                  └─failed or short-lived─> resting --back-off over--> starting
+
+A crash costs what was in flight, with a message that says so. The process is started again at
+once; one that does not live long is started less and less often, and requests are refused while
+it rests.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from shoal.backends.base import RequestExecutor, Ticket
+from shoal.backends.python.api.host import Context
+from shoal.backends.python.environment import Environment
+from shoal.backends.python.instance import READY_SECS
+from shoal.backends.python.outgoing import Outputs
+from shoal.backends.python.process.parent import ChildProcess, Serving, unhealthy
+from shoal.backends.python.server_host import ServerHost
+from shoal.backends.python.thread import LAST_ANSWERS_SECS
+from shoal.errors import ShoalError
+
+logger = logging.getLogger(__name__)
+
+_FIRST_REST_SECS = 0.5
+_LONGEST_REST_SECS = 30.0
+_LONG_LIFE_SECS = 60.0  # a process that lived this long is started again at once
+
+
+class State(enum.Enum):
+    """Where the process is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTING = "resting"
+    CLOSED = "closed"
+
+
+class ProcessExecutor(RequestExecutor):
+    """One instance in another process."""
+
+    def __init__(
+        self,
+        file: Path,
+        arguments: dict[str, str],
+        server: ServerHost,
+        outputs: Outputs,
+        *,
+        decoupled: bool,
+        environment: Environment | None = None,
+        start_secs: float = 30.0,
+    ) -> None:
+        """Start the process and initialise the model; Internal with its traceback if it fails."""
+        self._file = file
+        self._arguments = arguments
+        self._server = server
+        self._outputs = outputs
+        self._decoupled = decoupled
+        self._environment = environment
+        self._start_secs = start_secs
+        self._context = Context(
+            server, arguments["model_name"], arguments["model_instance_name"], str(file.parent)
+        )
+        self.on_close: Callable[[ProcessExecutor], None] = lambda _: None
+        self._changed = threading.Condition()  # guards what follows
+        self._state = State.STARTING
+        self._serving: Serving | None = None
+        self._started_at = 0.0
+        self._rest_secs = 0.0
+        self._start()
+        server.waits.join(self._context)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number, while it runs."""
+        serving = self._serving
+        return serving.pid if serving is not None else None
+
+    @property
+    def state(self) -> State:
+        """Where the process is in its life."""
+        return self._state
+
+    # ---- requests
+
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        """Have the model run the batch; raises the sentence for clients when it cannot."""
+        self._running().execute(tickets)
+
+    def _running(self) -> Serving:
+        """The process, which is waited for while it starts."""
+        with self._changed:
+            while self._state is State.STARTING:
+                self._changed.wait()
+            if self._state is not State.RUNNING or self._serving is None:
+                raise unhealthy(self._context.instance_name)
+            return self._serving
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether the model has an opinion on its readiness."""
+        serving = self._serving
+        return serving is not None and serving.has_is_ready
+
+    def ready(self) -> bool:
+        """Whether the process runs and the model, if it has an opinion, says it is ready."""
+        with self._changed:
+            serving = self._serving if self._state is State.RUNNING else None
+        if serving is None:
+            return False
+        return serving.ready(READY_SECS) if serving.has_is_ready else True
+
+    # ---- start and end
+
+    def _start(self) -> None:
+        """Start a process and wait until the model is initialised."""
+        name = self._context.instance_name
+        process = ChildProcess(self._environment, self._start_secs, f"model instance '{name}'")
+        serving = Serving(process, self._context, self._server, self._outputs, self._ended)
+        process.start(
+            self._file, self._arguments, sorted(self._outputs.names), decoupled=self._decoupled
+        )
+        serving.wait_started()
+        with self._changed:
+            self._serving = serving
+            self._started_at = time.monotonic()
+            if self._state is not State.CLOSED:
+                self._state = State.RUNNING
+            self._changed.notify_all()
+
+    def _ended(self, serving: Serving, epitaph: str) -> None:
+        """The process went away unasked. Called by the thread that read from it."""
+        name = self._context.instance_name
+        with self._changed:
+            if self._state is State.CLOSED or self._serving is not serving:
+                return
+            lived_secs = time.monotonic() - self._started_at
+            if lived_secs > _LONG_LIFE_SECS:
+                self._rest_secs = 0.0
+            self._serving = None
+            self._state = State.RESTING if self._rest_secs else State.STARTING
+            self._changed.notify_all()
+        logger.error(
+            "the process of model instance '%s' is gone: %s; it is started again%s",
+            name,
+            epitaph,
+            f" in {self._rest_secs:g} s" if self._rest_secs else "",
+        )
+        threading.Thread(
+            target=self._restart, name=f"shoal-{name}-restart", daemon=True
+        ).start()
+
+    def _restart(self) -> None:
+        """Start it again, as often as it takes."""
+        while True:
+            with self._changed:
+                deadline = time.monotonic() + self._rest_secs
+                while self._state is not State.CLOSED and time.monotonic() < deadline:
+                    self._changed.wait(deadline - time.monotonic())
+                if self._state is State.CLOSED:
+                    return
+                self._state = State.STARTING
+                self._rest_secs = min(
+                    max(_FIRST_REST_SECS, 2 * self._rest_secs), _LONGEST_REST_SECS
+                )
+            try:
+                self._start()
+            except ShoalError as error:
+                with self._changed:
+                    if self._state is not State.CLOSED:
+                        self._state = State.RESTING
+                    self._changed.notify_all()
+                logger.error(  # noqa: TRY400 - a sentence, not a traceback
+                    "model instance '%s' does not start: %s; next try in %g s",
+                    self._context.instance_name,
+                    error.message,
+                    self._rest_secs,
+                )
+            else:
+                return
+
+    def close(self) -> None:
+        """Wait for what the model still owes, have it finalised and end the process."""
+        with self._changed:
+            while self._state is State.STARTING:
+                self._changed.wait()
+            self._state = State.CLOSED
+            serving = self._serving
+            self._changed.notify_all()
+        if serving is not None:
+            serving.stop(LAST_ANSWERS_SECS)
+        self._server.waits.leave(self._context)
+        self.on_close(self)

@@ -1,0 +1,114 @@
+"""One end of the pipe between the server and a model's process: messages that carry tensors.
+
+    pack(tensors) --> plain values --> send --> receive --> unpack --> tensors
+
+Up to a few kilobytes the elements travel in the message itself, which costs least; beyond, they
+are copied into shared memory once and looked at there. What is no longer looked at is reported
+with the next message that goes the other way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from socket import socket
+from typing import Any
+
+from shoal.backends.python.process.channel import Channel
+from shoal.backends.python.process.segments import ALIGNMENT, SegmentPool, SegmentViews
+from shoal.core import dtypes
+from shoal.core.tensor import Tensor
+
+_INLINE_BYTES = 16 * 1024  # of one tensor
+_TYPES = {kind.number: kind for kind in dtypes.ALL}
+
+Packed = tuple[str, int, tuple[int, ...], Any]  # name, datatype, shape, bytes or place
+
+
+class Link:
+    """Sends from any thread; one thread receives."""
+
+    def __init__(self, connection: socket) -> None:
+        self._channel = Channel(connection)
+        self._sending = threading.Lock()  # news of a segment must go out before its number does
+        self._pool = SegmentPool()
+        self._views = SegmentViews()
+        # Appended wherever the last look at a segment ends, even inside the garbage collector,
+        # so no lock may be taken for it.
+        self._released: deque[int] = deque()
+
+    def send(self, kind: str, *body: Any) -> None:
+        """Send a message; ChannelClosed when nobody is there any more."""
+        with self._sending:
+            released = []
+            while self._released:
+                released.append(self._released.popleft())
+            opened, files, closed = self._pool.news()
+            news = (released, opened, closed) if released or opened or closed else None
+            self._channel.send((kind, body, news), files)
+
+    def receive(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Wait for messages; ChannelClosed at the end."""
+        for kind, body, news in self._channel.receive():
+            if news is not None:
+                released, opened, closed = news
+                self._pool.released(released)
+                for number, size, tag in opened:
+                    self._views.open(number, size, tag, self._channel.next_file)
+                for number in closed:
+                    self._views.drop(number)
+            yield kind, body
+
+    def pack(self, tensors: Iterable[Tensor]) -> list[Packed]:
+        """Tensors as plain values, for one message; large ones are in shared memory then."""
+        packed: list[Packed] = []
+        large: list[tuple[int, memoryview]] = []
+        for tensor in tensors:
+            raw = tensor.raw
+            view = raw if isinstance(raw, memoryview) else memoryview(raw)
+            place = None
+            if view.nbytes > _INLINE_BYTES:
+                large.append((len(packed), view))
+            else:
+                place = bytes(raw)
+            packed.append((tensor.name, tensor.datatype.number, tensor.shape, place))
+        if large:
+            self._fill(packed, large)
+        return packed
+
+    def _fill(self, packed: list[Packed], large: Sequence[tuple[int, memoryview]]) -> None:
+        total = sum(_aligned(view.nbytes) for _, view in large)
+        segment = self._pool.take(total)
+        memory = memoryview(segment.memory)
+        start = 0
+        for index, view in large:
+            end = start + view.nbytes
+            memory[start:end] = view.cast("B") if view.format != "B" or view.ndim != 1 else view
+            name, kind, shape, _ = packed[index]
+            packed[index] = (name, kind, shape, (segment.number, start, end))
+            start = _aligned(end)
+
+    def unpack(self, packed: Iterable[Packed]) -> list[Tensor]:
+        """The tensors of a message. Those in shared memory are views; call this once a message."""
+        tensors: list[Tensor] = []
+        lease: memoryview | None = None
+        for name, kind, shape, place in packed:
+            if isinstance(place, tuple):
+                number, start, end = place
+                if lease is None:
+                    lease = self._views.lease(number, self._released.append)
+                raw: bytes | memoryview = lease[start:end]
+            else:
+                raw = place
+            tensors.append(Tensor(name, _TYPES[kind], tuple(shape), raw=raw))
+        return tensors
+
+    def close(self) -> None:
+        """Hang up and forget the shared memory."""
+        self._channel.close()
+        self._pool.close()
+
+
+def _aligned(size: int) -> int:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT

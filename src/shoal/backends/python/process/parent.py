@@ -1,0 +1,405 @@
+"""The server's side of the pipe: one process, from its start to its end.
+
+    ChildProcess.start --> execute(batch) ... --> stop        ended: called once, however it ends
+
+One thread reads what the process says and passes it on: responses to their tickets, questions to
+the server. When the process goes away unasked, everything it owed is answered with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shoal
+from shoal.backends.base import Ticket
+from shoal.backends.python.api.errors import TritonError, to_shoal
+from shoal.backends.python.api.host import Context
+from shoal.backends.python.environment import Environment
+from shoal.backends.python.outgoing import Outputs
+from shoal.backends.python.process.channel import ChannelClosed
+from shoal.backends.python.process.link import Link
+from shoal.backends.python.process.questions import Questions
+from shoal.backends.python.server_host import ServerHost
+from shoal.core.request import Request
+from shoal.errors import BackendFailure, Internal, ShoalError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+_BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+_STOP_SECS = 30.0  # for `finalize`; then the process is ended
+
+
+class ChildProcess:
+    """A process that has been started. Its methods may be called from any thread."""
+
+    def __init__(
+        self, environment: Environment | None, start_secs: float, name: str = "a Python model"
+    ) -> None:
+        """Start the interpreter; nothing of the model is imported yet. Raises Internal."""
+        self.name = name
+        self._start_secs = start_secs
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = _launch(environment, theirs)
+        except OSError as error:
+            ours.close()
+            raise Internal(f"cannot start a process for {name}: {error}") from None
+        finally:
+            theirs.close()
+        self._link = Link(ours)
+
+    # ---- before it serves
+
+    def complete(self, file: Path, config: str) -> str:
+        """Have the model complete its config (JSON) and end; Internal with what it raised."""
+        try:
+            self._link.send("complete", str(file), config)
+            kind, body = self._hear()
+        finally:
+            self.end()
+        if kind != "completed":
+            raise Internal(str(body[0]))
+        return str(body[0])
+
+    def start(
+        self, file: Path, arguments: dict[str, str], names: Sequence[str], *, decoupled: bool
+    ) -> None:
+        """Tell it which model to serve; `Serving` waits for the outcome."""
+        self._link.send("serve", str(file), arguments, list(names), decoupled)
+
+    def _hear(self) -> tuple[str, tuple[Any, ...]]:
+        """The first thing it says; Internal if it goes away without a word."""
+        late = self.end_if_silent()
+        try:
+            while True:
+                for kind, body in self._link.receive():
+                    late.cancel()
+                    if kind != "hello":
+                        return kind, body
+        except ChannelClosed:
+            raise Internal(
+                f"the process of {self.name} ended before it was ready: {self.epitaph()}"
+            ) from None
+        finally:
+            late.cancel()
+
+    def end_if_silent(self) -> threading.Timer:
+        """Have the process ended if its interpreter does not come up; cancel it when it has."""
+
+        def give_up() -> None:
+            logger.error(
+                "the process of %s did not come up within %g s (set another time with "
+                "--backend-config=python,stub-timeout-seconds)",
+                self.name,
+                self._start_secs,
+            )
+            self._process.kill()
+
+        timer = threading.Timer(self._start_secs, give_up)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    @property
+    def link(self) -> Link:
+        """The pipe to it."""
+        return self._link
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def epitaph(self) -> str:
+        """How the process ended; waits a moment for it to have done so."""
+        try:
+            status = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "it hung up and goes on running"
+        if status < 0:
+            with contextlib.suppress(ValueError):
+                return f"it was ended by signal {-status} ({signal.Signals(-status).name})"
+        return f"it exited with status {status}"
+
+    def end(self, within_secs: float = 0.0) -> None:
+        """Make sure that it is gone: by itself within that time, else by force."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(within_secs)
+        self._link.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def _launch(environment: Environment | None, connection: socket.socket) -> subprocess.Popen[bytes]:
+    python = sys.executable if environment is None else str(environment.python)
+    variables = dict(os.environ) if environment is None else environment.variables(os.environ)
+    shoal_folder = Path(shoal.__file__).resolve().parent.parent
+    numpy_folder = Path(np.__file__).resolve().parent.parent
+    if environment is not None and environment.version != sys.version_info[:2]:
+        numpy_folder = Path()  # it was built for another Python
+    command = [python, str(_BOOTSTRAP), str(shoal_folder)]
+    command.append(str(numpy_folder) if numpy_folder.is_absolute() else "")
+    if sys.platform == "win32":
+        process = subprocess.Popen([*command, "376"], stdin=subprocess.PIPE, env=variables)
+        assert process.stdin is not None
+        process.stdin.write(connection.share(process.pid))
+        process.stdin.close()
+        return process
+    return subprocess.Popen(  # noqa: S603 - the interpreter that the operator chose
+        [*command, str(connection.fileno())],
+        pass_fds=(connection.fileno(),),
+        stdin=subprocess.DEVNULL,
+        env=variables,
+    )
+
+
+class Serving:
+    """A process that serves a model, or is about to."""
+
+    def __init__(
+        self,
+        process: ChildProcess,
+        context: Context,
+        server: ServerHost,
+        outputs: Outputs,
+        ended: Callable[[Serving, str], None],
+    ) -> None:
+        """`ended` is told how the process ended, unless it was stopped."""
+        self._process = process
+        self._link = process.link
+        self._context = context
+        self._outputs = outputs
+        self._ended = ended
+        self._questions = Questions(process.link, context, server)
+        self._started: Future[bool] = Future()
+        self._stopped = threading.Event()
+        self._stopping = False
+        self._numbers = itertools.count(1)
+        self._lock = threading.Condition()  # guards the four below
+        self._open: dict[int, Ticket] = {}  # not answered to the end yet
+        self._batches: dict[int, Future[list[int]]] = {}
+        self._readiness: dict[int, Future[bool]] = {}
+        self._gone = False
+        self.has_is_ready = False
+        self._late = process.end_if_silent()
+        self._reader = threading.Thread(
+            target=self._read, name=f"shoal-{context.instance_name}-pipe", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def wait_started(self) -> None:
+        """Wait until the model is initialised; Internal with its traceback when it fails.
+
+        The model may take as long as it likes, once its interpreter has come up.
+        """
+        try:
+            self.has_is_ready = self._started.result()
+        except ShoalError:
+            self._process.end()
+            raise
+
+    # ---- requests
+
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        """Have the model run a batch; returns when its `execute` has."""
+        keyed = [(next(self._numbers), ticket) for ticket in tickets]
+        batch = next(self._numbers)
+        done: Future[list[int]] = Future()
+        with self._lock:
+            if self._gone:
+                raise unhealthy(self._context.instance_name)
+            self._open.update(keyed)
+            self._batches[batch] = done
+        entries = [self._entry(key, ticket.request) for key, ticket in keyed]
+        with contextlib.suppress(ChannelClosed):  # then the reader answers them
+            self._link.send("execute", batch, entries)
+        for key, ticket in keyed:
+            self._watch(key, ticket.request)
+        again = set(done.result())
+        for key, ticket in keyed:
+            if key in again:
+                self._reschedule(key, ticket)
+                continue
+            ticket.defer()  # a no-op for all that are answered
+
+    def _entry(self, key: int, request: Request) -> tuple[Any, ...]:
+        packed = self._link.pack(request.inputs.values())
+        wanted = list(request.requested_outputs)
+        about = (request.id, request.correlation_id, request.flags, request.timeout_us)
+        return (key, *about, request.parameters, wanted, packed)
+
+    def _watch(self, key: int, request: Request) -> None:
+        """Tell the model when the client withdraws the request."""
+
+        def cancelled() -> None:
+            with contextlib.suppress(ChannelClosed):
+                self._link.send("cancel", key)
+
+        request.on_cancel = cancelled
+        if request.cancelled:
+            cancelled()
+
+    def _reschedule(self, key: int, ticket: Ticket) -> None:
+        with self._lock:
+            self._open.pop(key, None)
+        ticket.request.on_cancel = None
+        try:
+            ticket.reschedule()
+        except ShoalError as error:
+            logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
+            with contextlib.suppress(Internal):
+                ticket.send(error=error)
+
+    # ---- readiness
+
+    def ready(self, timeout_secs: float) -> bool:
+        """Ask the model's `is_ready`. Blocks."""
+        with self._lock:
+            if self._gone:
+                return False
+            call = next(self._numbers)
+            answer: Future[bool] = Future()
+            self._readiness[call] = answer
+        try:
+            self._link.send("ready", call, timeout_secs)
+            return answer.result(timeout_secs + 1.0)
+        except (ChannelClosed, FutureTimeout):
+            return False
+
+    # ---- what the process says
+
+    def _read(self) -> None:
+        handlers: dict[str, Callable[..., None]] = {
+            "hello": self._late.cancel,
+            "started": self._started.set_result,
+            "failed": self._on_failed,
+            "stopped": self._stopped.set,
+            "done": self._on_done,
+            "readiness": self._on_readiness,
+            "response": self._on_response,
+            **self._questions.handlers(),
+        }
+        try:
+            while True:
+                for kind, body in self._link.receive():
+                    handlers[kind](*body)
+        except ChannelClosed:
+            pass
+        except Exception:  # a message we cannot read is the end of it too
+            logger.exception("cannot read what the process of '%s' says", self._context.instance_name)
+        self._hang_up()
+
+    def _on_failed(self, text: str) -> None:
+        self._started.set_exception(Internal(text))
+
+    def _on_done(self, batch: int, again: list[int]) -> None:
+        with self._lock:
+            done = self._batches.pop(batch)
+        done.set_result(again)
+
+    def _on_readiness(self, call: int, ready: bool) -> None:
+        with self._lock:
+            answer = self._readiness.pop(call, None)
+        if answer is not None:
+            answer.set_result(ready)
+
+    def _on_response(
+        self,
+        key: int,
+        final: bool,
+        error: tuple[int, str] | None,
+        parameters: dict[str, Any],
+        packed: list[Any],
+    ) -> None:
+        with self._lock:
+            ticket = self._open.get(key)
+            if final and ticket is not None:
+                del self._open[key]
+                self._lock.notify_all()
+        if ticket is None:
+            return
+        if final:
+            ticket.request.on_cancel = None
+        with contextlib.suppress(Internal):  # it was ended this very moment
+            if error is not None:
+                code, text = error
+                ticket.send(error=to_shoal(TritonError(text, code)), final=final)  # type: ignore[arg-type]
+            else:
+                self._outputs.send_core(
+                    ticket, self._link.unpack(packed), parameters, final=final
+                )
+
+    # ---- the end
+
+    def stop(self, last_answers_secs: float) -> None:
+        """Wait for what the model still owes, have it finalised, and end the process. Blocks."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._open or self._gone, last_answers_secs)
+            self._stopping = True
+        try:
+            self._link.send("stop")
+            self._stopped.wait(_STOP_SECS)
+        except ChannelClosed:
+            pass  # it is gone already
+        self._process.end(1.0)
+        self._reader.join()
+
+    def _hang_up(self) -> None:
+        """The process is gone, or might as well be: settle everything."""
+        self._late.cancel()
+        epitaph = self._process.epitaph()
+        name = self._context.instance_name
+        with self._lock:
+            self._gone = True
+            owed, self._open = self._open, {}
+            batches, self._batches = self._batches, {}
+            asked, self._readiness = self._readiness, {}
+            self._lock.notify_all()
+        self._stopped.set()
+        self._questions.close()
+        for ticket in owed.values():
+            ticket.request.on_cancel = None
+            with contextlib.suppress(Internal):  # it was answered this very moment
+                ticket.send(error=unhealthy(name, epitaph, stopping=self._stopping))
+        for done in batches.values():
+            done.set_result([])
+        for answer in asked.values():
+            answer.set_result(False)
+        if not self._started.done():
+            text = f"the process of '{name}' ended before the model was initialised: {epitaph}"
+            self._started.set_exception(Internal(text))
+        elif not self._stopping:
+            self._ended(self, epitaph)
+
+
+def unhealthy(name: str, epitaph: str = "", *, stopping: bool = False) -> ShoalError:
+    """What clients are told of a process that is not there."""
+    if stopping:
+        return Unavailable(f"model instance '{name}' was unloaded before it answered")
+    detail = f" Its process is gone: {epitaph}." if epitaph else ""
+    return BackendFailure(
+        f"Failed to process the request(s) for model instance '{name}', message: Stub process "
+        f"'{name}' is not healthy.{detail}"
+    )
+

@@ -1,0 +1,148 @@
+"""What a model's config and --backend-config=python,… say about how its instances run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.config.model import ModelConfig
+from shoal.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+AUTO, THREAD, PROCESS = "auto", "thread", "process"
+EXECUTION = "python_execution"
+ENVIRONMENT = "EXECUTION_ENV_PATH"
+REQUIREMENTS = "requirements.txt"
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+
+_START_SECS = 30.0
+# Triton's settings for its shared memory and threads, of which there are none here.
+_WITHOUT_EFFECT = (
+    "shm-default-byte-size",
+    "shm-growth-byte-size",
+    "shm-region-prefix-name",
+    "shm_message_queue_size",
+    "thread-pool-size",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSettings:
+    """How one model's instances run."""
+
+    execution: str = AUTO  # auto: a thread for a single instance, processes for several
+    environment: Path | None = None  # a folder or archive with a Python of its own
+    requirements: Path | None = None  # what a virtual environment is made from
+    start_secs: float = _START_SECS  # for a process to come up, before it imports the model
+    cache_folder: Path | None = None  # where environments are kept
+
+    @property
+    def brings_python(self) -> bool:
+        """Whether the model runs in a Python environment of its own."""
+        return self.environment is not None or self.requirements is not None
+
+
+def read(
+    config: ModelConfig, model_folder: Path, version_folder: Path, settings: Mapping[str, str]
+) -> PythonSettings:
+    """The settings of one version. ConfigError names the parameter that cannot be."""
+    file = f"{model_folder.name}/config.pbtxt"
+    for key in _WITHOUT_EFFECT:
+        if key in settings:
+            logger.debug("--backend-config=python,%s has no effect: it is not needed", key)
+    execution = _execution(config, settings, file)
+    environment = _environment(config, model_folder, file)
+    requirements = None
+    if environment is None:
+        candidates = [folder / REQUIREMENTS for folder in (version_folder, model_folder)]
+        requirements = next((path for path in candidates if path.is_file()), None)
+    if execution == THREAD and (environment or requirements):
+        reason = f"parameters['{ENVIRONMENT}']" if environment else f"the file {requirements}"
+        raise ConfigError(
+            f"found '{THREAD}', but {reason} asks for a Python environment of the model's own",
+            file=file,
+            field=f"parameters['{EXECUTION}']",
+            fix=f"Write {PROCESS}, or leave one of the two out",
+        )
+    _check_force_cpu(config, file)
+    cache = settings.get("environment-folder", "")
+    return PythonSettings(
+        execution=PROCESS if environment or requirements else execution,
+        environment=environment,
+        requirements=requirements,
+        start_secs=_start_secs(settings),
+        cache_folder=Path(cache) if cache else None,
+    )
+
+
+def _parameter(config: ModelConfig, key: str) -> str:
+    parameter = config.parameters.get(key)
+    return "" if parameter is None else parameter.string_value
+
+
+def _execution(config: ModelConfig, settings: Mapping[str, str], file: str) -> str:
+    written = _parameter(config, EXECUTION)
+    if written:
+        found, field = written, f"parameters['{EXECUTION}']"
+    else:
+        found, field = settings.get("execution", AUTO), "--backend-config=python,execution"
+        file = ""
+    if found not in (AUTO, THREAD, PROCESS):
+        raise ConfigError(
+            f"found '{found}'", file=file, field=field, fix=f"Write {THREAD}, {PROCESS} or {AUTO}"
+        )
+    return found
+
+
+def _environment(config: ModelConfig, model_folder: Path, file: str) -> Path | None:
+    written = _parameter(config, ENVIRONMENT)
+    if not written:
+        return None
+    inside = MODEL_DIRECTORY in written
+    path = Path(written.replace(MODEL_DIRECTORY, str(model_folder)))
+    if inside and not path.resolve().is_relative_to(model_folder.resolve()):
+        raise ConfigError(
+            f"'{written}' leads out of the model's folder",
+            file=file,
+            field=f"parameters['{ENVIRONMENT}']",
+            fix=f"Write a path below {MODEL_DIRECTORY}, or an absolute one without it",
+        )
+    if not path.exists():
+        raise ConfigError(
+            f"there is no '{path}'",
+            file=file,
+            field=f"parameters['{ENVIRONMENT}']",
+            fix="Name the folder of a Python environment, or an archive made by conda-pack",
+        )
+    return path
+
+
+def _check_force_cpu(config: ModelConfig, file: str) -> None:
+    key = "FORCE_CPU_ONLY_INPUT_TENSORS"
+    written = _parameter(config, key)
+    if written not in ("", "yes", "no"):
+        raise ConfigError(
+            f"Incorrect value for {key}: '{written}'",
+            file=file,
+            field=f"parameters['{key}']",
+            fix="Write yes or no; inputs are in the CPU's memory either way",
+        )
+
+
+def _start_secs(settings: Mapping[str, str]) -> float:
+    key = "stub-timeout-seconds"
+    text = settings.get(key, str(_START_SECS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ConfigError(
+            f"found '{text}'",
+            field=f"--backend-config=python,{key}",
+            fix="Write a number of seconds greater than 0",
+        )
+    return seconds

@@ -1,0 +1,168 @@
+"""A Python model in the server's own process: its instance runs on the thread that pulls for it.
+
+    ticket --> InferenceRequest --> model.execute --> InferenceResponse --> ticket
+
+Nothing is copied on the way in, and on the way out only what the model could still change.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from shoal.backends.base import RequestExecutor, Ticket
+from shoal.backends.python import failure, loading, numpy_names
+from shoal.backends.python.api import host
+from shoal.backends.python.api.errors import TritonError, from_shoal
+from shoal.backends.python.api.host import Context
+from shoal.backends.python.api.request import (
+    REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+)
+from shoal.backends.python.api.response import InferenceResponse
+from shoal.backends.python.api.sender import Answer
+from shoal.backends.python.instance import ModelInstance
+from shoal.backends.python.outgoing import Outputs
+from shoal.backends.python.server_host import ServerHost
+from shoal.errors import Internal, ShoalError
+
+logger = logging.getLogger(__name__)
+
+LAST_ANSWERS_SECS = 30.0  # for what a model still owes when it is unloaded
+
+
+class ThreadExecutor(RequestExecutor):
+    """One instance in this process."""
+
+    def __init__(
+        self,
+        file: Path,
+        arguments: dict[str, str],
+        server: ServerHost,
+        outputs: Outputs,
+        *,
+        decoupled: bool,
+    ) -> None:
+        """Import the model and initialise it; Internal with the model's traceback if it fails."""
+        self._context = Context(
+            server, arguments["model_name"], arguments["model_instance_name"], str(file.parent)
+        )
+        self._server = server
+        self._outputs = outputs
+        self._decoupled = decoupled
+        self.on_close: Callable[[ThreadExecutor], None] = lambda _: None
+        self._changed = threading.Condition()  # guards _open
+        self._open: set[TicketAnswer] = set()  # requests the model answers later
+        numpy_names.install()
+        token = host.enter(self._context)
+        try:
+            self._module = loading.PrivateModule(file)
+            try:
+                found = loading.model_class(self._module.module, file)
+                self._instance = ModelInstance(
+                    found, arguments, self._context, decoupled=decoupled
+                )
+            except BaseException:
+                self._module.close()
+                raise
+        except BaseException as error:
+            raise Internal(failure.describe(error)) from error
+        finally:
+            host.leave(token)
+        host.announce(self._context)
+        server.waits.join(self._context)
+
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        """Have the model answer the batch, now or later."""
+        names, decoupled = self._outputs.names, self._decoupled
+        requests = [
+            InferenceRequest._received(
+                ticket.request, names, TicketAnswer(ticket, self, decoupled=decoupled)
+            )
+            for ticket in tickets
+        ]
+        self._instance.execute(requests)
+        for ticket, request in zip(tickets, requests, strict=True):
+            answer = request._answer
+            assert isinstance(answer, TicketAnswer)
+            if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
+                _reschedule(ticket, answer)
+            elif answer.promised or not answer.over:
+                ticket.defer()
+                self._expect(answer)
+
+    def _expect(self, answer: TicketAnswer) -> None:
+        with self._changed:
+            if not answer.over:
+                answer.expected = True
+                self._open.add(answer)
+
+    def settled(self, answer: TicketAnswer) -> None:
+        """What was to be answered later has been."""
+        with self._changed:
+            self._open.discard(answer)
+            self._changed.notify_all()
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether the model has an opinion on its readiness."""
+        return self._instance.has_is_ready
+
+    def ready(self) -> bool:
+        """Whether the model says that it can be asked. Blocks while it thinks."""
+        return self._instance.ready()
+
+    def close(self) -> None:
+        """Wait for what the model still owes, then finalise it and forget its modules."""
+        deadline = time.monotonic() + LAST_ANSWERS_SECS
+        with self._changed:
+            while self._open and (left_secs := deadline - time.monotonic()) > 0:
+                self._changed.wait(left_secs)
+            owed = list(self._open)
+        self._instance.finalize()
+        for answer in owed:
+            text = f"model '{self._context.model_name}' was unloaded before it answered"
+            answer.end(InferenceResponse(error=TritonError(text, TritonError.UNAVAILABLE)))
+        self._server.waits.leave(self._context)
+        host.withdraw(self._context)
+        self._module.close()
+        self.on_close(self)
+
+
+class TicketAnswer(Answer):
+    """The answer to a request of this process."""
+
+    __slots__ = ("_owner", "_ticket", "expected")
+
+    def __init__(self, ticket: Ticket, owner: ThreadExecutor, *, decoupled: bool) -> None:
+        super().__init__(decoupled=decoupled)
+        self._ticket = ticket
+        self._owner = owner
+        self.expected = False  # whether it comes after the execution
+
+    def _pass_on(self, response: InferenceResponse | None, *, final: bool) -> None:
+        try:
+            self._owner._outputs.send(self._ticket, response, final=final)
+        finally:
+            if final and self.expected:
+                self._owner.settled(self)
+
+    def cancelled(self) -> bool:
+        """Whether the client has withdrawn the request."""
+        return self._ticket.request.cancelled
+
+
+def _reschedule(ticket: Ticket, answer: Answer) -> None:
+    """Have the request executed again; a model that must not ask for that is told so."""
+    if answer.over:
+        return
+    try:
+        ticket.reschedule()
+    except ShoalError as error:
+        logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
+        answer.end(InferenceResponse(error=from_shoal(error)))
+    else:
+        answer.release()

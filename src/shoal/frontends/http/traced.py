@@ -1,0 +1,119 @@
+"""A sampled request over HTTP: its exchange notes when it came and when it was answered.
+
+    HTTP_RECV_START, HTTP_RECV_END --> handler --> HTTP_SEND_START, HTTP_SEND_END --> trace complete
+
+Handlers are the same for every request; to trace the inference itself they `attach` what they made
+of a traced exchange.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from shoal.core.request import Request
+from shoal.core.tensor import Buffer
+from shoal.frontends.http.contracts import Exchange, HttpRequest
+from shoal.frontends.http.errors import as_shoal_error, send_error
+from shoal.frontends.http.message import Header
+from shoal.frontends.http.routes import Target
+from shoal.statistics.trace import Trace
+from shoal.statistics.tracer import Tracer
+
+_FIRST_ERROR = 400
+
+
+def serve_traced(
+    tracer: Tracer, exchange: Exchange, target: Target, serve: Callable[[Exchange, Target], None]
+) -> bool:
+    """Have `serve` answer the exchange if it is sampled; false leaves it to the caller."""
+    now_ns = time.monotonic_ns()
+    request = exchange.request
+
+    def header(name: str) -> str | None:
+        value = request.header(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    trace = tracer.start(target.model, header)
+    if trace is None:
+        return False
+    trace.event("HTTP_RECV_START", request.begun_ns or now_ns)
+    trace.event("HTTP_RECV_END", now_ns)
+    traced = TracedExchange(exchange, trace)
+    try:
+        serve(traced, target)
+    except Exception as error:  # noqa: BLE001 - becomes the answer
+        send_error(traced, as_shoal_error(error))
+    return True
+
+
+def attach(exchange: Exchange, request: Request) -> None:
+    """Trace `request`, if the exchange it came from is sampled. Call it before it is accepted."""
+    if type(exchange) is TracedExchange:
+        exchange.trace.attach(request)
+
+
+class TracedExchange:
+    """An exchange whose answer, or whose client's leaving, completes a trace."""
+
+    __slots__ = ("_callback", "_inner", "trace")
+
+    def __init__(self, inner: Exchange, trace: Trace) -> None:
+        self._inner = inner
+        self._callback: Callable[[], None] | None = None
+        self.trace = trace
+        inner.on_disconnect = self._client_left
+
+    @property
+    def request(self) -> HttpRequest:
+        """What was asked."""
+        return self._inner.request
+
+    @property
+    def on_disconnect(self) -> Callable[[], None] | None:
+        """What is called when the client goes away before the answer."""
+        return self._callback
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+        self._callback = callback
+
+    def _client_left(self) -> None:
+        if self._callback is not None:
+            self._callback()
+        self.trace.leave()
+
+    def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
+        """Answer, exactly once."""
+        self._begin(status)
+        self._inner.respond(status, headers, parts)
+        self._end()
+
+    def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
+        """Answer with a head that was made before."""
+        self._begin(200)
+        self._inner.respond_ready(head_lines, parts)
+        self._end()
+
+    def start_stream(self, status: int, headers: Sequence[Header]) -> None:
+        """Begin an answer whose body follows in chunks."""
+        self._begin(status)
+        self._inner.start_stream(status, headers)
+
+    def send_chunk(self, data: Buffer) -> None:
+        """Send a piece of that body."""
+        self._inner.send_chunk(data)
+
+    def end_stream(self) -> None:
+        """Complete an answer that was begun with `start_stream`."""
+        self._inner.end_stream()
+        self._end()
+
+    def _begin(self, status: int) -> None:
+        self.trace.event("HTTP_SEND_START")
+        if status >= _FIRST_ERROR:
+            self.trace.failed(f"answered with status {status}")
+
+    def _end(self) -> None:
+        self.trace.event("HTTP_SEND_END")
+        self.trace.finish()

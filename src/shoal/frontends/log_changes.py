@@ -1,0 +1,45 @@
+"""What clients may change about the log: the part that all protocols share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import InvalidArgument, ShoalError, Unsupported
+
+_SWITCHES = ("log_info", "log_warning", "log_error")
+_LEVEL = "log_verbose_level"
+_FORMAT = "log_format"
+_FORMATS = ("default", "ISO8601")
+_MOST_VERBOSE = 2**31 - 1
+
+
+def read_log_changes(
+    given: Mapping[str, Any], bad_format: Callable[[str], ShoalError]
+) -> dict[str, Any]:
+    """The changes a client asks for, checked; None leaves a setting as it is.
+
+    Raises Unsupported for the file, `bad_format(text)` for a format nobody knows, InvalidArgument
+    for other mistakes.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "log_file" in changes:
+        raise Unsupported("log file location can not be updated through network protocol")
+    for name, value in changes.items():
+        if name in _SWITCHES:
+            if type(value) is not bool:
+                raise InvalidArgument(f"expect boolean for '{name}'")
+        elif name == _LEVEL:
+            if type(value) is not int or not 0 <= value <= _MOST_VERBOSE:
+                raise InvalidArgument(f"expect int32 for '{name}', 0 or more")
+        elif name == _FORMAT:
+            if type(value) is not str:
+                raise InvalidArgument(f"expect string for '{name}'")
+            if value not in _FORMATS:
+                raise bad_format(value)
+        else:
+            known = ", ".join((*_SWITCHES, _LEVEL, _FORMAT))
+            raise InvalidArgument(
+                f"there is no log setting '{name}' that can be changed; these can: {known}"
+            )
+    return changes

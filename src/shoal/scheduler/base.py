@@ -1,0 +1,56 @@
+"""What instances pull from: the contract that every way of scheduling keeps.
+
+frontend --enqueue--> [ what waits ] --next_batch--> instance --finished--> [ what waits ]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from shoal.core.request import Request
+from shoal.scheduler.policy import Reason
+
+
+class Puller(Protocol):
+    """Who asks for batches: an instance, which may be told to stop."""
+
+    stopping: bool
+
+
+class Scheduler(Protocol):
+    """One model's queue. Any thread may call any method."""
+
+    cuts: Counter[Reason]  # why batches left, for people who ask
+    instances_linger: bool  # whether one that is told to stop may have to go on for a while
+
+    def pending(self) -> int:
+        """How many requests wait."""
+
+    def enqueue(self, request: Request) -> None:
+        """Take `request` over. If this raises, the request is still the caller's to answer."""
+
+    def attach(self, puller: Puller) -> None:
+        """An instance is about to pull; told once, before its first `next_batch`."""
+
+    def next_batch(self, puller: Puller) -> list[Request]:
+        """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+
+    def take_now(self) -> tuple[list[Request], int | None]:
+        """For the event loop: a batch without waiting, or after how many nanoseconds to ask."""
+
+    def finished(self, batch: Sequence[Request]) -> None:
+        """A batch that was handed over has been executed."""
+
+    def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
+        """From now on the event loop takes the batches."""
+
+    def hand_to_instances(self) -> None:
+        """From now on the instances pull again."""
+
+    def wake(self) -> None:
+        """Make every waiting instance look again."""
+
+    def close(self) -> None:
+        """Refuse new requests. Those already queued are served first, then instances stop."""

@@ -1,0 +1,438 @@
+"""Sequence batching: requests with one correlation id go to one instance, one after the other.
+
+    frontend --enqueue--> [ sequences, in slots or in the backlog ] --next_batch--> instance
+
+Every instance has slots, each for one sequence at a time; a sequence that finds none free waits in
+the backlog. An instance runs one batch at a time, so a sequence never has two requests running.
+Who sits where is kept in `SequenceTable`, what makes a batch is decided by a policy, and both can
+be called on their own; the batcher only waits, and says when sequences end.
+
+A sequence is over with its END request, when a request of it is cancelled, or when nothing of it
+has waited or run for the idle time. What comes afterwards has to START again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from shoal.core.request import Request, State
+from shoal.core.tensor import Tensor
+from shoal.errors import Cancelled, InvalidArgument, QueueRejected, ShoalError, Unavailable
+from shoal.scheduler.alarm import Alarm, alarm
+from shoal.scheduler.base import Puller
+from shoal.scheduler.batcher import BatcherClosed, OnDropped
+from shoal.scheduler.order import OrderKeeper
+from shoal.scheduler.policy import BatchPolicy, Reason
+from shoal.scheduler.sequence_batch import batch_key, heads, lone_inputs, take
+from shoal.scheduler.sequence_deadlines import IdleWatch, expired, limit_wait, next_expiry_ns
+from shoal.scheduler.sequence_policy import DirectPolicy
+from shoal.scheduler.sequence_table import Lane, SequenceRun, SequenceTable
+from shoal.scheduler.sequence_turn import SequenceSetup, Turn, check_request
+
+logger = logging.getLogger(__name__)
+
+Dropped = list[tuple[Request, ShoalError]]
+
+_LONG_NS = 1 << 62
+
+
+class SequenceBatcher:
+    """One model's sequences. What it accepts is served, or answered through `on_dropped`."""
+
+    instances_linger = True  # one that is told to stop keeps its sequences until they are over
+
+    def __init__(
+        self,
+        setup: SequenceSetup,
+        policy: DirectPolicy | BatchPolicy,
+        *,
+        on_dropped: OnDropped,
+        preserve_ordering: bool = False,
+        hold_until: int = 0,
+        hold_backlog_until: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+        alarms: Alarm = alarm,
+    ) -> None:
+        """`policy` is a DirectPolicy where sequences keep their slots.
+
+        `on_dropped` answers requests that expired or were cancelled; no lock is held then.
+        `hold_until` keeps the first batch back until that many requests wait in slots, and
+        `hold_backlog_until` until that many wait in the backlog (for tests).
+        """
+        self._setup = setup
+        self._policy = policy
+        self._on_dropped = on_dropped
+        self._preserve_ordering = preserve_ordering
+        self._hold_until = hold_until
+        self._hold_backlog_until = hold_backlog_until
+        self._clock = clock
+        self._alarms = alarms
+        self._lock = threading.Lock()  # guards everything below and every run and lane
+        self._table = SequenceTable(setup.slots)
+        self._lanes: dict[Puller, Lane] = {}
+        self._orders: dict[Lane, OrderKeeper] = {}
+        self._idle = IdleWatch(setup.max_idle_ns)
+        self._waiting = 0
+        self._alarm_at_ns: int | None = None
+        self._next_id = 1
+        self._refuses_new = False
+        self._closed = False
+        self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
+        self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
+
+    def pending(self) -> int:
+        """How many requests wait, in slots and in the backlog."""
+        return self._waiting
+
+    def lone_inputs(self) -> dict[str, Tensor]:
+        """What the server adds to a request that is a sequence by itself, for warming up."""
+        return lone_inputs(self._setup)
+
+    # ---- in
+
+    def enqueue(self, request: Request) -> None:
+        """Take `request` over. If this raises, the request is still the caller's to answer."""
+        check_request(request, self._setup)
+        with self._lock:
+            if self._closed:
+                raise BatcherClosed(request.log_prefix() + "model is unloading")
+            run = self._find(request)
+            self._append(run, request)
+            if request.flags & Request.SEQUENCE_END:
+                self._table.end(run)
+            if run.lane is None:
+                self._set_alarm(limit_wait(run, request))
+            if self._hold_until or self._hold_backlog_until:
+                self._notify_all()  # it may have been the one that was waited for
+            on_arrival = self._on_arrival
+        if on_arrival is not None:
+            on_arrival()
+        if request.cancelled:  # it was withdrawn before it had somebody to tell
+            self._cut_off(run)
+
+    def _find(self, request: Request) -> SequenceRun:
+        """The sequence the request belongs to, begun if it starts one. The lock is held."""
+        table = self._table
+        if not request.correlation_id:  # iterative: the server makes up a sequence
+            while table.find(self._next_id) is not None:
+                self._next_id += 1
+            request.correlation_id = self._next_id
+            request.flags = Request.SEQUENCE_START
+            self._next_id += 1
+        correlation_id = request.correlation_id
+        starts = bool(request.flags & Request.SEQUENCE_START)
+        if starts and self._refuses_new:
+            raise Unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference "
+                "requests"
+            )
+        run = table.find(correlation_id)
+        if run is None:
+            if not starts:
+                raise InvalidArgument(
+                    f"inference request for sequence {correlation_id} to model "
+                    f"'{self._setup.model_name}' must specify the START flag on the first request "
+                    "of the sequence"
+                )
+            return table.start(correlation_id)
+        if starts:  # what waits is served, then the START makes it another sequence
+            logger.warning(
+                "sequence %s of model '%s' starts again without having ended; the earlier one "
+                "ends here",
+                correlation_id,
+                self._setup.model_name,
+            )
+        return run
+
+    def _append(self, run: SequenceRun, request: Request) -> None:
+        now_ns = self._clock()
+        request.queued_ns = now_ns
+        request.state = State.QUEUED
+        request.on_cancel = partial(self._cut_off, run)
+        run.waiting.append(request)
+        self._waiting += 1
+        self._idle.stir(run)
+        self._make_ready(run, now_ns)
+
+    def _make_ready(self, run: SequenceRun, now_ns: int) -> None:
+        """Offer the next request of `run` to its instance, if it has one. The lock is held."""
+        lane = run.lane
+        if lane is not None and run.waiting and not run.executing:
+            lane.ready.setdefault(run, now_ns)
+            lane.changed.notify()
+
+    # ---- out
+
+    def attach(self, puller: Puller) -> None:
+        """Offer the slots of an instance that is about to pull."""
+        lane = Lane(self._setup.slots, threading.Condition(self._lock))
+        with self._lock:
+            self._lanes[puller] = lane
+            now_ns = self._clock()
+            for run in self._table.add_lane(lane):
+                self._make_ready(run, now_ns)
+
+    def next_batch(self, puller: Puller) -> list[Request]:
+        """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+        with self._lock:
+            lane = self._lanes[puller]
+            while True:
+                if self._has_ended(puller, lane):
+                    del self._lanes[puller]
+                    self._orders.pop(lane, None)
+                    return []
+                if self._on_arrival is not None:
+                    lane.changed.wait()  # the event loop has the queue
+                    continue
+                batch, wait_ns = self._cut(lane)
+                if batch:
+                    break
+                lane.changed.wait(None if wait_ns is None else wait_ns / 1e9)
+        return self._in_order(batch)
+
+    def _has_ended(self, puller: Puller, lane: Lane) -> bool:
+        """Whether there is nothing left for this instance to do. The lock is held."""
+        if lane.busy or lane.ready:
+            return False
+        if puller.stopping:
+            if not lane.retiring:
+                self._table.retire(lane)
+            return not lane.occupied
+        return self._closed and not self._table.has_backlog
+
+    def take_now(self) -> tuple[list[Request], int | None]:
+        """For the event loop: a batch of any instance if one is ready, without waiting.
+
+        Otherwise an empty list, and how many nanoseconds later to ask again (None: at the next
+        arrival). Always empty while instances pull.
+        """
+        batch: list[Request] = []
+        soonest_ns: int | None = None
+        with self._lock:
+            if self._on_arrival is None:
+                return [], None
+            # The one that has waited longest first: no instance's sequences starve the others'.
+            lanes = [lane for lane in self._lanes.values() if lane.ready and not lane.busy]
+            for lane in sorted(lanes, key=lambda lane: next(iter(lane.ready.values()))):
+                batch, wait_ns = self._cut(lane)
+                if batch:
+                    break
+                if wait_ns is not None and (soonest_ns is None or wait_ns < soonest_ns):
+                    soonest_ns = wait_ns
+        return self._in_order(batch), soonest_ns
+
+    def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
+        """From now on the event loop takes the batches; `on_arrival` tells it of each request.
+
+        `on_arrival` must not block. A closed batcher stays with its instances.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._on_arrival = on_arrival
+            waiting = self._waiting > 0
+        if waiting:
+            on_arrival()
+
+    def hand_to_instances(self) -> None:
+        """From now on the instances pull again."""
+        with self._lock:
+            self._on_arrival = None
+            self._notify_all()
+
+    def _cut(self, lane: Lane) -> tuple[list[Request], int | None]:
+        """A batch if one is ready, otherwise how long until time alone makes one ready."""
+        if lane.busy or not lane.ready or self._is_held():
+            return [], None
+        now_ns = self._clock()
+        policy = self._policy
+        if isinstance(policy, DirectPolicy):
+            waiting = heads(lane, self._setup)
+            chosen = policy.cut(waiting, _LONG_NS if self._closed else now_ns)
+            if not chosen.taken:
+                return [], chosen.wait_ns
+            self.cuts[chosen.reason] += 1
+            runs = [
+                run if taken else None for run, taken in zip(lane.slots, chosen.taken, strict=False)
+            ]
+            return self._take(lane, runs), None
+        waited_ns = _LONG_NS if self._closed else now_ns - next(iter(lane.ready.values()))
+        cut = policy.cut(((1, batch_key(run, self._setup)) for run in lane.ready), waited_ns)
+        if not cut.count:
+            return [], policy.max_delay_ns - waited_ns
+        self.cuts[cut.reason] += 1
+        return self._take(lane, list(lane.ready)[: cut.count]), None
+
+    def _is_held(self) -> bool:
+        """Whether a test wants more to come together first. The lock is held."""
+        if (self._hold_until or self._hold_backlog_until) and not self._closed:
+            behind = sum(len(run.waiting) for run in self._table.backlog)
+            if self._waiting - behind < self._hold_until or behind < self._hold_backlog_until:
+                return True
+            self._hold_until = self._hold_backlog_until = 0
+            self._notify_all()
+        return False
+
+    def _take(self, lane: Lane, runs: Sequence[SequenceRun | None]) -> list[Request]:
+        """Make a batch of the next requests of `runs`. The lock is held."""
+        batch = take(lane, runs, self._setup)
+        for request in batch:
+            run: SequenceRun | None = request.turn.run
+            if run is not None:
+                self._waiting -= 1
+                if request.flags & Request.SEQUENCE_END:
+                    self._remove(run)  # the slot is free for the batch after this one
+        return batch
+
+    def _in_order(self, batch: list[Request]) -> list[Request]:
+        """With `preserve_ordering`, have answers leave in the order the requests are run.
+
+        Without the lock, which nobody may hold while replies are sent; the instance is busy with
+        this batch, so no other can come between.
+        """
+        if batch and self._preserve_ordering:
+            order = self._orders.setdefault(batch[0].turn.lane, OrderKeeper())
+            for request in batch:
+                if not request.turn.is_filler and not request.turn.repeated:
+                    order.join(request)
+        return batch
+
+    def finished(self, batch: Sequence[Request]) -> None:
+        """An instance has executed `batch`; the next requests of its sequences may run."""
+        dropped: Dropped = []
+        with self._lock:
+            lane: Lane = batch[0].turn.lane
+            lane.busy = False
+            now_ns = self._clock()
+            for request in batch:
+                turn: Turn = request.turn
+                run = turn.run
+                if run is None:
+                    continue
+                run.executing = False
+                if turn.again:
+                    dropped += self._repeat(run, request)
+                if run.lane is not None:
+                    self._rest(run, now_ns)
+            lane.changed.notify()
+            on_arrival = self._on_arrival if self._waiting else None
+        self._drop(dropped)
+        if on_arrival is not None:
+            on_arrival()
+
+    def _repeat(self, run: SequenceRun, request: Request) -> Dropped:
+        """Give the model a request again, ahead of what came later. The lock is held."""
+        if run.lane is None or request.cancelled:
+            return [(request, _cancelled(request)), *self._empty(run)]
+        request.flags = 0
+        request.queued_ns = self._clock()
+        request.state = State.QUEUED
+        request.on_cancel = partial(self._cut_off, run)
+        run.waiting.appendleft(request)
+        self._waiting += 1
+        return []
+
+    def _rest(self, run: SequenceRun, now_ns: int) -> None:
+        """A request of `run`, which has a slot, is done: on to the next, or wait for one."""
+        if run.waiting:
+            self._make_ready(run, now_ns)
+        elif self._closed or self._setup.iterative:
+            self._remove(run)
+        else:
+            self._idle.rest(run, now_ns)
+            self._set_alarm(self._idle.next_ns())
+
+    # ---- the ends of sequences
+
+    def _remove(self, run: SequenceRun) -> None:
+        """`run` is over and has nothing waiting; its slot goes to the next. The lock is held."""
+        self._idle.stir(run)
+        lane = run.lane
+        promoted = self._table.remove(run)
+        if promoted is not None:
+            self._make_ready(promoted, self._clock())
+        if lane is not None and (lane.retiring or self._closed):
+            lane.changed.notify()  # that may have been the last thing to wait for
+
+    def _empty(self, run: SequenceRun) -> Dropped:
+        """End `run` at once; what it has waiting is to be answered. The lock is held."""
+        dropped: Dropped = [(request, _cancelled(request)) for request in run.waiting]
+        self._waiting -= len(run.waiting)
+        run.waiting.clear()
+        self._remove(run)
+        return dropped
+
+    def _cut_off(self, run: SequenceRun) -> None:
+        """A waiting request was withdrawn: without it the rest of its sequence has no meaning."""
+        with self._lock:
+            dropped = self._empty(run) if run.waiting else []
+            on_arrival = self._on_arrival if self._waiting else None
+        self._drop(dropped)
+        if on_arrival is not None:
+            on_arrival()
+
+    def _set_alarm(self, when_ns: int | None) -> None:
+        if when_ns is not None and (self._alarm_at_ns is None or when_ns < self._alarm_at_ns):
+            self._alarm_at_ns = when_ns
+            self._alarms.at(when_ns, self.expire)
+
+    def expire(self) -> None:
+        """End sequences that have been idle, or have waited for a slot, for too long."""
+        dropped: Dropped = []
+        text = "timeout of the corresponding sequence has been expired"
+        with self._lock:
+            self._alarm_at_ns = None
+            now_ns = self._clock()
+            for run in self._idle.over(now_ns):
+                self._remove(run)
+            for run in expired(self._table.backlog, now_ns):
+                dropped += [(request, QueueRejected(text)) for request, _ in self._empty(run)]
+            self._set_alarm(self._idle.next_ns())
+            self._set_alarm(next_expiry_ns(self._table.backlog))
+            on_arrival = self._on_arrival if self._waiting else None
+        self._drop(dropped)
+        if on_arrival is not None:
+            on_arrival()
+
+    def _drop(self, dropped: Iterable[tuple[Request, ShoalError]]) -> None:
+        for request, error in dropped:
+            request.state = State.DONE
+            request.on_cancel = None
+            self._on_dropped(request, error)
+
+    # ---- the end of the model
+
+    def wake(self) -> None:
+        """Make every waiting instance look again (one of them may have been told to stop)."""
+        with self._lock:
+            for puller, lane in self._lanes.items():
+                if puller.stopping and not lane.retiring:
+                    self._table.retire(lane)
+            self._notify_all()
+
+    def refuse_new(self) -> None:
+        """Take no more sequences; those that have begun may go on."""
+        with self._lock:
+            self._refuses_new = True
+
+    def close(self) -> None:
+        """Refuse new requests. Those already queued are served first, then instances stop."""
+        with self._lock:
+            self._closed = True
+            self._on_arrival = None
+            for run in self._idle.resting():  # nothing more can come for them
+                self._remove(run)
+            self._notify_all()
+
+    def _notify_all(self) -> None:
+        for lane in self._lanes.values():
+            lane.changed.notify_all()
+
+
+def _cancelled(request: Request) -> Cancelled:
+    return Cancelled(request.log_prefix() + "Request cancelled")

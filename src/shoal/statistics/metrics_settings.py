@@ -1,0 +1,82 @@
+"""Which metrics are shown: what the command line says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from shoal.errors import InvalidArgument
+from shoal.statistics.model import StatisticsOptions
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Which metrics are shown: the `--metrics-…` and `--allow-…-metrics` options."""
+
+    interval_ms: int = 2000  # machine and GPU figures may be this old
+    cpu: bool = True
+    gpu: bool = True
+    counter_latencies: bool = True  # the nv_inference_*_duration_us counters
+    summary_latencies: bool = False  # the nv_inference_*_summary_us summaries
+    summary_quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
+    histogram_latencies: bool = False  # nv_inference_first_response_histogram_ms
+
+    @property
+    def counted(self) -> StatisticsOptions:
+        """What has to be counted for these metrics beside what always is."""
+        return StatisticsOptions(self.summary_latencies, self.histogram_latencies)
+
+    def configured(self, entries: Iterable[str]) -> MetricsSettings:
+        """These settings with each `<setting>=<value>` of `--metrics-config` applied.
+
+        Raises InvalidArgument for one that nobody knows or that has no such value.
+        """
+        settings = self
+        for entry in entries:
+            name, separator, value = entry.partition("=")
+            if not (name and separator and value):
+                raise InvalidArgument(
+                    f"--metrics-config '{entry}' is not of the form <setting>=<value>; "
+                    f"write for example --metrics-config=counter_latencies=false"
+                )
+            if name == "counter_latencies":
+                settings = replace(settings, counter_latencies=_truth(name, value))
+            elif name == "summary_latencies":
+                settings = replace(settings, summary_latencies=_truth(name, value))
+            elif name == "histogram_latencies":
+                settings = replace(settings, histogram_latencies=_truth(name, value))
+            elif name == "summary_quantiles":
+                settings = replace(settings, summary_quantiles=_quantiles(value))
+            else:
+                raise InvalidArgument(
+                    f"--metrics-config has no setting '{name}'; it knows counter_latencies, "
+                    f"histogram_latencies, summary_latencies and summary_quantiles"
+                )
+        return settings
+
+
+def _truth(name: str, value: str) -> bool:
+    word = value.lower()
+    if word in ("true", "1"):
+        return True
+    if word in ("false", "0"):
+        return False
+    raise InvalidArgument(f"--metrics-config {name}={value}: write {name}=true or {name}=false")
+
+
+def _quantiles(text: str) -> tuple[float, ...]:
+    """The quantiles of `<quantile>:<error>,...`. The errors are only checked: ranks are exact."""
+    quantiles = []
+    for pair in text.split(","):
+        quantile, _, error = pair.strip().partition(":")
+        try:
+            share, tolerance = float(quantile), float(error)
+        except ValueError:
+            share = tolerance = -1.0
+        if not (0 <= share <= 1 and 0 <= tolerance <= 1):
+            raise InvalidArgument(
+                f"--metrics-config summary_quantiles takes <quantile>:<error>[,...], both from 0 "
+                f"to 1, such as 0.5:0.05,0.99:0.001; found '{pair}'"
+            )
+        quantiles.append(share)
+    return tuple(quantiles)

@@ -1,0 +1,39 @@
+"""The settings that change while a server runs, for engines that tests make up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.errors import InvalidArgument
+from shoal.logs import Log
+from shoal.statistics.trace_settings import Changes
+from shoal.statistics.tracer import Tracer
+
+
+class RuntimeSettings:
+    """A part of an engine: a tracer that traces nothing, and a log that nobody writes to."""
+
+    def __init__(self) -> None:
+        self.tracer = Tracer()
+        self.log = Log()
+        self.traceable = {"m"}
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str]]:
+        """As the engine's."""
+        if model and model not in self.traceable:
+            raise InvalidArgument(f"Request for unknown model : {model}")
+        return self.tracer.settings(model)
+
+    def update_trace_settings(self, model: str, changes: Changes) -> None:
+        """As the engine's."""
+        self.tracer.update(model, changes)
+
+    def log_settings(self) -> dict[str, Any]:
+        """As the engine's."""
+        return dataclasses.asdict(self.log.settings)
+
+    def update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        """As the engine's."""
+        self.log.update(**changes)

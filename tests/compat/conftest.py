@@ -1,0 +1,81 @@
+"""A real server for real clients, on each of the gRPC transports."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.core.dtypes import ALL
+from shoal.testing import onnx_models
+from shoal.testing.fakes import FakeBackend
+from shoal.testing.repositories import add_fake, add_onnx
+from shoal.testing.server import running_server
+
+LABELLED = """
+max_batch_size: 4
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" }
+"""
+
+
+def fill(folder):
+    for datatype in ALL:
+        built = onnx_models.identity(datatype.name)
+        add_onnx(folder, f"echo_{datatype.name}", built, "max_batch_size: 8")
+    several = "max_batch_size: 8 version_policy { all { } }"
+    add_onnx(folder, "sum", onnx_models.add_sub("INT32"), several, versions=(1, 3))
+    add_onnx(
+        folder,
+        "scores",
+        onnx_models.identity("FP32", dims=(4,)),
+        LABELLED,
+        files={"labels.txt": b"kraken\nwhale\neel\n"},
+    )
+    add_fake(folder, "held")
+
+
+@pytest.fixture(scope="module", params=["native", "grpcio"])
+def world(request, tmp_path_factory):
+    """The server, and the backend whose executions a test can hold."""
+    folder = tmp_path_factory.mktemp("models")
+    fill(folder)
+    fake = FakeBackend()
+    with running_server(
+        folder,
+        backends=BackendRegistry({"fake": lambda: fake}),
+        grpc_transport=request.param,
+        model_control_mode="explicit",
+        load_model=("*",),
+    ) as running:
+        yield SimpleNamespace(running=running, fake=fake, address=running.grpc_address)
+
+
+@pytest.fixture
+def address(world):
+    return world.address
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    """A server for HTTP clients: the models above, and one for each thing only they do."""
+    folder = tmp_path_factory.mktemp("models")
+    fill(folder)
+    batched = "max_batch_size: 8 dynamic_batching { }"
+    add_onnx(folder, "guessed", onnx_models.add_sub("FP32", dims=(3,)))
+    add_onnx(folder, "mine", onnx_models.identity("FP32"), batched)
+    add_onnx(folder, "wide", onnx_models.identity("FP32"), batched)
+    add_onnx(folder, "texts", onnx_models.string_join(), batched)
+    add_onnx(folder, "name with 100% oddities", onnx_models.identity("FP32"), batched)
+    fake = FakeBackend()
+    with running_server(
+        folder,
+        backends=BackendRegistry({"fake": lambda: fake}),
+        model_control_mode="explicit",
+        load_model=("*",),
+    ) as running:
+        yield SimpleNamespace(
+            running=running, fake=fake, address=running.http_address, folder=folder
+        )
+        fake.gate.set()

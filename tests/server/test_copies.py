@@ -1,0 +1,203 @@
+"""Where the bytes of large tensors are: how often they are copied between socket and model.
+
+socket --recv_into--> body == what a model reads alone; several are joined once
+what a model returns == what the socket is given to send
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.frontends.http.protocol import HttpConnection
+from shoal.testing.client import Infer, outputs
+from shoal.testing.fakes import WAIT_SECS, FakeBackend
+from shoal.testing.repositories import EXECUTION_MODES, add_fake, execution
+from shoal.testing.server import running_server
+
+COLUMNS = 60_000  # 240 KB a row
+HUGE = 1_500_000  # more than the buffers of a connection take
+
+
+class LoopBackend(FakeBackend):
+    """A fake that may run on the event loop."""
+
+    def load(self, context):
+        loaded = super().load(context)
+        loaded.may_run_on_loop = True
+        return loaded
+
+
+def doubled(inputs, names):
+    return [inputs["INPUT0"] * 2 for _ in names]
+
+
+class Witness:
+    """Sees every buffer the sockets wrote into and everything they were given to send."""
+
+    def __init__(self, monkeypatch):
+        self.received = []
+        self.sent = []
+        get_buffer, write = HttpConnection.get_buffer, HttpConnection.write
+
+        def note_buffer(connection, sizehint):
+            buffer = get_buffer(connection, sizehint)
+            if connection._reader.target is not None:  # not the scratch that all share
+                self.received.append(np.frombuffer(buffer, np.uint8))
+            return buffer
+
+        def note_write(connection, data):
+            if isinstance(data, memoryview):
+                self.sent.append(np.frombuffer(data, np.uint8))
+            write(connection, data)
+
+        monkeypatch.setattr(HttpConnection, "get_buffer", note_buffer)
+        monkeypatch.setattr(HttpConnection, "write", note_write)
+
+    def clear(self):
+        self.received.clear()
+        self.sent.clear()
+
+
+@pytest.fixture
+def witness(monkeypatch):
+    return Witness(monkeypatch)
+
+
+@pytest.fixture
+def backend():
+    backend = LoopBackend(doubled)
+    backend.results = []
+    compute = backend.compute
+
+    def keep(inputs, names):
+        backend.results.append(compute(inputs, names))
+        return backend.results[-1]
+
+    backend.compute = keep
+    yield backend
+    backend.gate.set()
+
+
+@pytest.fixture(params=EXECUTION_MODES)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["plans", "no plans"])
+def running(request, tmp_path, backend, mode, witness):
+    del witness  # patched before the first connection
+    more = "dynamic_batching { }\ninstance_group { kind: KIND_CPU count: 1 }\n" + execution(mode)
+    add_fake(tmp_path, "wide", more, dims=str(COLUMNS))
+    add_fake(tmp_path, "huge", more, dims=str(HUGE))
+    backends = BackendRegistry({"fake": lambda: backend})
+    with running_server(tmp_path, backends=backends, plans=request.param) as server:
+        yield server
+
+
+def ask(start=0, rows=1, columns=COLUMNS, id="1"):
+    array = np.arange(start, start + rows * columns, dtype=np.int32).reshape(rows, columns)
+    infer = Infer(id=id).add("INPUT0", array, binary=True).want("OUTPUT0", binary_data=True)
+    infer.document = {"id": infer.document.pop("id"), **infer.document}  # where clients write it
+    return infer, array
+
+
+def shared(array, buffers):
+    """How many of the array's bytes lie in the buffers."""
+    lowest = array.__array_interface__["data"][0]
+    spans = {(b.__array_interface__["data"][0], b.nbytes) for b in buffers if b.nbytes}
+    covered = np.zeros(array.nbytes, bool)
+    for start, size in spans:
+        first = max(0, start - lowest)
+        last = min(array.nbytes, start + size - lowest)
+        covered[first : max(first, last)] = True
+    return int(covered.sum())
+
+
+def test_a_batch_of_one_is_never_copied(running, backend, witness):
+    for number in range(3):  # from the second one on with a plan
+        backend.batches.clear()
+        backend.results.clear()
+        witness.clear()
+        infer, array = ask(number, id=f"request {number}")
+        answer = infer.send(running, "wide")
+        assert (outputs(answer)["OUTPUT0"] == array * 2).all()
+        (batch,) = backend.batches
+        (result,) = backend.results
+        # All but what came in one piece with the head was written where the model read it.
+        assert shared(batch["INPUT0"], witness.received) >= array.nbytes - 64 * 1024
+        assert batch["INPUT0"].ctypes.data % 64 == 0
+        assert shared(result[0], witness.sent) == array.nbytes
+
+
+def test_a_batch_is_joined_once_and_its_outputs_are_views(running, backend, witness):
+    backend.gate.clear()
+    requests = [ask(1000 * number, rows=1 + number % 2, id=str(number)) for number in range(4)]
+    calls = _batched(running, backend, requests)
+    for call, (_, array) in zip(calls, requests, strict=True):
+        assert (outputs(call.answer())["OUTPUT0"] == array * 2).all()
+    joined = backend.batches[-1]["INPUT0"]
+    (result,) = backend.results[-1]
+    assert joined.shape[0] > 2
+    assert joined.ctypes.data % 64 == 0
+    assert shared(joined, witness.received) == 0  # copied
+    base = joined  # once: what it lies in was made for it alone
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    assert isinstance(base, memoryview)
+    assert base.nbytes == joined.nbytes
+    assert shared(result, witness.sent) == result.nbytes
+
+
+def test_the_memory_of_a_batch_is_used_again(running, backend, witness):
+    places = []
+    for _ in range(3):
+        backend.gate.clear()
+        requests = [ask(number, id=str(number)) for number in range(4)]
+        for call in _batched(running, backend, requests):
+            assert call.answer().status == 200
+        places.append(backend.batches[-1]["INPUT0"].ctypes.data)
+        backend.batches.clear()
+        backend.results.clear()
+        witness.clear()
+    assert places[1] == places[0] == places[2]
+
+
+def test_a_result_that_is_its_input_is_not_overwritten_before_it_was_sent(running, backend):
+    """Models may hand back what they were given; it is still being sent when the next ones run."""
+    backend.compute = lambda inputs, names: [inputs["INPUT0"] for _ in names]
+    backend.gate.clear()
+    slow = [ask(1000 * number, columns=HUGE, id=str(number)) for number in range(3)]
+    unread = _batched(running, backend, slow, "huge")
+    backend.batches.clear()
+    for number in range(4):  # others use the pool meanwhile, and get what is theirs
+        infer, array = ask(7 * number, columns=HUGE)
+        assert (outputs(infer.send(running, "huge"))["OUTPUT0"] == array).all()
+        backend.batches.clear()
+    for call, (_, array) in zip(unread, slow, strict=True):
+        assert (outputs(call.answer())["OUTPUT0"] == array).all()
+
+
+def _batched(running, backend, requests, model="wide"):
+    """Send `requests` so that all but the first run as one batch; the calls, not yet answered."""
+    first, *others = requests
+    if running.model(model).pace.on_loop():
+        return _batched_on_loop(running, backend, requests, model)
+    calls = [first[0].call(running, model)]
+    assert backend.started.acquire(timeout=WAIT_SECS)
+    calls += [infer.call(running, model) for infer, _ in others]
+    running.wait_for_pending(model, len(others))
+    backend.gate.set()
+    assert backend.started.acquire(timeout=WAIT_SECS)
+    return calls
+
+
+def _batched_on_loop(running, backend, requests, model):
+    """On the loop nothing arrives during an execution: hold the queue until all have."""
+    backend.gate.set()
+    batcher = running.model(model)._batcher
+    batcher._hold_until = len(requests)
+    calls = [infer.call(running, model) for infer, _ in requests]
+    assert backend.started.acquire(timeout=WAIT_SECS)
+    return calls

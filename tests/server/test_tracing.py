@@ -1,0 +1,369 @@
+"""Requests that are traced, over both protocols, to a file and to a collector of spans."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import queue
+import threading
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config.options import Setting
+from shoal.testing import onnx_models
+from shoal.testing.client import Infer
+from shoal.testing.fakes import WAIT_SECS, FakeBackend
+from shoal.testing.repositories import add_fake, add_model, add_onnx
+from shoal.testing.server import running_server, wait_until
+
+CALLER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+MODEL_EVENTS = ["REQUEST_START", "QUEUE_START"]
+COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+HTTP_ALL = [
+    *("HTTP_RECV_START", "HTTP_RECV_END", *MODEL_EVENTS, *COMPUTE),
+    *("REQUEST_END", "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"),
+]
+GRPC_ALL = [
+    *("GRPC_WAITREAD_START", "GRPC_WAITREAD_END", *MODEL_EVENTS, *COMPUTE),
+    *("REQUEST_END", "INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"),
+]
+STEPS = """
+platform: "ensemble"
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_INT32 dims: [ 16 ] }
+output { name: "OUT" data_type: TYPE_INT32 dims: [ 16 ] }
+ensemble_scheduling {
+  step {
+    model_name: "sum" model_version: -1
+    input_map { key: "INPUT0" value: "IN" } input_map { key: "INPUT1" value: "IN" }
+    output_map { key: "OUTPUT0" value: "twice" }
+  }
+  step {
+    model_name: "sum" model_version: -1
+    input_map { key: "INPUT0" value: "twice" } input_map { key: "INPUT1" value: "IN" }
+    output_map { key: "OUTPUT0" value: "OUT" }
+  }
+}
+"""
+
+
+def settings(*words):
+    made = []
+    for word in words:
+        place, _, rest = word.rpartition(",")
+        key, _, value = rest.partition("=")
+        made.append(Setting(place, key, value))
+    return tuple(made)
+
+
+def numbers(value=1, binary=False):
+    array = np.full((1, 16), value, np.int32)
+    return Infer().add("INPUT0", array, binary=binary).add("INPUT1", array, binary=binary)
+
+
+def grpc_numbers(value=1):
+    tensors = []
+    for name in ("INPUT0", "INPUT1"):
+        tensor = grpcclient.InferInput(name, [1, 16], "INT32")
+        tensor.set_data_from_numpy(np.full((1, 16), value, np.int32))
+        tensors.append(tensor)
+    return tensors
+
+
+def by_id(path):
+    """The traces of a file: what names each, and its events in the order of time."""
+    found = {}
+    for item in json.loads(path.read_text()):
+        trace = found.setdefault(item["id"], {"events": [], "tensors": []})
+        if "timestamps" in item:
+            trace["events"] += [(stamp["ns"], stamp["name"]) for stamp in item["timestamps"]]
+        elif "tensor" in item:
+            trace["tensors"].append((item["activity"], item["tensor"]["data"]))
+        else:
+            trace.update(item)
+    for trace in found.values():
+        moments = [moment for moment, _ in trace["events"]]
+        assert moments == sorted(moments)
+        trace["events"] = [name for _, name in trace["events"]]
+    return list(found.values())
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "trace.json"
+
+
+@pytest.fixture
+def serve(tmp_path, path):
+    repository = tmp_path / "models"
+    add_onnx(repository, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
+
+    def start(*words, fill=None, **options):
+        if fill is not None:
+            fill(repository)
+        chosen = words or ("level=TIMESTAMPS", "rate=1")
+        return running_server(
+            repository,
+            trace_config=settings(f"triton,file={path}", *chosen),
+            **options,
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("mode", ["loop", "threads"])
+def test_every_way_through_the_server(serve, path, mode):
+    with serve(execution=mode) as running:
+        for _ in range(3):  # the third could take the short way
+            assert numbers(binary=True).send(running, "sum").status == 200
+        assert numbers().send(running, "sum").status == 200
+        with grpcclient.InferenceServerClient(running.grpc_address) as client:
+            for number in range(3):
+                client.infer("sum", grpc_numbers(), request_id=f"r{number}")
+    traces = by_id(path)
+    assert [sorted(trace["events"]) for trace in traces] == [sorted(HTTP_ALL)] * 4 + [
+        sorted(GRPC_ALL)
+    ] * 3
+    assert all((trace["model_name"], trace["model_version"]) == ("sum", 1) for trace in traces)
+    assert [trace.get("request_id") for trace in traces] == [None] * 4 + ["r0", "r1", "r2"]
+    assert not any("parent_id" in trace for trace in traces)
+
+
+def test_a_large_body_takes_time_to_arrive(serve, path):
+    def fill(repository):
+        echo = onnx_models.identity("FP32")
+        add_onnx(repository, "echo", echo, "max_batch_size: 8")
+
+    with serve(fill=fill) as running:
+        large = Infer().add("INPUT0", np.zeros((1, 1 << 20), np.float32), binary=True)
+        assert large.send(running, "echo").status == 200
+    stamps = {
+        stamp["name"]: stamp["ns"]
+        for item in json.loads(path.read_text())
+        for stamp in item.get("timestamps", ())
+    }
+    assert stamps["HTTP_RECV_START"] < stamps["HTTP_RECV_END"]
+
+
+def test_generate(serve, path):
+    def fill(repository):
+        add_onnx(repository, "echo", onnx_models.identity("INT32"), "max_batch_size: 8")
+
+    with serve(fill=fill) as running:
+        assert running.post("/v2/models/echo/generate", {"INPUT0": [1]}).status == 200
+        assert running.post("/v2/models/echo/generate_stream", {"INPUT0": [1]}).status == 200
+        assert running.post("/v2/models/echo/generate", {"INPUT0": "text"}).status == 400
+    good, streamed, bad = by_id(path)
+    assert sorted(good["events"]) == sorted(streamed["events"]) == sorted(HTTP_ALL)
+    assert bad["events"] == ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"]
+
+
+def test_requests_that_are_refused(serve, path):
+    with serve() as running:
+        assert running.post("/v2/models/nothing/infer", {}).status == 404
+        wrong = Infer().add("INPUT0", np.zeros((1, 16), np.int32)).send(running, "sum")
+        assert wrong.status == 400
+        with grpcclient.InferenceServerClient(running.grpc_address) as client:
+            for model, inputs in (("nothing", grpc_numbers()), ("sum", grpc_numbers()[:1])):
+                with pytest.raises(InferenceServerException):
+                    client.infer(model, inputs)
+    assert [trace["events"] for trace in by_id(path)] == [
+        ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"],
+        *([*HTTP_ALL[:2], "REQUEST_START", *HTTP_ALL[-2:]],),
+        ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"],
+        *([*GRPC_ALL[:2], "REQUEST_START", *GRPC_ALL[-2:]],),
+    ]
+
+
+def test_streams(serve, path):
+    answers = queue.Queue()
+    with serve() as running, grpcclient.InferenceServerClient(running.grpc_address) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("sum", grpc_numbers())
+        client.async_stream_infer("sum", grpc_numbers()[:1])
+        outcomes = [answers.get(timeout=WAIT_SECS) for _ in range(2)]
+        client.stop_stream()
+    assert [error is None for _, error in outcomes] == [True, False]
+    good, bad = by_id(path)
+    assert sorted(good["events"]) == sorted(GRPC_ALL)
+    assert bad["events"] == [*GRPC_ALL[:2], "REQUEST_START", *GRPC_ALL[-2:]]
+
+
+def test_a_client_that_goes_away(tmp_path, path):
+    fake = FakeBackend()
+    add_fake(tmp_path / "models", "held", "instance_group { count: 1 kind: KIND_CPU }")
+    with running_server(
+        tmp_path / "models",
+        backends=BackendRegistry({"fake": lambda: fake}),
+        trace_config=settings(f"triton,file={path}", "level=TIMESTAMPS", "rate=1"),
+    ) as running:
+        fake.gate.clear()
+        asked = Infer().add("INPUT0", np.zeros((1, 1), np.int32))
+        first = asked.call(running, "held")
+        assert fake.started.acquire(timeout=WAIT_SECS)
+        second = asked.call(running, "held")
+        running.wait_for_pending("held", 1)
+        second.leave()
+        running.wait_for_pending("held", 0)
+        fake.gate.set()
+        assert first.answer().status == 200
+    traces = {tuple(sorted(trace["events"])) for trace in by_id(path)}
+    gone = [*HTTP_ALL[:2], *MODEL_EVENTS, "REQUEST_END", "INFER_RESPONSE_COMPLETE"]
+    assert traces == {tuple(sorted(HTTP_ALL)), tuple(sorted(gone))}
+
+
+def test_the_steps_of_an_ensemble(serve, path):
+    def fill(repository):
+        add_model(repository, "steps", STEPS)
+
+    with serve(fill=fill) as running:
+        asked = Infer().add("IN", np.ones((1, 16), np.int32))
+        assert asked.send(running, "steps").json["outputs"][0]["data"] == [3] * 16
+    whole, first, second = by_id(path)
+    assert [whole["model_name"], first["model_name"], second["model_name"]] == [
+        "steps",
+        "sum",
+        "sum",
+    ]
+    assert first["parent_id"] == second["parent_id"] == whole["id"]
+    assert "COMPUTE_START" not in whole["events"]
+    assert sorted(first["events"]) == sorted([*MODEL_EVENTS, *COMPUTE, "REQUEST_END"])
+
+
+def test_tensors(serve, path):
+    with serve("level=TENSORS", "rate=1") as running:
+        assert numbers(2).send(running, "sum").status == 200
+    (trace,) = by_id(path)
+    assert trace["events"] == []
+    assert trace["tensors"] == [
+        ("TENSOR_QUEUE_INPUT", ",".join(["2"] * 16)),
+        ("TENSOR_QUEUE_INPUT", ",".join(["2"] * 16)),
+        ("TENSOR_BACKEND_OUTPUT", ",".join(["4"] * 16)),
+        ("TENSOR_BACKEND_OUTPUT", ",".join(["0"] * 16)),
+    ]
+
+
+def test_settings_change_while_the_server_runs(serve, path):
+    with serve("level=OFF", "rate=1") as running:
+        assert numbers().send(running, "sum").status == 200
+        place = "/v2/models/sum/trace/setting"
+        changed = running.post(place, {"trace_level": ["TIMESTAMPS"], "trace_count": "2"})
+        assert (changed.status, changed.json["trace_count"]) == (200, "2")
+        for _ in range(5):
+            assert numbers().send(running, "sum").status == 200
+        assert running.get(place).json["trace_count"] == "0"
+        numbered = path.with_name("trace.json.0")
+        wait_until(numbered.exists, "the file is complete before the server stops")
+        wait_until(lambda: numbered.stat().st_size, "it is written")
+        assert len(by_id(numbered)) == 2
+    assert not path.exists()
+
+
+def test_extensions_say_so(serve):
+    with serve() as running:
+        assert running.get("/v2").json["extensions"][-2:] == ["trace", "logging"]
+
+
+# ---- spans
+
+
+class Collector:
+    """Takes spans, as an OpenTelemetry collector does."""
+
+    def __init__(self):
+        self.spans = queue.Queue()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                assert self.path == "/v1/traces"
+                for resource in body["resourceSpans"]:
+                    for span in resource["scopeSpans"][0]["spans"]:
+                        outer.spans.put(span)
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *words):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"127.0.0.1:{self._server.server_port}/v1/traces"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def take(self, count):
+        return [self.spans.get(timeout=WAIT_SECS) for _ in range(count)]
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def collector():
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def spans(serve, collector):
+    def start(*words, **options):
+        return serve(
+            *("mode=opentelemetry", "level=TIMESTAMPS", *words),
+            f"opentelemetry,url={collector.url}",
+            "opentelemetry,bsp_schedule_delay=1",
+            **options,
+        )
+
+    return start
+
+
+def test_spans_of_both_protocols(spans, collector):
+    with spans("rate=1") as running:
+        assert numbers().send(running, "sum").status == 200
+        whole, model, compute = collector.take(3)
+        assert [whole["name"], model["name"], compute["name"]] == ["InferRequest", "sum", "compute"]
+        assert whole["parentSpanId"] == ""
+        assert [event["name"] for event in compute["events"]] == COMPUTE
+        with grpcclient.InferenceServerClient(running.grpc_address) as client:
+            client.infer("sum", grpc_numbers())
+        other, *_ = collector.take(3)
+        assert other["traceId"] != whole["traceId"]
+        assert {event["name"] for event in other["events"]} == {*GRPC_ALL[:2], *GRPC_ALL[-3:]}
+
+
+def test_a_callers_trace_goes_on(spans, collector):
+    with spans("rate=0") as running:
+        assert numbers().send(running, "sum").status == 200
+        assert numbers().call(running, "sum", headers=CALLER).answer().status == 200
+        with grpcclient.InferenceServerClient(running.grpc_address) as client:
+            client.infer("sum", grpc_numbers())
+            client.infer("sum", grpc_numbers(), headers=CALLER)
+        made = collector.take(6)
+    assert {span["traceId"] for span in made} == {CALLER["traceparent"][3:35]}
+    roots = [span for span in made if span["name"] == "InferRequest"]
+    assert [span["parentSpanId"] for span in roots] == [CALLER["traceparent"][36:52]] * 2
+    assert collector.spans.empty()
+
+
+def test_failures_are_marked(spans, collector):
+    with spans("rate=1") as running:
+        assert Infer().send(running, "sum").status == 400
+        whole, model = collector.take(2)
+    assert whole["status"] == {"code": 2, "message": "answered with status 400"}
+    assert model["name"] == "sum"
+
+
+def test_a_collector_that_is_away_costs_nothing_but_spans(serve, caplog):
+    with serve(
+        *("mode=opentelemetry", "level=TIMESTAMPS", "rate=1"),
+        "opentelemetry,url=http://127.0.0.1:9/v1/traces",
+    ) as running:
+        assert numbers().send(running, "sum").status == 200
+    assert "spans of traces were lost: http://127.0.0.1:9/v1/traces" in caplog.text
