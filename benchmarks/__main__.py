@@ -87,6 +87,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         slow_seconds=arguments.slow_seconds,
         concurrencies=concurrencies,
         tools=bench.available_tools(results),
+        named=arguments.peers != "all",
         quiet_cores=arguments.quiet,
     )
     grown: dict[str, Any] = {}
@@ -95,7 +96,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
             bench.run(plan, results)
         if arguments.growth != "no" and any(peer.name == "shoal" for peer in peers):
             print("\nhow cost grows", flush=True)
-            grown = growth.run(arguments.turns, arguments.seconds)
+            grown = growth.run(arguments.turns, arguments.seconds, arguments.quiet)
     except KeyboardInterrupt:
         print("\ninterrupted: what was measured so far is kept", file=sys.stderr)
     titles: dict[str, Any] = {

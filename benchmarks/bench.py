@@ -9,10 +9,8 @@ A server runs alone: others would take its caches and, some of them, its process
 from __future__ import annotations
 
 import json
-import resource
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,15 +19,13 @@ from benchmarks import limit
 from benchmarks.environments import Unavailable
 from benchmarks.loads import h2load, perf_analyzer, program, wrk
 from benchmarks.loads.program import LoadFailed
-from benchmarks.measures import Load, Measurement
+from benchmarks.measures import Load, Measurement, quietest
 from benchmarks.peers.base import Peer, Running, Target, WrongAnswer, serving
-from benchmarks.processes import machine_busy_secs
+from benchmarks.processes import metered
 from benchmarks.workloads import Workload
 
 WARM_UP_SECS = 1.0
 WARM_UP_REQUESTS = 16
-ATTEMPTS = 4
-PAUSE_SECS = 3.0  # for others to finish
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class Plan:
     slow_seconds: float  # about as long for one that computes; requests are counted then
     concurrencies: tuple[int, ...] = ()  # instead of each workload's own
     tools: tuple[str, ...] = (wrk.NAME, h2load.NAME, perf_analyzer.NAME)
+    named: bool = False  # the peers were named, so each of them is meant for every workload
     quiet_cores: float = 0.0  # above this, what others used spoils a measurement; 0: never
 
 
@@ -83,7 +80,9 @@ def run(plan: Plan, results: Results) -> None:
     for workload in plan.workloads:
         print(f"\n{workload.name}: {workload.title}", flush=True)
         peers: list[Peer | None] = [
-            one for one in plan.peers if _takes_part(one, workload, results)
+            one
+            for one in plan.peers
+            if _is_meant(plan, one, workload) and _takes_part(one, workload, results)
         ]
         if plan.with_limit:
             peers.append(None)
@@ -91,9 +90,15 @@ def run(plan: Plan, results: Results) -> None:
             begin = turn % max(len(peers), 1)
             for peer in peers[begin:] + peers[:begin]:
                 if peer is None:
-                    _keep(results, _quietest(plan, partial(_limit, plan, workload, turn)))
+                    _keep(
+                        results, quietest(partial(_limit, plan, workload, turn), plan.quiet_cores)
+                    )
                 else:
                     _one_peer(plan, peer, workload, turn, results)
+
+
+def _is_meant(plan: Plan, peer: Peer, workload: Workload) -> bool:
+    return plan.named or not workload.usual_peers or peer.name in workload.usual_peers
 
 
 def _takes_part(peer: Peer, workload: Workload, results: Results) -> bool:
@@ -123,7 +128,7 @@ def _all_doors(
             for concurrency in plan.concurrencies or workload.concurrencies:
                 job = Job(plan, peer.name, workload, turn, running, target, tool, concurrency)
                 try:
-                    yield _quietest(plan, job.measure)
+                    yield quietest(job.measure, plan.quiet_cores)
                 except (LoadFailed, WrongAnswer, OSError) as error:
                     where = f"{workload.name} {tool} {target.protocol} {concurrency}"
                     print(f"  {peer.name}: {where} failed: {error}", flush=True)
@@ -159,15 +164,11 @@ class Job:
         self.target.ask(self.workload)
         requests = self._warm_up()
         before = self._served()
-        busy, server, load_cpu = machine_busy_secs(), family.cpu_secs(), _children_secs()
-        load = self._load(requests)
-        load_cpu = _children_secs() - load_cpu
-        server = family.cpu_secs() - server
-        busy = machine_busy_secs() - busy
+        with metered(family) as usage:
+            load = self._load(requests)
         served = self._served() - before
         self.target.ask(self.workload)
         shared_once, plain = family.memory_bytes()
-        took = max(load.seconds, 1e-9)
         return Measurement(
             self.workload.name,
             self.peer,
@@ -179,12 +180,12 @@ class Job:
             load.per_second,
             load.p50_us,
             load.p99_us,
-            1e6 * server / max(served or load.requests, 1),
+            1e6 * usage.server_secs / max(served or load.requests, 1),
             shared_once / 1e6,
             plain / 1e6,
             self.running.ready_secs,
-            load_cpu / took,
-            max(busy - server - load_cpu, 0.0) / took,
+            usage.load_cores,
+            usage.others_cores,
             load.errors,
         )
 
@@ -234,33 +235,13 @@ class Job:
         return int(models[0]["inference_stats"]["success"]["count"])
 
 
-def _quietest(plan: Plan, measure: Callable[[], Measurement]) -> Measurement:
-    """Measure, again when others used the machine meanwhile; of several attempts the quietest."""
-    best = measure()
-    for _ in range(ATTEMPTS - 1):
-        if not plan.quiet_cores or (best.others_cores or 0.0) <= plan.quiet_cores:
-            break
-        time.sleep(PAUSE_SECS)
-        again = measure()
-        if (again.others_cores or 0.0) < (best.others_cores or 0.0):
-            best = again
-    return best
-
-
 def _limit(plan: Plan, workload: Workload, turn: int) -> Measurement:
     """The plain loop, with what others used meanwhile."""
     seconds = plan.slow_seconds / 3 if workload.compute_bound else 1.0
-    begun, busy, own = time.perf_counter(), machine_busy_secs(), _children_secs()
-    measurement = limit.run(workload, turn, seconds)
-    others = machine_busy_secs() - busy - (_children_secs() - own)
-    measurement.others_cores = max(others, 0.0) / (time.perf_counter() - begun)
+    with metered() as usage:
+        measurement = limit.run(workload, turn, seconds)
+    measurement.others_cores = usage.others_cores
     return measurement
-
-
-def _children_secs() -> float:
-    """Processor time of the load generators, which are this process's only reaped children."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _keep(results: Results, measurement: Measurement) -> None:

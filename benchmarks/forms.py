@@ -41,8 +41,9 @@ class Exchange:
 
 def plain(workload: Workload) -> Exchange:
     """The bytes and nothing else."""
-    body = workload.photo
-    if not workload.picture:
+    if workload.picture:
+        body = workload.photo
+    else:
         body = b"".join(value.tobytes() for value in workload.inputs.values())
     return Exchange(body, _plain_reader(workload), {"content-type": "application/octet-stream"})
 

@@ -14,14 +14,17 @@ import resource
 import socket
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.loads import h2load, wrk
-from benchmarks.measures import Load
+from benchmarks.measures import Load, quietest
 from benchmarks.peers import repository
 from benchmarks.peers.base import Peer, Running, Target, serving
 from benchmarks.peers.shoal import Shoal
+from benchmarks.processes import metered
 from benchmarks.workloads import WORKLOADS, Workload
 
 CONNECTIONS = (1, 8, 64, 512)
@@ -52,47 +55,56 @@ class ManyModels(Shoal):
         return [workload.model, *(f"{workload.model}_{place}" for place in range(1, self.count))]
 
 
-def run(turns: int, seconds: float) -> dict[str, Any]:
+@dataclass
+class Cost:
+    """One step's figures."""
+
+    figures: dict[str, float]
+    others_cores: float | None
+
+
+def run(turns: int, seconds: float, quiet_cores: float) -> dict[str, Any]:
     """All three."""
     _allow_many_files()
     workload = WORKLOADS["W1"]
     taken: dict[str, list[dict[str, float]]] = {}
     for turn in range(turns):
-        for key, figures in _turn(workload, seconds):
+        for key, figures in _turn(workload, seconds, quiet_cores):
             taken.setdefault(key, []).append(figures)
             shown = "  ".join(f"{name} {value:,.1f}" for name, value in figures.items())
             print(f"  {turn + 1}  {key:<28} {shown}", flush=True)
     return {key: _medians(figures) for key, figures in taken.items()}
 
 
-def _turn(workload: Workload, seconds: float) -> Iterator[tuple[str, dict[str, float]]]:
+def _turn(
+    workload: Workload, seconds: float, quiet: float
+) -> Iterator[tuple[str, dict[str, float]]]:
     shoal = Shoal()
     shoal.install()
     with serving(shoal, workload) as running:
         for target in running.targets:
             for connections in CONNECTIONS:
                 load = _loader(target, connections)
-                yield f"connections {target.protocol} {connections}", _cost(running, load, seconds)
+                figures = _cost(running, load, seconds, quiet)
+                yield f"connections {target.protocol} {connections}", figures
     for protocol in ("http", "grpc"):
         yield f"idle {protocol}", _idle(shoal, workload, protocol)
     for count in MODELS:
-        yield from _models(count, workload, seconds)
+        yield from _models(count, workload, seconds, quiet)
 
 
 def _models(
-    count: int, workload: Workload, seconds: float
+    count: int, workload: Workload, seconds: float, quiet: float
 ) -> Iterator[tuple[str, dict[str, float]]]:
     peer = ManyModels(count)
     peer.install()
     with serving(peer, workload) as running:
         http = next(one for one in running.targets if one.protocol == "http")
         one = _loader(http, MODELS_CONNECTIONS)
-        yield f"models one {count}", _cost(running, one, seconds)
+        yield f"models one {count}", _cost(running, one, seconds, quiet)
         paths = tuple(f"/v2/models/{name}/infer" for name in peer.names(workload))
-        yield (
-            f"models each {count}",
-            _cost(running, lambda secs: wrk.run(http, MODELS_CONNECTIONS, secs, paths), seconds),
-        )
+        each = partial(wrk.run, http, MODELS_CONNECTIONS, paths=paths)
+        yield f"models each {count}", _cost(running, each, seconds, quiet)
 
 
 def _loader(target: Target, connections: int) -> Callable[[float], Load]:
@@ -101,18 +113,24 @@ def _loader(target: Target, connections: int) -> Callable[[float], Load]:
     return lambda seconds: h2load.run(target, connections, seconds=seconds)
 
 
-def _cost(running: Running, load: Callable[[float], Load], seconds: float) -> dict[str, float]:
+def _cost(
+    running: Running, load: Callable[[float], Load], seconds: float, quiet: float
+) -> dict[str, float]:
+    def measure() -> Cost:
+        with metered(running.family) as usage:
+            result = load(seconds)
+        figures = {
+            "per_second": result.per_second,
+            "cpu_us": 1e6 * usage.server_secs / max(result.requests, 1),
+            "p99_us": result.p99_us,
+            "memory_mb": running.family.memory_bytes()[0] / 1e6,
+            "others_cores": usage.others_cores,
+            "errors": float(sum(result.errors.values())),
+        }
+        return Cost(figures, usage.others_cores)
+
     load(1.0)
-    before = running.family.cpu_secs()
-    result = load(seconds)
-    spent = running.family.cpu_secs() - before
-    return {
-        "per_second": result.per_second,
-        "cpu_us": 1e6 * spent / max(result.requests, 1),
-        "p99_us": result.p99_us,
-        "memory_mb": running.family.memory_bytes()[0] / 1e6,
-        "errors": float(sum(result.errors.values())),
-    }
+    return quietest(measure, quiet).figures
 
 
 def _idle(peer: Peer, workload: Workload, protocol: str) -> dict[str, float]:

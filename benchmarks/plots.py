@@ -7,10 +7,12 @@ from typing import Any
 
 from benchmarks.claims import LIMIT, OURS
 from benchmarks.measures import summarise
+from benchmarks.report import number
 
 Row = dict[str, Any]
 OUR_COLOUR, THEIR_COLOUR, LIMIT_COLOUR = "#0b7285", "#adb5bd", "#c92a2a"
 DOTS_PER_INCH = 100
+WIDE = 30  # from this ratio on, bars of equal scale show nothing of the small ones
 
 
 def draw(run: dict[str, Any], folder: Path, name: str) -> list[str]:
@@ -54,8 +56,7 @@ def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: lis
     limits = [row["per_second"] for row in rows if row["peer"] == LIMIT]
     for (left, right), ((tool, protocol), chosen) in zip(axes, doors.items(), strict=True):
         _bars(left, run, chosen, "per_second", "requests a second")
-        right.set_xscale("log")
-        _bars(right, run, chosen, "cpu_us", "server CPU µs a request (logarithmic)")
+        _bars(right, run, chosen, "cpu_us", "server CPU µs a request")
         if limits and workload["compute_bound"]:
             left.axvline(limits[0], color=LIMIT_COLOUR, linestyle="--", linewidth=1)
         shown = "gRPC" if protocol == "grpc" else "HTTP"
@@ -71,7 +72,11 @@ def _bars(axis: Any, run: dict[str, Any], rows: list[Row], figure: str, label: s
     titles = [run["peers"].get(row["peer"], {}).get("title", row["peer"]) for row in known]
     colours = [OUR_COLOUR if row["peer"] == OURS else THEIR_COLOUR for row in known]
     bars = axis.barh(titles, [row[figure] for row in known], color=colours)
-    axis.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2)
+    axis.bar_label(bars, [number(row[figure]) for row in known], fontsize=7, padding=2)
+    if known and max(row[figure] for row in known) > WIDE * min(row[figure] for row in known):
+        axis.set_xscale("log")
+        axis.set_xlim(left=1)
+        label += " (logarithmic)"
     axis.set_xlabel(label, fontsize=8)
     axis.tick_params(labelsize=8)
     axis.set_xticks([])  # the bars carry their figures

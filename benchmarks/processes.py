@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -111,14 +114,44 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+@dataclass
+class Usage:
+    """Who used the processor during a load."""
+
+    server_secs: float = 0.0
+    load_cores: float = 0.0
+    others_cores: float = 0.0
+
+
+@contextlib.contextmanager
+def metered(family: Family | None = None) -> Iterator[Usage]:
+    """Fill in the usage while the block ran: the server's, the load's, everybody else's.
+
+    The load is what this process started and waited for; a server is waited for after its block.
+    """
+    usage = Usage()
+    before = _meters(family)
+    yield usage
+    after = _meters(family)
+    wall, busy, load, server = (late - early for late, early in zip(after, before, strict=True))
+    usage.server_secs = server
+    usage.load_cores = load / wall
+    usage.others_cores = max(busy - load - server, 0.0) / wall
+
+
+def _meters(family: Family | None) -> tuple[float, float, float, float]:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (
+        time.perf_counter(),
+        machine_busy_secs(),
+        used.ru_utime + used.ru_stime,
+        family.cpu_secs() if family else 0.0,
+    )
+
+
 def machine_busy_secs() -> float:
     """Processor time that the whole machine spent working since it started."""
     times = psutil.cpu_times()
     # Guests are part of `user` already; stolen time was nobody's work here.
     counted = ("user", "nice", "system", "irq", "softirq")
     return float(sum(getattr(times, name, 0.0) for name in counted))
-
-
-def stolen_secs() -> float:
-    """Processor time that the hypervisor gave to other machines."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))

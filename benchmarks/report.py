@@ -60,7 +60,7 @@ def _workload(run: dict[str, Any], name: str, rows: list[Row]) -> list[str]:
     limits = [row for row in rows if row["peer"] == LIMIT]
     parts = [
         f"The limit, a plain ONNX Runtime loop without a server: "
-        f"**{_number(row['per_second'])} a second**, {_number(row['cpu_us'])} µs of CPU each "
+        f"**{number(row['per_second'])} a second**, {number(row['cpu_us'])} µs of CPU each "
         f"({row['note']})."
         for row in limits
     ]
@@ -98,7 +98,7 @@ def _table(run: dict[str, Any], name: str, tool: str, protocol: str, rows: list[
             _series(mine, "p99_us", 1e-3),
             _series(mine, "cpu_us"),
             str(sum(row["errors"] for row in mine if row)),
-            _number(max((row["memory_mb"] or 0.0) for row in mine if row)),
+            number(max((row["memory_mb"] or 0.0) for row in mine if row)),
         ]
         for figure in ("per_second", "cpu_us"):
             ratios = [
@@ -106,7 +106,7 @@ def _table(run: dict[str, Any], name: str, tool: str, protocol: str, rows: list[
                 for level in levels
             ]
             cells.append(
-                "" if peer == OURS else " / ".join(_number(one, small=True) for one in ratios)
+                "" if peer == OURS else " / ".join(number(one, small=True) for one in ratios)
             )
         title = run["peers"].get(peer, {}).get("title", peer)
         shown = f"**{title}**" if peer == OURS else title
@@ -151,9 +151,9 @@ def _growth(growth: dict[str, Any]) -> list[str]:
 def _growth_cells(figures: dict[str, float]) -> str:
     return " | ".join(
         [
-            _number(figures["per_second"]),
-            _number(figures["cpu_us"]),
-            _number(figures["p99_us"] * 1e-3),
+            number(figures["per_second"]),
+            number(figures["cpu_us"]),
+            number(figures["p99_us"] * 1e-3),
             f"{figures['errors']:.0f}",
         ]
     )
@@ -163,7 +163,7 @@ def _claims(records: list[dict[str, Any]]) -> str:
     lines = ["| claim | measured | bar | holds |", "|---|---:|---:|---|"]
     for claim in judge(records):
         sign = "≥" if claim.at_least else "≤"
-        measured = _number(claim.measured, small=True)
+        measured = number(claim.measured, small=True)
         lines.append(f"| {claim.sentence} | {measured} | {sign} {claim.bar:g} | {claim.verdict} |")
     return "\n".join(lines)
 
@@ -177,7 +177,7 @@ def _settings(run: dict[str, Any]) -> str:
             for one in run["measurements"]
             if one["peer"] == name and one["workload"] == "W1"
         ]
-        shown = _number(sorted(ready)[len(ready) // 2]) if ready else NOTHING
+        shown = number(sorted(ready)[len(ready) // 2]) if ready else NOTHING
         lines.append(f"| {peer['title']} | {versions} | {peer['settings']} | {shown} |")
     tools = ", ".join(f"{name} {version}" for name, version in run["tools"].items())
     return "\n".join(lines) + f"\n\nLoad generators: {tools}. Command: `{run['command']}`."
@@ -185,10 +185,10 @@ def _settings(run: dict[str, Any]) -> str:
 
 def _series(rows: list[Row | None], figure: str, scale: float = 1.0) -> str:
     values = [None if row is None or row[figure] is None else row[figure] * scale for row in rows]
-    return " / ".join(_number(value) for value in values)
+    return " / ".join(number(value) for value in values)
 
 
-def _number(value: float | None, *, small: bool = False) -> str:
+def number(value: float | None, *, small: bool = False) -> str:
     """Three digits are as much as such a figure is worth."""
     if value is None:
         return NOTHING

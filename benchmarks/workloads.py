@@ -12,7 +12,7 @@ Every peer gets the same tensors; their form on the wire is the peer's own (`for
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class Workload:
     picture: bool = False  # requests carry a JPEG, not tensors
     perf_analyzer: bool = False  # also driven by perf_analyzer, where the peer speaks its protocol
     tolerance: float = 0.0
-    batches: tuple[int, ...] = field(default=(1, 8, 64))  # what the plain loop tries
+    batches: tuple[int, ...] = (1,)  # what the plain loop tries
+    usual_peers: tuple[str, ...] = ()  # who takes part unless others are named; empty: everybody
 
     @property
     def model_path(self) -> Path:
@@ -127,9 +128,13 @@ WORKLOADS = {
             tolerance=0.005,
             batches=(1, 4),
         ),
+        Workload("W4", "600 KB of FP32 in, 64 bytes out", "pool", (16,), tolerance=0.01),
         Workload(
-            "W4", "600 KB of FP32 in, 64 bytes out", "pool", (16,), tolerance=0.01, batches=(1,)
+            "W4-echo",
+            "600 KB of FP32 in and out",
+            "echo",
+            (16,),
+            usual_peers=("shoal", "triton", "mosec", "fastapi"),
         ),
-        Workload("W4-echo", "600 KB of FP32 in and out", "echo", (16,), batches=(1,)),
     )
 }

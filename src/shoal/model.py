@@ -67,6 +67,7 @@ class ModelSpec:
     models: OtherModels | None = None  # for models that ask or manage others
     metrics: CustomMetrics | None = None  # for metrics of models' own
     counted: StatisticsOptions = field(default_factory=StatisticsOptions)
+    namespace: str = ""  # its repository, where models are told apart by that
 
     def serves_like(self, other: ModelSpec, version: int) -> bool:
         """Whether `version` would be the same model, instance groups aside."""
@@ -76,7 +77,6 @@ class ModelSpec:
             and self.settings == other.settings
         )
 
-
     def new_statistics(self, version: int) -> ModelStatistics:
         """The counters of a version that is about to serve, with the config's tags as labels."""
         return ModelStatistics(
@@ -84,7 +84,10 @@ class ModelSpec:
             version,
             summaries=self.counted.summaries,
             first_response_edges_ms=_first_response_edges(self),
-            labels={f"_{key}": value for key, value in self.config.metric_tags.items()},
+            labels={
+                **({"namespace": self.namespace} if self.namespace else {}),
+                **{f"_{key}": value for key, value in self.config.metric_tags.items()},
+            },
         )
 
 

@@ -263,6 +263,7 @@ def _repository_settings(
         load_models=options.load_model,
         load_threads=options.model_load_thread_count,
         load_retries=options.model_load_retry_count,
+        namespacing=options.model_namespacing,
         preparation=PreparationSettings(
             config_name=options.model_config_name,
             auto_complete=options.auto_complete_config,

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from shoal.backends.registry import BackendRegistry
+from shoal.core.inbox import LoopInbox
 from shoal.instance.execution import Execution
 from shoal.instance.pace import STALL_NS, Mode, Pace
 from shoal.testing import onnx_models
 from shoal.testing.client import Infer, outputs
 from shoal.testing.fakes import WAIT_SECS, FakeBackend
 from shoal.testing.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
-from shoal.testing.server import Call, running_server
+from shoal.testing.server import Call, running_server, wait_until
 
 LOOP_THREAD = "shoal-testing-server"
 MILLISECOND = 1_000_000
@@ -205,6 +206,43 @@ def test_a_real_model_goes_back_and_forth_with_the_size_of_its_inputs(tmp_path, 
         assert 1 <= on_loop.count(20_000) <= 3
         until_on_loop(running, send, "sized")
         assert mode(running, "sized") == "loop"
+
+
+def test_the_answers_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypatch):
+    woken = []
+    drain = LoopInbox._drain
+
+    def note(inbox):
+        woken.append(len(inbox._waiting))
+        drain(inbox)
+
+    monkeypatch.setattr(LoopInbox, "_drain", note)
+    add_fake(tmp_path, "burner", ONE_INSTANCE + "dynamic_batching { }\n")
+    backends = BackendRegistry({"fake": lambda: burner})
+    with running_server(tmp_path, backends=backends, execution="threads") as running:
+        burner.gate.clear()
+        infer = Infer().add("INPUT0", np.array([[1]], np.int32))
+        calls = [infer.call(running, "burner")]
+        assert burner.started.acquire(timeout=WAIT_SECS)
+        calls += [infer.call(running, "burner") for _ in range(8)]
+        running.wait_for_pending("burner", 8)
+        held, release = threading.Event(), threading.Event()
+
+        async def hold():  # so that the loop sees nothing before all of it is there
+            held.set()
+            release.wait(WAIT_SECS)
+
+        holding = threading.Thread(target=running.run, args=(hold(),))
+        holding.start()
+        assert held.wait(WAIT_SECS)
+        burner.gate.set()
+        counted = running.model("burner").statistics
+        wait_until(lambda: counted.read().success_count == 9, "all were executed")
+        wait_until(lambda: not running.model("burner")._instances.busy(), "all were answered")
+        release.set()
+        holding.join()
+        assert [call.answer().status for call in calls] == [200] * 9
+    assert woken == [9]
 
 
 # ---- what may be set

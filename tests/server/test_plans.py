@@ -101,7 +101,8 @@ def test_replacing_a_model_under_load_never_gives_a_wrong_answer(tmp_path):
     folder = add_onnx(tmp_path, "plus", plus(1), BATCHED)
     wrong, counts = [], []
     stop = threading.Event()
-    with running_server(tmp_path, model_control_mode="explicit", load_model=("plus",)) as running:
+    options = {"model_control_mode": "explicit", "load_model": ("plus",), "plans": True}
+    with running_server(tmp_path, **options) as running:
         taken = count_planned(running)
 
         def ask(number):
@@ -131,18 +132,20 @@ def test_replacing_a_model_under_load_never_gives_a_wrong_answer(tmp_path):
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
-        for version in (2, 3, 4):
+        try:
+            for version in (2, 3, 4):
+                before = len(taken)
+                wait_until(lambda before=before: len(taken) > before + 50, "plans are used")
+                model = plus(version).SerializeToString()
+                (folder / str(version)).mkdir()
+                (folder / str(version) / "model.onnx").write_bytes(model)
+                assert running.load("plus").status == 200
             before = len(taken)
-            wait_until(lambda before=before: len(taken) > before + 50, "plans are used")
-            model = plus(version).SerializeToString()
-            (folder / str(version)).mkdir()
-            (folder / str(version) / "model.onnx").write_bytes(model)
-            assert running.load("plus").status == 200
-        before = len(taken)
-        wait_until(lambda: len(taken) > before + 50, "plans are used again")
-        stop.set()
-        for thread in threads:
-            thread.join(WAIT_SECS)
+            wait_until(lambda: len(taken) > before + 50, "plans are used again")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(WAIT_SECS)
         answered = running.statistics("plus", 4)["inference_count"]
     assert wrong == []
     assert 0 < answered < sum(counts)
@@ -150,7 +153,8 @@ def test_replacing_a_model_under_load_never_gives_a_wrong_answer(tmp_path):
 
 def test_unloading_ends_what_plans_allowed(tmp_path):
     add_onnx(tmp_path, "sum", onnx_models.add_sub(), BATCHED)
-    with running_server(tmp_path, model_control_mode="explicit", load_model=("sum",)) as running:
+    options = {"model_control_mode": "explicit", "load_model": ("sum",), "plans": True}
+    with running_server(tmp_path, **options) as running:
         taken = count_planned(running)
         for number in range(3):
             assert outputs(add_sub(number).send(running, "sum"))["OUTPUT0"][0, 0] == number

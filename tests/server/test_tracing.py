@@ -51,6 +51,41 @@ ensemble_scheduling {
 """
 
 
+ASKING = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        asked = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        inner = pb_utils.InferenceRequest(
+            model_name="sum",
+            requested_output_names=["OUTPUT0"],
+            inputs=[pb_utils.Tensor("INPUT0", asked), pb_utils.Tensor("INPUT1", asked)],
+            trace=request.trace(),
+        )
+        response = inner.exec()
+        assert not response.has_error(), response.error().message()
+        context = request.trace().get_context()
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("CONTEXT", np.array([[str(context).encode()]], np.object_))]
+        )
+"""
+ASKING_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_INT32 dims: [ 16 ] }
+output { name: "CONTEXT" data_type: TYPE_STRING dims: [ 1 ] }
+instance_group { kind: KIND_CPU }
+parameters { key: "python_execution" value { string_value: "%s" } }
+"""
+
+
 def settings(*words):
     made = []
     for word in words:
@@ -234,6 +269,31 @@ def test_the_steps_of_an_ensemble(serve, path):
     assert sorted(first["events"]) == sorted([*MODEL_EVENTS, *COMPUTE, "REQUEST_END"])
 
 
+def add_asking(execution):
+    def fill(repository):
+        files = {"1/model.py": ASKING.encode()}
+        add_model(repository, "asking", ASKING_CONFIG % execution, files)
+
+    return fill
+
+
+def ask(running):
+    answer = Infer().add("IN", np.ones((1, 16), np.int32)).send(running, "asking")
+    assert answer.status == 200, answer
+    return answer.json["outputs"][0]["data"][0]
+
+
+@pytest.mark.parametrize("execution", ["thread", "process"])
+def test_models_that_ask_other_models(serve, path, execution):
+    with serve(fill=add_asking(execution)) as running:
+        assert ask(running) == "None"  # only spans have a context
+    first, second = by_id(path)
+    assert (first["model_name"], second["model_name"]) == ("asking", "sum")
+    assert second["parent_id"] == first["id"]
+    assert sorted(first["events"]) == sorted(HTTP_ALL)
+    assert sorted(second["events"]) == sorted([*MODEL_EVENTS, *COMPUTE, "REQUEST_END"])
+
+
 def test_tensors(serve, path):
     with serve("level=TENSORS", "rate=1") as running:
         assert numbers(2).send(running, "sum").status == 200
@@ -350,6 +410,17 @@ def test_a_callers_trace_goes_on(spans, collector):
     roots = [span for span in made if span["name"] == "InferRequest"]
     assert [span["parentSpanId"] for span in roots] == [CALLER["traceparent"][36:52]] * 2
     assert collector.spans.empty()
+
+
+@pytest.mark.parametrize("execution", ["thread", "process"])
+def test_models_can_hand_the_trace_on(spans, collector, execution):
+    with spans("rate=1", fill=add_asking(execution)) as running:
+        told = json.loads(ask(running))
+        made = collector.take(5)
+    by_name = {span["name"]: span for span in made if span["name"] != "compute"}
+    here = by_name["asking"]
+    assert told == {"traceparent": f"00-{here['traceId']}-{here['spanId']}-01"}
+    assert by_name["sum"]["parentSpanId"] == here["spanId"]
 
 
 def test_failures_are_marked(spans, collector):

@@ -37,6 +37,9 @@ class Models(OtherModels, Protocol):
     def why_not(self, name: str) -> str:
         """Why a model does not serve, where there is more to say than that it does not."""
 
+    def seen_from(self, namespace: str) -> Models:
+        """The models as those of one repository see them; the same where names are unique."""
+
     def infer(self, request: Request) -> None:
         """Take over a request for any of them, or raise a ShoalError."""
 

@@ -30,10 +30,11 @@ def check_name(name: str) -> None:
         )
 
 
-def find_models(repositories: Sequence[Path]) -> dict[str, list[Path]]:
+def find_models(repositories: Sequence[Path], *, namespaced: bool = False) -> dict[str, list[Path]]:
     """Every model folder by name; more than one path means the name is not unique.
 
-    A repository that has vanished has no models.
+    With namespaces they go by the paths of their folders, which are. A repository that has vanished
+    has no models.
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
@@ -44,7 +45,8 @@ def find_models(repositories: Sequence[Path]) -> dict[str, list[Path]]:
             continue
         for entry in entries:
             if _is_folder(entry) and not entry.name.startswith("."):
-                found.setdefault(entry.name, []).append(Path(entry.path))
+                key = f"{repository.as_posix()}/{entry.name}" if namespaced else entry.name
+                found.setdefault(key, []).append(Path(entry.path))
     return found
 
 

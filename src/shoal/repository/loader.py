@@ -14,16 +14,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Internal, InvalidArgument, ShoalError
-from shoal.repository import dependencies, ensembles, layout
+from shoal.repository import dependencies, ensembles, layout, namespaces
 from shoal.repository.dependencies import Relations
 from shoal.repository.ensembles import Models
 from shoal.repository.lifecycle import UNLOADED, LoadFailed, ModelLife, give_memory_back
+from shoal.repository.namespaces import namespace_of, plain_name
 from shoal.repository.preparation import Override, PreparationSettings, composing_names, prepare
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class RepositorySettings:
     load_threads: int = 4
     load_retries: int = 0
     preparation: PreparationSettings = field(default_factory=PreparationSettings)
+    namespacing: bool = False  # names need be unique within a repository only
 
 
 class ModelLoader:
@@ -49,13 +51,15 @@ class ModelLoader:
 
     def __init__(self, settings: RepositorySettings, models: Models) -> None:
         """`models` is the whole repository, for the ensembles in it."""
-        self.lives: dict[str, ModelLife] = {}  # grows, never shrinks
+        self.lives: dict[str, ModelLife] = {}  # by key (see namespaces); grows, never shrinks
+        self.by_name: Mapping[str, Sequence[str]] = {}  # the keys of `lives` by plain name
         self._settings = settings
         self._models = models
         self._preparation = dataclasses.replace(settings.preparation, models=models)
         self._overrides: dict[str, Override] = {}
         self._relations = Relations()  # of ensembles to the models they are made of
-        self._growing = threading.Lock()  # guards additions to lives and changes of _overrides
+        # Guards additions to lives and by_name, and changes of _overrides.
+        self._growing = threading.Lock()
 
     def load_all(self, names: Sequence[str]) -> dict[str, str]:
         """Load models at start and all they need; returns why each that failed did. Blocks."""
@@ -63,8 +67,8 @@ class ModelLoader:
         if not names:
             return failures
         self._relations.ask_for(names)
-        found = layout.find_models(self._settings.paths)
-        needs = dependencies.closure(names, lambda name: self._composing(name, found.get(name)))
+        found = self.found()
+        needs = dependencies.closure(names, lambda name: self._composing(name, found))
         self._relations.note(needs)
 
         def attempt(name: str) -> None:
@@ -107,12 +111,12 @@ class ModelLoader:
         Blocks. Raises Internal for a model that cannot be read, InvalidArgument when its load
         fails; what served before then still serves, unless it does not fit its models any more.
         """
-        layout.check_name(name)
-        found = layout.find_models(self._settings.paths)
+        layout.check_name(plain_name(name))
+        found = self.found()
 
         def composing(other: str) -> list[str]:
             own = override if other == name else self._overrides.get(other)
-            return self._composing(other, found.get(other), own)
+            return self._composing(other, found, own)
 
         needs = dependencies.closure([name], composing)
         self._relations.note(needs)
@@ -125,6 +129,7 @@ class ModelLoader:
             self._check_fits(name)
             raise
         self._renew_dependents(name)
+        self._settle_names(name)
 
     def unload(self, name: str) -> None:
         """Unload a model, after the ensembles that cannot be without it."""
@@ -137,6 +142,7 @@ class ModelLoader:
         if life is not None:
             life.unload()
             logger.info("successfully unloaded '%s'", name)
+        self._settle_names(name)
 
     def unload_tree(self, name: str) -> None:
         """Unload a model, what is made of it, and what only it needed."""
@@ -161,12 +167,17 @@ class ModelLoader:
         for override in self._overrides.values():
             override.discard()
 
+    def found(self) -> dict[str, list[Path]]:
+        """The folders of models in the repositories, by key."""
+        return layout.find_models(self._settings.paths, namespaced=self._settings.namespacing)
+
     # ---- one model
 
     def _load_one(self, name: str, override: Override | None = None) -> None:
-        layout.check_name(name)
-        folders = layout.find_models(self._settings.paths).get(name, [])
-        brings_files = override is not None and override.folder(name) is not None
+        plain = plain_name(name)
+        layout.check_name(plain)
+        folders = self.found().get(name, [])
+        brings_files = override is not None and override.folder(plain) is not None
         if not folders and not brings_files:
             raise _not_read(name, f": there is no folder '{name}' in it")
         life = self._life(name)
@@ -177,11 +188,11 @@ class ModelLoader:
                 f"failed to load '{name}': {DUPLICATE} ({paths}). Rename one of them"
             )
         folder = folders[0] if folders else Path(name)
-        preparation = self._preparation
+        preparation = dataclasses.replace(self._preparation, namespace=namespace_of(name))
         self._check_circle(life, folder)
         for attempt in range(self._settings.load_retries + 1):
             try:
-                life.load(lambda: prepare(name, folder, preparation, override))
+                life.load(lambda: prepare(plain, folder, preparation, override))
             except ShoalError as error:
                 if attempt < self._settings.load_retries:
                     continue
@@ -196,7 +207,12 @@ class ModelLoader:
 
     def _life(self, name: str) -> ModelLife:
         with self._growing:
-            return self.lives.setdefault(name, ModelLife(name))
+            life = self.lives.get(name)
+            if life is None:
+                plain = plain_name(name)
+                self.by_name = {**self.by_name, plain: (*self.by_name.get(plain, ()), name)}
+                life = self.lives[name] = ModelLife(name)
+            return life
 
     def _check_circle(self, life: ModelLife, folder: Path) -> None:
         path = dependencies.circle(life.name, self._relations.needs())
@@ -209,13 +225,35 @@ class ModelLoader:
     # ---- ensembles
 
     def _composing(
-        self, name: str, folders: Sequence[Path] | None, override: Override | None = None
+        self, name: str, found: Mapping[str, Sequence[Path]], override: Override | None = None
     ) -> list[str]:
         """The models one is made of, from its config."""
-        folder = override.folder(name) if override is not None else None
-        if folder is None and folders:
-            folder = folders[0]
-        return composing_names(name, folder, self._preparation, override) if folder else []
+        plain = plain_name(name)
+        folder = override.folder(plain) if override is not None else None
+        if folder is None and found.get(name):
+            folder = found[name][0]
+        names = composing_names(plain, folder, self._preparation, override) if folder else []
+        return self._keys(name, names, found)
+
+    def _keys(self, name: str, others: list[str], found: Mapping[str, Sequence[Path]]) -> list[str]:
+        """The keys of the models that the config of `name` calls `others`."""
+        if not self._settings.namespacing:
+            return others
+        return [namespaces.resolve(other, namespace_of(name), found) for other in others]
+
+    def _settle_names(self, changed: str) -> None:
+        """With namespaces: a name may mean another model now that one of it has come or gone."""
+        if not self._settings.namespacing:
+            return
+        found = self.found()
+        for ensemble, needed in self._relations.needs().items():
+            if not namespaces.same_name(plain_name(changed), needed):
+                continue
+            if self._composing(ensemble, found, self._overrides.get(ensemble)) != needed:
+                try:
+                    self.load(ensemble, self._overrides.get(ensemble))
+                except ShoalError as error:
+                    logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
 
     def _load_for(self, name: str, ensemble: str) -> None:
         """Load a model that an ensemble needs. What goes wrong, the ensemble's load will tell."""
@@ -248,7 +286,8 @@ class ModelLoader:
             self._load_one(life.name, self._overrides.get(life.name))
             return
         spec = life.newest.spec
-        life.load(lambda: ensembles.renewed(spec, self._models))
+        models = self._models.seen_from(spec.namespace)
+        life.load(lambda: ensembles.renewed(spec, models))
 
     def _check_fits(self, name: str) -> None:
         """After a load that failed: what serves as before must fit the models as they are now."""
@@ -256,9 +295,10 @@ class ModelLoader:
         if life is None or life.newest is None or life.newest.spec.ensemble is None:
             return
         spec = life.newest.spec
-        self._relations.also_needs(name, ensembles.composing_names(spec.config))
+        names = ensembles.composing_names(spec.config)
+        self._relations.also_needs(name, self._keys(name, names, self.found()))
         try:
-            ensembles.renewed(spec, self._models)
+            ensembles.renewed(spec, self._models.seen_from(spec.namespace))
         except ShoalError as error:
             _withdraw(life, error)
             self._renew_dependents(name)

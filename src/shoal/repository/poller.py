@@ -99,9 +99,12 @@ class Poller:
         paths: Sequence[Path],
         poll_secs: float,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        namespaced: bool = False,
     ) -> None:
         self._follower = follower
         self._paths = paths
+        self._namespaced = namespaced
         self._poll_secs = poll_secs
         self._clock = clock
         self._stop = threading.Event()
@@ -156,5 +159,5 @@ class Poller:
         """What the repositories look like now."""
         return {
             name: tuple((path, fingerprint(path)) for path in paths)
-            for name, paths in find_models(self._paths).items()
+            for name, paths in find_models(self._paths, namespaced=self._namespaced).items()
         }

@@ -1,6 +1,6 @@
 """From a model's folder to a `ModelSpec`: read, infer, complete, check, resolve.
 
-    config.pbtxt --> agents --> backend --> complete from the model file --> rules --> instance groups
+    config.pbtxt --> agents --> backend --> complete from the model --> rules --> instance groups
 
 A load request may bring its own config, and files that take the place of the folder's.
 """
@@ -45,6 +45,7 @@ class PreparationSettings:
     models: Models | None = None  # those that ensembles are made of
     metrics: CustomMetrics | None = None  # for metrics of models' own
     counted: StatisticsOptions = field(default_factory=StatisticsOptions)
+    namespace: str = ""  # the repository of the model, where that tells models apart
 
 
 class Override:
@@ -165,12 +166,13 @@ def prepare(
         loop=settings.loop,
         execution=settings.execution,
         counted=settings.counted,
+        namespace=settings.namespace,
         models=settings.models,
         metrics=settings.metrics,
     )
     if backend is None:
         assert settings.models is not None
-        return ensembles.prepared(spec, settings.models, file=file)
+        return ensembles.prepared(spec, settings.models.seen_from(settings.namespace), file=file)
     return spec
 
 

@@ -12,8 +12,10 @@ from shoal.core.request import Request
 from shoal.ensemble_model import ServedModel
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
 from shoal.repository import layout
+from shoal.repository.ensembles import Models
 from shoal.repository.lifecycle import ModelLife, State
 from shoal.repository.loader import DUPLICATE, ModelLoader, RepositorySettings
+from shoal.repository.namespaces import NamespaceView, plain_name, same_name
 from shoal.repository.poller import Poller
 from shoal.repository.preparation import Override
 from shoal.scheduler.batcher import BatcherClosed
@@ -39,15 +41,14 @@ class ModelRepository:
     def start(self) -> dict[str, str]:
         """Load what the control mode says; returns why each model that failed did. Blocks."""
         settings = self._settings
-        found = layout.find_models(settings.paths)
-        names = list(found)
-        if settings.control_mode == "explicit":
-            names = list(settings.load_models)
-            if names == ["*"]:
-                names = list(found)
+        names = list(self._loader.found())
+        if settings.control_mode == "explicit" and list(settings.load_models) != ["*"]:
+            names = [key for name in settings.load_models for key in self._keys_to_load(name)]
         if settings.control_mode != "poll":
             return self._loader.load_all(names)
-        self._poller = Poller(self, settings.paths, settings.poll_secs)
+        self._poller = Poller(
+            self, settings.paths, settings.poll_secs, namespaced=settings.namespacing
+        )
         before = self._poller.look()
         failures = self._loader.load_all(list(before))
         self._poller.start(before)
@@ -68,7 +69,7 @@ class ModelRepository:
         """
         life = self._lives.get(name)
         if life is None:
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
+            life = self._only(name)
         if version == -1:
             newest = life.newest
             if newest is None:
@@ -85,19 +86,23 @@ class ModelRepository:
 
     def knows(self, name: str) -> bool:
         """Whether anybody has tried to load a model of that name."""
-        return name in self._lives
+        return name in self._lives or bool(self._known(name))
 
     def serving(self, name: str, version: int = -1) -> ServedModel | None:
         """The model that `find` would give, or None where it would raise."""
         life = self._lives.get(name)
         if life is None:
-            return None
+            known = self._known(name)
+            if len(known) != 1:
+                return None
+            life = known[0]
         return life.newest if version == -1 else life.serving.get(version)
 
     def ready_versions(self, name: str) -> list[int]:
         """The versions of a model that serve, ascending; empty where none does."""
         life = self._lives.get(name)
-        return sorted(life.serving) if life is not None else []
+        lives = self._known(name) if life is None else [life]
+        return sorted(lives[0].serving) if len(lives) == 1 else []
 
     def why_not(self, name: str) -> str:
         """Why a model does not serve; nothing to say where it does, or nobody wants it to."""
@@ -143,18 +148,59 @@ class ModelRepository:
         except Unavailable:
             return False
 
+    # ---- namespaces
+
+    def _known(self, name: str) -> list[ModelLife]:
+        """Models of any repository that clients call `name`, without those that were given up."""
+        if not self._settings.namespacing:
+            return []
+        # A key may be in that table just before its life is.
+        keys = self._loader.by_name.get(name, ())
+        lives = [self._lives[key] for key in keys if key in self._lives]
+        return [life for life in lives if not life.given_up] or lives[:1]
+
+    def _only(self, name: str) -> ModelLife:
+        """The one model called `name`, of whichever repository; raises as `find`."""
+        known = self._known(name)
+        if len(known) == 1:
+            return known[0]
+        if known:
+            raise InvalidArgument(
+                f"There are {len(known)} identifiers of model '{name}' in global map, model "
+                f"namespace must be provided to resolve ambiguity. They are: "
+                f"{', '.join(life.name for life in known)}"
+            )
+        text = f"Request for unknown model: '{name}' is not found"
+        raise InvalidArgument(text) if self._settings.namespacing else NotFound(text)
+
+    def serving_keys(self, name: str) -> list[str]:
+        """The keys of all models called `name` that serve."""
+        return [life.name for life in self._known(name) if life.serving]
+
+    def seen_from(self, namespace: str) -> Models:
+        """The models as those of one repository see them; the same where names are unique."""
+        return NamespaceView(self, namespace) if self._settings.namespacing else self
+
+    def _keys_to_load(self, name: str) -> list[str]:
+        """The models in the repositories that clients call `name`; the name itself if none is."""
+        return same_name(name, self._loader.found()) or [name]
+
     # ---- inference
 
-    def infer(self, request: Request) -> None:
-        """Take the request over for the model it names; see `Engine.infer`."""
-        model = self.find(request.model_name, request.model_version)
+    def infer(self, request: Request, name: str = "") -> None:
+        """Take the request over for the model it names; see `Engine.infer`.
+
+        `name` is for those who know better which model is meant.
+        """
+        name = name or request.model_name
+        model = self.find(name, request.model_version)
         inputs = request.inputs
         while True:
             try:
                 model.accept(request)
             except BatcherClosed:
                 # The model was replaced between looking it up and queueing: ask again.
-                newer = self.find(request.model_name, request.model_version)
+                newer = self.find(name, request.model_version)
                 if newer is model:
                     raise
                 model, request.inputs = newer, inputs
@@ -165,16 +211,16 @@ class ModelRepository:
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model in the repositories or in memory, a row per version, as clients see it."""
-        found = layout.find_models(self._settings.paths)
+        found = self._loader.found()
         rows: list[dict[str, str]] = []
-        for name in sorted({*found, *self._lives}):
-            life = self._lives.get(name)
+        for key in sorted({*found, *self._lives}, key=lambda key: (plain_name(key), key)):
+            name, life = plain_name(key), self._lives.get(key)
             statuses = {} if life is None else life.statuses
             if life is not None and life.problem:
                 rows.append(
                     {"name": name, "state": State.UNAVAILABLE.value, "reason": life.problem}
                 )
-            elif len(found.get(name, ())) > 1 and not statuses:
+            elif len(found.get(key, ())) > 1 and not statuses:
                 rows.append({"name": name, "state": State.UNAVAILABLE.value, "reason": DUPLICATE})
             elif not statuses:
                 rows.append({"name": name})
@@ -200,8 +246,15 @@ class ModelRepository:
             raise InvalidArgument(
                 "override files need a 'config' parameter: send the model's whole config with them"
             )
+        keys = self._keys_to_load(name)
+        if config_json is not None and len(keys) > 1:
+            raise InvalidArgument(
+                f"there are several models '{name}' ({', '.join(keys)}): a config can be given "
+                "with the load of one that has a name of its own"
+            )
         override = None if config_json is None else Override(name, config_json, files)
-        self._loader.load_asked(name, override)
+        for key in keys:
+            self._loader.load_asked(key, override)
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Stop serving a model on a client's wish. Unloading an unknown one changes nothing.
@@ -211,10 +264,11 @@ class ModelRepository:
         because this one needed them.
         """
         self._check_explicit()
-        if unload_dependents:
-            self._loader.unload_tree(name)
-        else:
-            self._loader.unload(name)
+        for key in self._loader.by_name.get(name, ()):
+            if unload_dependents:
+                self._loader.unload_tree(key)
+            else:
+                self._loader.unload(key)
 
     def _check_explicit(self) -> None:
         if self._settings.control_mode != "explicit":

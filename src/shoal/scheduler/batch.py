@@ -105,7 +105,7 @@ def split(
 class _Output:
     """One output of a whole batch, to be handed out in parts without a copy."""
 
-    __slots__ = ("array", "flat", "name", "row_bytes", "shape", "spec")
+    __slots__ = ("array", "datatype", "flat", "name", "row_bytes", "row_shape", "shape")
 
     def __init__(self, signature: Signature, name: str, array: np.ndarray, total: int) -> None:
         shape: tuple[int, ...] = array.shape
@@ -120,9 +120,10 @@ class _Output:
         if spec.reshape is not None:
             shape = _reshaped(spec, shape, batched=batched)
         self.name = name
-        self.spec = spec
+        self.datatype = spec.datatype
         self.array = array
         self.shape = shape
+        self.row_shape = shape[1:]
         # Slicing bytes is several times cheaper than slicing arrays, and bytes are what is sent.
         self.flat: memoryview | None = None
         self.row_bytes = 0
@@ -133,17 +134,17 @@ class _Output:
 
     def tensor(self) -> Tensor:
         """All of it, for a batch of one request."""
-        return Tensor(self.name, self.spec.datatype, self.shape, raw=self.flat, array=self.array)
+        return Tensor(self.name, self.datatype, self.shape, raw=self.flat, array=self.array)
 
     def part(self, row: int, rows: int) -> Tensor:
         """The part of one request of several."""
-        shape = (rows, *self.shape[1:])
+        shape = (rows, *self.row_shape)
         if self.flat is None:
             view = self.array[row : row + rows]
-            return Tensor(self.name, self.spec.datatype, shape, array=view)
-        start = row * self.row_bytes
-        raw = self.flat[start : start + rows * self.row_bytes]
-        return Tensor(self.name, self.spec.datatype, shape, raw=raw)
+            return Tensor(self.name, self.datatype, shape, array=view)
+        size = self.row_bytes
+        raw = self.flat[row * size : (row + rows) * size]
+        return Tensor(self.name, self.datatype, shape, raw=raw)
 
 
 def _reshaped(spec: TensorSpec, shape: tuple[int, ...], *, batched: bool) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ class EnsembleRun:
             if call not in self._calls:
                 return  # it said before that it was done
             if response.final:
-                self._calls.remove(call)
+                self._forget(call)
                 self._count(call.request)
             if response.error is not None:
                 over = self._fail(response.error)
@@ -210,8 +210,13 @@ class EnsembleRun:
         return list(self._calls)
 
     def _drop(self, call: StepCall) -> None:
-        self._calls.discard(call)
+        """A call that was never started is over."""
+        self._forget(call)
         self._settle()
+
+    def _forget(self, call: StepCall) -> None:
+        self._calls.discard(call)
+        call.request.reply = _NOBODY  # or the two would keep each other, and the tensors
 
     def _settle(self) -> None:
         """When no step is left that could respond, the next response is the last one."""
@@ -374,6 +379,16 @@ class StepCall:
         """Whether a response of a decoupled step says no more than that it was the last."""
         decoupled = self._run._ensemble.graph.steps[self.step].model.decoupled
         return decoupled and response.final and not response.outputs
+
+
+class _Nobody:
+    """The reply of a request that has had its final response."""
+
+    def send(self, response: Response) -> None:
+        """Nobody waits for it."""
+
+
+_NOBODY = _Nobody()
 
 
 def _within(ensemble: str, error: ShoalError) -> ShoalError:

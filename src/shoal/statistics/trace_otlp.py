@@ -5,8 +5,8 @@
         ├── compute             while it ran
         └── <model of a step>   for ensembles and models that ask other models
 
-Spans wait in a bounded queue and leave many at a time, on a thread of their own. A collector that
-is away costs spans, never requests.
+Traces wait in a bounded queue; a thread of its own makes spans of them and sends many at a time. A
+collector that is away costs spans, never requests.
 """
 
 from __future__ import annotations
@@ -49,22 +49,24 @@ class OtlpExporter:
         self._url = url if "://" in url else f"http://{url}"
         self._resource = {"attributes": _attributes(options.resource)}
         self._changed = threading.Condition()  # guards everything below
-        self._queue: list[Span] = []
+        self._queue: list[FinishedTrace] = []
+        self._waiting = 0  # spans that are not sent yet, whether they are made or not
         self._closed = False
         self._thread: threading.Thread | None = None
         self._lost = 0
         self._complained = 0.0
 
     def take(self, trace: FinishedTrace, *, last: bool) -> None:  # noqa: ARG002 - as Collector has it
-        """Queue a trace's spans; those that find no room are dropped, and the log says so."""
+        """Queue a trace. One that finds a full queue is dropped whole, and the log says so."""
+        count = 1 + sum([1 + bool(request.compute) for request in trace.requests])
         with self._changed:
             if self._closed:
                 return
-            made = list(spans(trace))
-            room = max(0, self._options.max_queue_size - len(self._queue))
-            self._queue += made[:room]
-            if len(made) > room:
-                self._lose(len(made) - room, "they come faster than they are sent")
+            if self._waiting >= self._options.max_queue_size:
+                self._lose(count, "they come faster than they are sent")
+                return
+            self._queue.append(trace)
+            self._waiting += count
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="shoal-trace-export", daemon=True
@@ -84,21 +86,26 @@ class OtlpExporter:
             self._thread.join(_CLOSE_SECS)
 
     def _work(self) -> None:
+        most = self._options.max_export_batch_size
+        made: list[Span] = []
         while True:
             with self._changed:
                 self._changed.wait_for(self._due, self._options.schedule_delay_ms / 1e3)
-                if not self._queue:
+                if not self._waiting:
                     if self._closed:
                         return
                     # Idle: no timer runs until there is something to send again.
-                    self._changed.wait_for(lambda: self._closed or self._queue)
+                    self._changed.wait_for(lambda: self._closed or self._waiting)
                     continue
-                most = self._options.max_export_batch_size
-                batch, self._queue = self._queue[:most], self._queue[most:]
+                traces, self._queue = self._queue, []
+            made += [span for trace in traces for span in spans(trace)]
+            batch, made = made[:most], made[most:]
             self._send(batch)
+            with self._changed:
+                self._waiting -= len(batch)
 
     def _due(self) -> bool:
-        return self._closed or len(self._queue) >= self._options.max_export_batch_size
+        return self._closed or self._waiting >= self._options.max_export_batch_size
 
     def _send(self, batch: Sequence[Span]) -> None:
         """Send one batch, with patience for a collector that is busy."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -541,6 +543,24 @@ class TestStatistics:
         answer(chain.models.take("first"), y=1)
         answer(chain.models.take("second"), y=1)
         assert seen == [1]
+
+
+def test_tensors_are_freed_without_the_garbage_collector(chain):
+    """Requests refer to their replies and replies to requests: neither may keep the tensors."""
+    arrays = [np.ones((1, 1), np.int32) for _ in range(3)]
+    alive = [weakref.ref(array) for array in arrays]
+    gc.disable()
+    try:
+        request, collector = make_request(Tensor.from_array("IN", arrays[0]), model="pipe", rows=1)
+        chain.scheduler.enqueue(request)
+        for name, array in (("first", arrays[1]), ("second", arrays[2])):
+            step = chain.models.take(name)
+            step.reply.send(Response(name, 1, outputs=[Tensor.from_array("y", array)]))
+        collector.wait()
+        del request, collector, step, array, arrays
+        assert [reference() for reference in alive] == [None] * 3
+    finally:
+        gc.enable()
 
 
 class TestClosing:

@@ -280,6 +280,15 @@ def test_preferred_sizes_and_delay():
     assert world.batcher.cuts == {Reason.PREFERRED: 2, Reason.DELAY: 1}
 
 
+def test_a_later_request_does_not_prolong_the_delay_of_an_earlier_one():
+    world = World("oldest { max_candidate_sequences: 4 max_queue_delay_microseconds: 1000 }")
+    first = world.ask(1, START)
+    world.clock.advance(999_999)
+    world.ask(1)
+    world.clock.advance(1)
+    assert world.run() == [first]
+
+
 def test_shapes_are_not_mixed():
     world = World("oldest")
     world.ask(1, START, shape=(1, 1))
@@ -428,6 +437,17 @@ def test_an_idle_sequence_loses_its_slot():
     world.batcher.expire()
     assert world.run() == [waiting]
     assert "must specify the START flag" in world.refused(1)
+
+
+def test_nothing_is_left_of_a_sequence_that_was_given_up():
+    world = World()
+    world.ask(1, START)
+    world.run()
+    world.clock.advance(SECOND_NS)
+    world.batcher.expire()
+    asked = len(world.alarms.times)
+    world.batcher.expire()
+    assert len(world.alarms.times) == asked  # nobody is waited for any more
 
 
 def test_a_sequence_that_is_being_served_is_not_idle():
@@ -719,6 +739,21 @@ def test_the_loop_leaves_a_busy_instance_alone():
     world.batcher.finished(batch)
     assert arrivals == [1]
     assert world.batcher.take_now()[0] == [following]
+
+
+def test_an_instance_leaves_what_the_loop_runs_alone():
+    world = World()
+    world.batcher.hand_to_loop(lambda: None)
+    world.ask(1, START)
+    batch, _ = world.batcher.take_now()
+    world.batcher.hand_to_instances()
+    world.ask(2, START)
+    lane = batch[0].turn.lane
+    assert lane.ready
+    with world.batcher._lock:
+        assert world.batcher._cut(lane) == ([], None)
+    world.batcher.finished(batch)
+    assert len(world.run()) == 2
 
 
 def test_the_loop_is_told_when_to_look_again():

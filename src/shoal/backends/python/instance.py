@@ -114,7 +114,7 @@ class ModelInstance:
             response, returned[index] = returned[index], None
             if response is not None:
                 assert request._answer is not None
-                request._answer.send(response, final=True)
+                request._answer.send(response, final=True, more=True)
 
     def _fail(self, requests: Sequence[InferenceRequest], error: BaseException) -> None:
         """Answer what is not answered yet with the exception, and log it."""

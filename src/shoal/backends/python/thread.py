@@ -143,7 +143,13 @@ class TicketAnswer(Answer):
         self._owner = owner
         self.expected = False  # whether it comes after the execution
 
-    def _pass_on(self, response: InferenceResponse | None, *, final: bool) -> None:
+    def _pass_on(
+        self,
+        response: InferenceResponse | None,
+        *,
+        final: bool,
+        more: bool = False,  # noqa: ARG002 - nothing is gained by waiting here
+    ) -> None:
         try:
             self._owner._outputs.send(self._ticket, response, final=final)
         finally:

@@ -121,8 +121,6 @@ class Options:
     model_namespacing: bool = _repository(
         False,
         "Let models of equal name in different repositories live side by side.",
-        no_effect="model names are unique across repositories",
-        honoured=False,
     )
 
     allow_http: bool = _http(True, "Listen for HTTP requests.")

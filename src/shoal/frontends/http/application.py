@@ -5,6 +5,7 @@ transport --handle--> CORS --> route --> method --> restriction --> handler
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 
 from shoal.core.inbox import LoopInbox
@@ -113,7 +114,8 @@ class Application:
         if restriction is None:
             return False
         name, value = restriction
-        if exchange.request.header(name.lower().encode()) == value.encode():
+        given = exchange.request.header(name.lower().encode()) or b""
+        if hmac.compare_digest(given, value.encode()):  # how long it takes tells nothing
             return False
         send_refusal(exchange, 403, f"This API is restricted, expecting header '{name}'")
         return True

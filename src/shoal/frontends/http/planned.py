@@ -108,9 +108,9 @@ class _PlannedReply:
 
     def send(self, response: Response) -> None:
         """Take the response from whichever thread made it."""
-        self._inbox.post(self._deliver, response)
+        self._inbox.post(self._answer, response)
 
-    def _deliver(self, response: Response) -> None:
+    def _answer(self, response: Response) -> None:
         """Answer, on the loop; an exchange whose client left drops it. Never raises: others wait
         behind it."""
         if not response.final:
@@ -119,21 +119,17 @@ class _PlannedReply:
             send_error(self._exchange, response.error)
             return
         try:
-            self._answer(response)
+            outputs = response.outputs
+            template = self._plan.answers.get(plan.form_of(outputs))
+            if template is None or response.parameters:
+                template = self._template(response)
+                if template is None:
+                    return
+            header = b'{"id":"%b",%b' % (self._id, template) if self._id else b"{" + template
+            parts: list[Buffer] = [header, *[tensor.raw for tensor in outputs]]
+            self._exchange.respond_ready(_HEAD_LINES % len(header), parts)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             send_error(self._exchange, as_shoal_error(error))
-
-    def _answer(self, response: Response) -> None:
-        outputs = response.outputs
-        template = self._plan.answers.get(plan.form_of(outputs))
-        if template is None or response.parameters:
-            template = self._template(response)
-            if template is None:
-                return
-        header = b'{"id":"%b",%b' % (self._id, template) if self._id else b"{" + template
-        parts: list[Buffer] = [header]
-        parts += [tensor.raw for tensor in outputs]
-        self._exchange.respond_ready(_HEAD_LINES % len(header), parts)
 
     def _template(self, response: Response) -> bytes | None:
         """The JSON of an answer with these shapes, after its id; None if it was answered here."""

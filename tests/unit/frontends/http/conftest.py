@@ -121,6 +121,9 @@ class FakeEngine(RuntimeSettings):
     def ready(self):
         return self.is_ready
 
+    def asks_readiness(self, name, version=-1):
+        return False
+
     def model_ready(self, name, version=-1):
         self._find(name, version)
         return self.model_is_ready

@@ -14,7 +14,7 @@ from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import Answer, InferenceResponseSender
 from shoal.backends.python.api.tensor import Tensor
 from shoal.core.reply import Reply
-from shoal.core.request import Request
+from shoal.core.request import Request, RequestTrace
 from shoal.core.response import ParameterValue, Response
 
 REQUEST_RELEASE_ALL = 1
@@ -41,14 +41,15 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace a request belongs to."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_core",)
 
-    def __init__(self, context: str | None = None) -> None:
-        self._context = context
+    def __init__(self, core: RequestTrace | None = None) -> None:
+        self._core = core
 
     def get_context(self) -> str | None:
-        """The trace's context as text, or None for a request that is not traced."""
-        return self._context
+        """The trace's context as JSON text; None for a request that is not traced, or not in
+        spans."""
+        return None if self._core is None else self._core.context()
 
 
 class _Nobody:
@@ -197,7 +198,7 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """The trace this request belongs to."""
-        return self._trace or InferenceTrace()
+        return self._trace or InferenceTrace(self._core.trace)
 
     # ---- answering a client's request
 
@@ -246,7 +247,7 @@ class InferenceRequest:
         Unless the model `waits` for the answer it may go on to change the arrays it gave.
         """
         core = self._core
-        return Request(
+        request = Request(
             core.model_name,
             {tensor.name(): tensor._to_core(keep=waits) for tensor in self.inputs()},
             reply,
@@ -259,6 +260,9 @@ class InferenceRequest:
             correlation_id=core.correlation_id,
             flags=core.flags,
         )
+        if self._trace is not None and self._trace._core is not None:
+            self._trace._core.attach(request)
+        return request
 
     def __del__(self) -> None:
         # The model has let go of the request and of its sender: nobody can answer it any more.

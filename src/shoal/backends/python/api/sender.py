@@ -49,8 +49,13 @@ class Answer(ABC):
         """How many times the model has sent something."""
         return self._sent
 
-    def send(self, response: InferenceResponse | None, *, final: bool) -> None:
-        """Send on the model's behalf; TritonModelException when the rules forbid it."""
+    def send(
+        self, response: InferenceResponse | None, *, final: bool, more: bool = False
+    ) -> None:
+        """Send on the model's behalf; TritonModelException when the rules forbid it.
+
+        `more` when the end of the execution follows at once, so that both may go together.
+        """
         with _counting:
             self._admit(response, final)
             # A model that is not decoupled has one response, so its first one is the end of it.
@@ -59,7 +64,7 @@ class Answer(ABC):
             self._over = self._over or ends
         if passes_on:
             try:
-                self._pass_on(response, final=ends)
+                self._pass_on(response, final=ends, more=more)
             except ShoalError:
                 raise TritonModelException(CLOSED) from None
 
@@ -99,7 +104,9 @@ class Answer(ABC):
         return True
 
     @abstractmethod
-    def _pass_on(self, response: InferenceResponse | None, *, final: bool) -> None:
+    def _pass_on(
+        self, response: InferenceResponse | None, *, final: bool, more: bool = False
+    ) -> None:
         """Send to the server: a response, or just the end. ShoalError once the end was sent."""
 
     @abstractmethod

@@ -16,13 +16,14 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
 _MOST_FILES = 64  # in one message
 _CARRIES_FILES = hasattr(socket, "SCM_RIGHTS")
+_FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * 4) if _CARRIES_FILES else 0
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 
 
@@ -36,24 +37,40 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         connection.setblocking(True)
-        self._lock = threading.Lock()  # guards _backlog, _flushing and the order of sending
+        self._lock = threading.Lock()  # guards what is to be sent, and its order
+        self._held: list[bytes] = []  # to be sent together with what follows
+        self._held_files: list[int] = []
         self._backlog: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._flushing = False
         self._closed = False
-        self._received = bytearray()
+        self._buffer = bytearray(_READ_BYTES)
+        self._view = memoryview(self._buffer)
+        self._filled = 0  # what the buffer holds of messages that are not complete yet
         self._files: deque[int] = deque()  # that came along, in the order of their messages
 
-    def send(self, message: tuple[Any, ...], files: Sequence[int] = ()) -> None:
+    def send(self, message: tuple[Any, ...], files: Sequence[int] = (), *, more: bool) -> None:
         """Send plain values (numbers, text, bytes, lists, dicts) and open files, which are closed.
 
-        ChannelClosed when nobody is there any more.
+        With `more` it waits for the next message and goes with it: to wake the other side costs
+        more than the message does. ChannelClosed when nobody is there any more.
         """
         content = marshal.dumps(message, 4)
-        frame = memoryview(_LENGTH.pack(len(content)) + content)
         with self._lock:
             if self._closed:
-                _close_files(files)
+                _close_files((*self._held_files, *files))
                 raise ChannelClosed
+            held = self._held
+            if held or more:
+                held.append(_LENGTH.pack(len(content)))
+                held.append(content)
+                self._held_files.extend(files)
+                if more:
+                    return
+                frame = memoryview(b"".join(held))
+                files, self._held_files = self._held_files, []
+                held.clear()
+            else:
+                frame = memoryview(_LENGTH.pack(len(content)) + content)
             if not self._flushing:
                 frame, files = self._send_some(frame, files, _AT_ONCE)
             if not len(frame):
@@ -107,41 +124,52 @@ class Channel:
                     self._flushing = False
                 return
 
-    def receive(self) -> Iterator[tuple[Any, ...]]:
+    def receive(self) -> list[tuple[Any, ...]]:
         """Wait for messages and hand out those that are complete; ChannelClosed at the end."""
-        data = self._read()
-        if not data:
-            raise ChannelClosed
-        buffer = self._received
-        buffer += data
-        position = 0
-        while len(buffer) - position >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, position)
+        self._read()
+        messages: list[tuple[Any, ...]] = []
+        view, filled, position, wanted = self._view, self._filled, 0, 0
+        while filled - position >= 4:
+            (length,) = _LENGTH.unpack_from(view, position)
             end = position + 4 + length
-            if end > len(buffer):
+            if end > filled:
+                wanted = 4 + length
                 break
             # Both ends are ours and exchange plain values: reading them runs no code.
-            with memoryview(buffer) as view, view[position + 4 : end] as content:
-                message: tuple[Any, ...] = marshal.loads(content)  # noqa: S302
+            messages.append(marshal.loads(view[position + 4 : end]))  # noqa: S302
             position = end
-            yield message
-        del buffer[:position]
+        if position or wanted > len(view):
+            self._keep(position, wanted)
+        return messages
 
-    def _read(self) -> bytes:
+    def _keep(self, start: int, wanted: int) -> None:
+        """Move what is not complete to the front, where there must be room for all of it."""
+        rest = bytes(self._view[start : self._filled])
+        if wanted > len(self._buffer) or len(self._buffer) > _READ_BYTES >= wanted:
+            self._buffer = bytearray(max(wanted, _READ_BYTES))
+            self._view = memoryview(self._buffer)
+        self._view[: len(rest)] = rest
+        self._filled = len(rest)
+
+    def _read(self) -> None:
+        """Wait for bytes, and for files that come along; ChannelClosed at the end."""
+        room = self._view[self._filled :]
+        ancillary: list[tuple[int, int, bytes]] = []
         try:
-            if not _CARRIES_FILES:
-                return self._socket.recv(_READ_BYTES)
-            data, ancillary, _, _ = self._socket.recvmsg(
-                _READ_BYTES, socket.CMSG_SPACE(_MOST_FILES * 4)
-            )
+            if _CARRIES_FILES:
+                size, ancillary, _, _ = self._socket.recvmsg_into([room], _FILES_BYTES)
+            else:
+                size = self._socket.recv_into(room)
         except OSError:
-            return b""
+            size = 0
+        if not size:
+            raise ChannelClosed
+        self._filled += size
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 files = array.array("i")
                 files.frombytes(content[: len(content) - len(content) % files.itemsize])
                 self._files.extend(files)
-        return data
 
     def next_file(self) -> int:
         """The next file that came along; the caller closes it."""

@@ -92,13 +92,24 @@ class Child:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._host = RemoteHost(link)
+        self._host = RemoteHost(link, self.listen)
         self._work: queue.SimpleQueue[tuple[int, list[InferenceRequest]] | None]
         self._work = queue.SimpleQueue()
         self._instance: ModelInstance | None = None
         self._names: frozenset[str] = frozenset()
         self._decoupled = False
-        self._running: dict[int, Request] = {}  # for withdrawals; guarded by being one operation
+        self._running: dict[int, Request] = {}  # for withdrawals; each change is one operation
+        self._reading = threading.Lock()  # held by whoever reads
+        self._reader: threading.Thread | None = None
+        self._starting = threading.Lock()  # guards _reader
+        self._handlers: dict[str, Callable[..., None]] = {
+            "execute": self._on_execute,
+            "cancel": self._on_cancel,
+            "ready": self._on_ready,
+            "stop": lambda: self._work.put(None),
+            "answer": self._host.answered,
+            "result": self._host.returned,
+        }
 
     def run(self) -> None:
         """Wait for the server's word, do it, and serve if that was to serve."""
@@ -143,8 +154,6 @@ class Child:
             str(Path(file).parent),
         )
         host.announce(context)  # of every thread: there is no other model here
-        reader = threading.Thread(target=self._read, name="shoal-reader", daemon=True)
-        reader.start()
         try:
             module = loading.import_alone(Path(file))
             found = loading.model_class(module, Path(file))
@@ -153,8 +162,10 @@ class Child:
             self._link.send("failed", failure.describe(error))
             return
         self._instance = instance
+        if instance.has_is_ready:  # it may be asked while it executes
+            self.listen()
         self._link.send("started", instance.has_is_ready)
-        while (work := self._work.get()) is not None:
+        while (work := self._next()) is not None:
             self._execute(instance, *work)
             del work  # an idle process must not keep the last requests' tensors
         instance.finalize()
@@ -175,28 +186,49 @@ class Child:
 
     # ---- what the server says
 
+    def _next(self) -> tuple[int, list[InferenceRequest]] | None:
+        """The next batch, or None to stop. Reads by itself as long as nobody else does."""
+        while True:
+            try:
+                return self._work.get_nowait()
+            except queue.Empty:
+                if not self._reading.acquire(blocking=False):
+                    return self._work.get()
+            try:
+                if self._reader is None:
+                    self._receive()
+            finally:
+                self._reading.release()
+            if self._reader is not None:
+                return self._work.get()
+
+    def listen(self) -> None:
+        """Hear the server also while the model executes, from now on."""
+        if self._reader is None:
+            with self._starting:
+                if self._reader is None:
+                    self._reader = threading.Thread(
+                        target=self._read, name="shoal-reader", daemon=True
+                    )
+                    self._reader.start()
+
     def _read(self) -> None:
         """Hear the server, to its end. If it hangs up without a word, so do we."""
-        handlers: dict[str, Callable[..., None]] = {
-            "execute": self._on_execute,
-            "cancel": self._on_cancel,
-            "ready": self._on_ready,
-            "answer": self._host.answered,
-            "result": self._host.returned,
-        }
-        try:
-            while True:
-                for kind, body in self._link.receive():
-                    if kind == "stop":
-                        self._work.put(None)
-                        return
-                    handlers[kind](*body)
-        except ChannelClosed:
-            os._exit(1)
+        with self._reading:
+            try:
+                while True:
+                    self._receive()
+            except ChannelClosed:
+                os._exit(1)
+
+    def _receive(self) -> None:
+        for kind, body in self._link.receive():
+            self._handlers[kind](*body)
 
     def _on_execute(self, batch: int, entries: list[tuple[Any, ...]]) -> None:
         requests = []
-        for key, identity, correlation_id, flags, timeout_us, parameters, wanted, packed in entries:
+        for key, about, parameters, wanted, packed, traced in entries:
+            identity, correlation_id, flags, timeout_us = about
             answer = RemoteAnswer(self, key, decoupled=self._decoupled)
             core = Request(
                 "",
@@ -209,6 +241,8 @@ class Child:
                 correlation_id=correlation_id,
                 flags=flags,
             )
+            if traced is not None:
+                core.trace = RemoteTrace(key, *traced)
             answer.request = core
             self._running[key] = core
             requests.append(InferenceRequest._received(core, self._names, answer))
@@ -230,7 +264,9 @@ class Child:
 
     # ---- what requests send
 
-    def send(self, key: int, response: InferenceResponse | None, *, final: bool) -> None:
+    def send(
+        self, key: int, response: InferenceResponse | None, *, final: bool, more: bool
+    ) -> None:
         """Pass a response on, or just the end."""
         if final:
             self._running.pop(key, None)
@@ -247,7 +283,8 @@ class Child:
                     if tensor._name in self._names
                 ]
                 packed = self._link.pack(outputs)
-                self._link.send("response", key, final, None, response._parameters, packed)
+                parameters = response._parameters
+                self._link.send("response", key, final, None, parameters, packed, more=more)
         except ChannelClosed:
             raise errors.Unavailable("the server is gone") from None
 
@@ -273,19 +310,42 @@ class RemoteAnswer(Answer):
         self._child = child
         self.key = key
 
-    def _pass_on(self, response: InferenceResponse | None, *, final: bool) -> None:
-        self._child.send(self.key, response, final=final)
+    def _pass_on(
+        self, response: InferenceResponse | None, *, final: bool, more: bool = False
+    ) -> None:
+        self._child.send(self.key, response, final=final, more=more)
 
     def cancelled(self) -> bool:
         """Whether the client has withdrawn the request."""
+        self._child.listen()
         return self.request.cancelled
+
+
+class RemoteTrace:
+    """The trace of a request. The server keeps it; here it is only named."""
+
+    __slots__ = ("_context", "key")
+
+    def __init__(self, key: int, context: str | None) -> None:
+        self.key = key
+        self._context = context
+
+    def attach(self, request: Request) -> None:
+        """Trace `request` too: the server is told when it gets it."""
+        request.trace = self
+
+    def context(self) -> str | None:
+        """The request's place in the trace, as text."""
+        return self._context
 
 
 class RemoteHost:
     """The server at the other end, for pb_utils."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, listen: Callable[[], None]) -> None:
+        """`listen` has answers heard, whatever the main thread is busy with."""
         self._link = link
+        self._listen = listen
         self._numbers = itertools.count(1)
         self._asked: dict[int, Request] = {}  # requests to other models
         self._calls: dict[int, Future[Any]] = {}
@@ -294,6 +354,7 @@ class RemoteHost:
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
         """Have another model answer `request`."""
+        self._listen()
         call = next(self._numbers)
         self._asked[call] = request
         request.on_cancel = lambda: self._link.send("withdraw", call)
@@ -303,7 +364,9 @@ class RemoteHost:
         )
         wanted = list(request.requested_outputs)
         packed = self._link.pack(request.inputs.values())
-        self._link.send("infer", call, fields, wanted, packed, decoupled, waiting is not None)
+        traced = request.trace.key if isinstance(request.trace, RemoteTrace) else None
+        waits = waiting is not None
+        self._link.send("infer", call, fields, wanted, packed, decoupled, waits, traced)
 
     def answered(
         self,
@@ -350,6 +413,7 @@ class RemoteHost:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Have the server do something, and wait for the result or raise its error."""
+        self._listen()
         call = next(self._numbers)
         future: Future[Any] = Future()
         self._calls[call] = future

@@ -123,7 +123,14 @@ class ProcessExecutor(RequestExecutor):
         """Start a process and wait until the model is initialised."""
         name = self._context.instance_name
         process = ChildProcess(self._environment, self._start_secs, f"model instance '{name}'")
-        serving = Serving(process, self._context, self._server, self._outputs, self._ended)
+        serving = Serving(
+            process,
+            self._context,
+            self._server,
+            self._outputs,
+            self._ended,
+            decoupled=self._decoupled,
+        )
         process.start(
             self._file, self._arguments, sorted(self._outputs.names), decoupled=self._decoupled
         )

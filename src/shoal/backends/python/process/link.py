@@ -30,6 +30,7 @@ class Link:
     """Sends from any thread; one thread receives."""
 
     def __init__(self, connection: socket) -> None:
+        self.connection = connection
         self._channel = Channel(connection)
         self._sending = threading.Lock()  # news of a segment must go out before its number does
         self._pool = SegmentPool()
@@ -38,15 +39,18 @@ class Link:
         # so no lock may be taken for it.
         self._released: deque[int] = deque()
 
-    def send(self, kind: str, *body: Any) -> None:
-        """Send a message; ChannelClosed when nobody is there any more."""
+    def send(self, kind: str, *body: Any, more: bool = False) -> None:
+        """Send a message, with `more` together with the next one.
+
+        ChannelClosed when nobody is there any more.
+        """
         with self._sending:
             released = []
             while self._released:
                 released.append(self._released.popleft())
             opened, files, closed = self._pool.news()
             news = (released, opened, closed) if released or opened or closed else None
-            self._channel.send((kind, body, news), files)
+            self._channel.send((kind, body, news), files, more=more)
 
     def receive(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Wait for messages; ChannelClosed at the end."""

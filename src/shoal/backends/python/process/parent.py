@@ -18,8 +18,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +32,16 @@ from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.channel import ChannelClosed
 from shoal.backends.python.process.link import Link
 from shoal.backends.python.process.questions import Questions
+from shoal.backends.python.process.turns import Turns
 from shoal.backends.python.server_host import ServerHost
-from shoal.core.request import Request
+from shoal.core.request import Request, RequestTrace
 from shoal.errors import BackendFailure, Internal, ShoalError, Unavailable
 
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _STOP_SECS = 30.0  # for `finalize`; then the process is ended
+_START, _STOP = -1, -2  # questions that are asked once
 
 
 class ChildProcess:
@@ -136,6 +136,10 @@ class ChildProcess:
                 return f"it was ended by signal {-status} ({signal.Signals(-status).name})"
         return f"it exited with status {status}"
 
+    def kill(self) -> None:
+        """End it by force; whoever reads from it will notice."""
+        self._process.kill()
+
     def end(self, within_secs: float = 0.0) -> None:
         """Make sure that it is gone: by itself within that time, else by force."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -179,6 +183,8 @@ class Serving:
         server: ServerHost,
         outputs: Outputs,
         ended: Callable[[Serving, str], None],
+        *,
+        decoupled: bool,
     ) -> None:
         """`ended` is told how the process ended, unless it was stopped."""
         self._process = process
@@ -186,22 +192,33 @@ class Serving:
         self._context = context
         self._outputs = outputs
         self._ended = ended
-        self._questions = Questions(process.link, context, server)
-        self._started: Future[bool] = Future()
-        self._stopped = threading.Event()
+        self._questions = Questions(process.link, context, server, self._trace)
         self._stopping = False
+        self._epitaph = ""
         self._numbers = itertools.count(1)
-        self._lock = threading.Condition()  # guards the four below
+        self._lock = threading.Condition()  # guards the two below
         self._open: dict[int, Ticket] = {}  # not answered to the end yet
-        self._batches: dict[int, Future[list[int]]] = {}
-        self._readiness: dict[int, Future[bool]] = {}
         self._gone = False
+        self._answers: dict[int, Any] = {}  # by what was asked, set by whoever reads
         self.has_is_ready = False
         self._late = process.end_if_silent()
-        self._reader = threading.Thread(
-            target=self._read, name=f"shoal-{context.instance_name}-pipe", daemon=True
+        self._handlers: dict[str, Callable[..., None]] = {
+            "hello": self._late.cancel,
+            "started": lambda has_is_ready: self._answered(_START, (has_is_ready, None)),
+            "failed": lambda text: self._answered(_START, (False, text)),
+            "stopped": lambda: self._answered(_STOP, True),
+            "done": self._answered,
+            "readiness": self._answered,
+            "response": self._on_response,
+            **self._questions.handlers(),
+        }
+        self._turns = Turns(
+            self._link.connection,
+            self._receive,
+            self._hang_up,
+            name=f"shoal-{context.instance_name}-pipe",
+            always_watch=decoupled,
         )
-        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -213,11 +230,33 @@ class Serving:
 
         The model may take as long as it likes, once its interpreter has come up.
         """
-        try:
-            self.has_is_ready = self._started.result()
-        except ShoalError:
+        outcome = self._answer(_START)
+        if outcome is None or outcome[1] is not None:
+            text = f"the process ended before the model was initialised: {self._epitaph}"
             self._process.end()
-            raise
+            raise Internal(text if outcome is None else outcome[1])
+        self.has_is_ready = outcome[0]
+
+    # ---- asking and being answered
+
+    def _answer(self, question: int) -> Any:
+        """Wait for what was asked; None if the process is gone first."""
+        answers = self._answers
+        self._turns.wait_for(lambda: question in answers)
+        return answers.pop(question, None)
+
+    def _answered(self, question: int, answer: Any) -> None:
+        self._answers[question] = answer
+        self._turns.tell()
+
+    def _receive(self) -> None:
+        for kind, body in self._link.receive():
+            try:
+                self._handlers[kind](*body)
+            except Exception:  # a message we cannot read is the end of it too
+                name = self._context.instance_name
+                logger.exception("cannot deal with what the process of '%s' says", name)
+                raise ChannelClosed from None
 
     # ---- requests
 
@@ -225,29 +264,37 @@ class Serving:
         """Have the model run a batch; returns when its `execute` has."""
         keyed = [(next(self._numbers), ticket) for ticket in tickets]
         batch = next(self._numbers)
-        done: Future[list[int]] = Future()
         with self._lock:
             if self._gone:
                 raise unhealthy(self._context.instance_name)
             self._open.update(keyed)
-            self._batches[batch] = done
         entries = [self._entry(key, ticket.request) for key, ticket in keyed]
-        with contextlib.suppress(ChannelClosed):  # then the reader answers them
+        with contextlib.suppress(ChannelClosed):  # then whoever reads answers them
             self._link.send("execute", batch, entries)
         for key, ticket in keyed:
             self._watch(key, ticket.request)
-        again = set(done.result())
+        again = self._answer(batch) or ()
+        late = False
         for key, ticket in keyed:
             if key in again:
                 self._reschedule(key, ticket)
-                continue
-            ticket.defer()  # a no-op for all that are answered
+            elif key in self._open:
+                late = True
+                ticket.defer()
+        if late:
+            self._turns.attend()
 
     def _entry(self, key: int, request: Request) -> tuple[Any, ...]:
         packed = self._link.pack(request.inputs.values())
         wanted = list(request.requested_outputs)
         about = (request.id, request.correlation_id, request.flags, request.timeout_us)
-        return (key, *about, request.parameters, wanted, packed)
+        traced = None if request.trace is None else (request.trace.context(),)
+        return (key, about, request.parameters, wanted, packed, traced)
+
+    def _trace(self, key: int) -> RequestTrace | None:
+        """The trace of a request that is being executed."""
+        ticket = self._open.get(key)
+        return None if ticket is None else ticket.request.trace
 
     def _watch(self, key: int, request: Request) -> None:
         """Tell the model when the client withdraws the request."""
@@ -275,54 +322,14 @@ class Serving:
 
     def ready(self, timeout_secs: float) -> bool:
         """Ask the model's `is_ready`. Blocks."""
-        with self._lock:
-            if self._gone:
-                return False
-            call = next(self._numbers)
-            answer: Future[bool] = Future()
-            self._readiness[call] = answer
+        call = next(self._numbers)
         try:
             self._link.send("ready", call, timeout_secs)
-            return answer.result(timeout_secs + 1.0)
-        except (ChannelClosed, FutureTimeout):
+        except ChannelClosed:
             return False
+        return bool(self._answer(call))
 
     # ---- what the process says
-
-    def _read(self) -> None:
-        handlers: dict[str, Callable[..., None]] = {
-            "hello": self._late.cancel,
-            "started": self._started.set_result,
-            "failed": self._on_failed,
-            "stopped": self._stopped.set,
-            "done": self._on_done,
-            "readiness": self._on_readiness,
-            "response": self._on_response,
-            **self._questions.handlers(),
-        }
-        try:
-            while True:
-                for kind, body in self._link.receive():
-                    handlers[kind](*body)
-        except ChannelClosed:
-            pass
-        except Exception:  # a message we cannot read is the end of it too
-            logger.exception("cannot read what the process of '%s' says", self._context.instance_name)
-        self._hang_up()
-
-    def _on_failed(self, text: str) -> None:
-        self._started.set_exception(Internal(text))
-
-    def _on_done(self, batch: int, again: list[int]) -> None:
-        with self._lock:
-            done = self._batches.pop(batch)
-        done.set_result(again)
-
-    def _on_readiness(self, call: int, ready: bool) -> None:
-        with self._lock:
-            answer = self._readiness.pop(call, None)
-        if answer is not None:
-            answer.set_result(ready)
 
     def _on_response(
         self,
@@ -357,39 +364,31 @@ class Serving:
         with self._lock:
             self._lock.wait_for(lambda: not self._open or self._gone, last_answers_secs)
             self._stopping = True
-        try:
+        overdue = threading.Timer(_STOP_SECS, self._process.kill)
+        overdue.daemon = True
+        overdue.start()
+        with contextlib.suppress(ChannelClosed):  # it is gone already
             self._link.send("stop")
-            self._stopped.wait(_STOP_SECS)
-        except ChannelClosed:
-            pass  # it is gone already
+            self._answer(_STOP)
+        overdue.cancel()
         self._process.end(1.0)
-        self._reader.join()
+        self._turns.join()
 
     def _hang_up(self) -> None:
         """The process is gone, or might as well be: settle everything."""
         self._late.cancel()
-        epitaph = self._process.epitaph()
+        epitaph = self._epitaph = self._process.epitaph()
         name = self._context.instance_name
         with self._lock:
             self._gone = True
             owed, self._open = self._open, {}
-            batches, self._batches = self._batches, {}
-            asked, self._readiness = self._readiness, {}
             self._lock.notify_all()
-        self._stopped.set()
         self._questions.close()
         for ticket in owed.values():
             ticket.request.on_cancel = None
             with contextlib.suppress(Internal):  # it was answered this very moment
                 ticket.send(error=unhealthy(name, epitaph, stopping=self._stopping))
-        for done in batches.values():
-            done.set_result([])
-        for answer in asked.values():
-            answer.set_result(False)
-        if not self._started.done():
-            text = f"the process of '{name}' ended before the model was initialised: {epitaph}"
-            self._started.set_exception(Internal(text))
-        elif not self._stopping:
+        if not self._stopping:
             self._ended(self, epitaph)
 
 

@@ -11,7 +11,7 @@ from shoal.backends.python.api.host import Context, FamilyHandle, MetricHandle
 from shoal.backends.python.process.channel import ChannelClosed
 from shoal.backends.python.process.link import Link
 from shoal.backends.python.server_host import ServerHost
-from shoal.core.request import Request
+from shoal.core.request import Request, RequestTrace
 from shoal.core.response import Response
 from shoal.errors import Internal, ShoalError
 
@@ -21,7 +21,15 @@ _SLOW = ("load", "unload", "is_ready")
 class Questions:
     """Answers one process. Called by the thread that reads what it says."""
 
-    def __init__(self, link: Link, context: Context, server: ServerHost) -> None:
+    def __init__(
+        self,
+        link: Link,
+        context: Context,
+        server: ServerHost,
+        trace_of: Callable[[int], RequestTrace | None],
+    ) -> None:
+        """`trace_of` finds the trace of a request that the process executes, by its number."""
+        self._trace_of = trace_of
         self._link = link
         self._context = context
         self._server = server
@@ -56,6 +64,7 @@ class Questions:
         packed: list[Any],
         decoupled: bool,
         waits: bool,
+        traced: int | None,
     ) -> None:
         name, version, identity, correlation_id, flags, timeout_us, parameters = fields
         request = Request(
@@ -70,6 +79,9 @@ class Questions:
             correlation_id=correlation_id,
             flags=flags,
         )
+        trace = None if traced is None else self._trace_of(traced)
+        if trace is not None:
+            trace.attach(request)
         self._asked[call] = request
         waiting = self._context if waits else None
         try:

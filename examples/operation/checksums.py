@@ -1,0 +1,24 @@
+"""Print the lines for a model's config.pbtxt that keep other files than these from being served.
+
+python examples/operation/checksums.py models/digits >> models/digits/config.pbtxt
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+
+def main(model: Path) -> None:
+    print("model_repository_agents { agents { name: 'checksum'")
+    for path in sorted(model.glob("*/**/*")):  # what lies in version folders, not the config itself
+        if path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            name = path.relative_to(model).as_posix()
+            print(f"  parameters {{ key: 'SHA256:{name}' value: '{digest}' }}")
+    print("} }")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,142 @@
+"""Whose turn it is to read from a pipe: one of those who wait for something from it.
+
+    wait_for(answered)    nobody reads: read until it has come, whatever else comes meanwhile
+                          somebody does: wait until told
+
+A thread that waits for an answer reads it itself, so an answer wakes one thread and not two. What
+arrives while nobody waits is read by a watcher. While there is traffic the watcher stays out of
+the way, unless there is something it must not miss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+from shoal.backends.python.process.channel import ChannelClosed
+
+_PAUSE_SECS = 0.02  # how long traffic must have stopped before the watcher looks again
+
+
+class Turns:
+    """One pipe's readers. `receive` reads once and deals with what came."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        receive: Callable[[], None],
+        hung_up: Callable[[], None],
+        *,
+        name: str,
+        always_watch: bool,
+    ) -> None:
+        """`hung_up` is called once, by whoever finds the pipe closed.
+
+        With `always_watch` the watcher does all the reading: for pipes on which more comes unasked
+        than in answer to something.
+        """
+        self._connection = connection
+        self._receive = receive
+        self._hung_up = hung_up
+        self._always_watch = always_watch
+        self._changed = threading.Condition()  # guards the four below
+        self._reading = always_watch
+        self._followers = 0
+        self._reads = 0  # how often somebody has begun to read
+        self._closed = False
+        self._attention = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name=name, daemon=True)
+        self._watcher.start()
+
+    def wait_for(self, answered: Callable[[], bool]) -> None:
+        """Return once `answered()` is true, or the pipe is closed."""
+        with self._changed:
+            self._followers += 1
+            while self._reading and not self._closed and not answered():
+                self._changed.wait()
+            self._followers -= 1
+            if self._closed or answered():
+                return
+            self._reading = True
+            self._reads += 1
+        try:
+            while not answered():
+                self._receive()
+        except ChannelClosed:
+            self._close()
+        finally:
+            self._step_back()
+
+    def tell(self) -> None:
+        """Something was answered: who waits may look. Called by whoever reads."""
+        if self._followers:
+            with self._changed:
+                self._changed.notify_all()
+
+    def attend(self) -> None:
+        """Something will come that nobody waits for: have the watcher read it at once."""
+        self._attention.set()
+
+    def join(self) -> None:
+        """Wait until the watcher has ended; the pipe must have been closed."""
+        self._watcher.join()
+
+    def _step_back(self) -> None:
+        with self._changed:
+            self._reading = False
+            if self._followers or self._closed:
+                self._changed.notify_all()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(ChannelClosed):
+            if self._always_watch:
+                while True:
+                    self._receive()
+            while not self._closed:
+                self._watch_once()
+        self._close()
+
+    def _watch_once(self) -> None:
+        """Wait for something to read, and read it if nobody else does; else keep away a while."""
+        reads = self._reads
+        _wait_readable(self._connection)
+        with self._changed:
+            mine = not self._reading and not self._closed
+            self._reading = self._reading or mine
+        if mine:
+            try:
+                self._receive()
+            finally:
+                self._step_back()
+            return
+        while not self._closed and (self._reading or reads != self._reads):
+            reads = self._reads
+            if self._attention.wait(_PAUSE_SECS):
+                self._attention.clear()
+                if not self._reading:
+                    return
+
+    def _close(self) -> None:
+        with self._changed:
+            first, self._closed = not self._closed, True
+            self._changed.notify_all()
+        if first:
+            self._hung_up()
+            with self._changed:
+                self._changed.notify_all()
+
+
+def _wait_readable(connection: socket.socket) -> None:
+    """Wait until there is something to read, or the end of it."""
+    try:
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            poll.poll()
+        else:
+            select.select([connection], [], [])
+    except (OSError, ValueError):  # closed under our hands
+        raise ChannelClosed from None

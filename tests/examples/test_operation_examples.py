@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.demo import repository
+from shoal.config.options import Setting
+from shoal.server import ModelsFailed
+from shoal.testing.server import running_server
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "operation"
+
+
+def run(name, *words):
+    command = [sys.executable, str(FOLDER / name), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_traces(tmp_path):
+    file = Setting("triton", "file", str(tmp_path / "trace.json"))
+    with running_server(repository(), trace_config=(file,)) as running:
+        for _ in range(2):
+            shown = run("trace_requests.py", running.http_address)
+            assert shown.count("COMPUTE_START") == 3
+            assert shown.count("us  HTTP_SEND_END") == 3
+
+
+def test_spans():
+    port = free_port()
+    settings = (
+        Setting("", "mode", "opentelemetry"),
+        Setting("", "level", "TIMESTAMPS"),
+        Setting("", "rate", "0"),
+        Setting("opentelemetry", "url", f"http://127.0.0.1:{port}/v1/traces"),
+        Setting("opentelemetry", "bsp_schedule_delay", "10"),
+    )
+    with running_server(repository(), trace_config=settings) as running:
+        shown = run("spans.py", running.grpc_address, port)
+    lines = [line.partition(":")[0] for line in shown.splitlines()]
+    assert lines == ["  InferRequest", "    add_sub", "      compute"]
+
+
+def test_log_settings():
+    with running_server(repository()) as running:
+        assert "'log_verbose_level': 1" in run("log_settings.py", running.http_address)
+
+
+def test_restricted_apis():
+    closed = (Setting("model-repository,logging", "admin-key", "secret"),)
+    with running_server(
+        repository(), http_restricted_api=closed, grpc_restricted_protocol=closed
+    ) as running:
+        shown = run("restricted_apis.py", running.http_address, running.grpc_address)
+    assert shown.count("is restricted, expecting header") == 2
+    assert "'state': 'READY'" in shown
+
+
+def test_checksums(tmp_path):
+    model = shutil.copytree(Path(repository()) / "digits", tmp_path / "digits")
+    with (model / "config.pbtxt").open("a") as config:
+        config.write(run("checksums.py", model))
+    with running_server(tmp_path) as running:
+        assert running.states("digits") == {"1": "READY"}
+    with (model / "1" / "model.onnx").open("ab") as weights:
+        weights.write(b"\0")
+    with pytest.raises(ModelsFailed) as caught, running_server(tmp_path):
+        pass
+    assert "'digits': Mismatched SHA256 hash for file 1/model.onnx" in caught.value.reasons[0]
+
+
+def test_namespaces(tmp_path):
+    run("namespaces.py", tmp_path)
+    with running_server(
+        *(tmp_path / "eel", tmp_path / "crab"),
+        model_namespacing=True,
+        metrics_config=(Setting("", "summary_latencies", "true"),),
+    ) as running:
+        shown = run("namespaces.py", running.http_address, running.metrics_address)
+    assert "There are 2 identifiers of model 'add_sub'" in shown
+    for team in ("eel", "crab"):
+        labels = f'_team="{team}",model="add_sub",namespace="{(tmp_path / team).as_posix()}"'
+        assert f"nv_inference_count{{{labels}" in shown

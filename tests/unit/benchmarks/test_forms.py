@@ -1,0 +1,143 @@
+"""A request in each form carries the workload's tensors; an answer in each form is read back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+
+import numpy as np
+import pytest
+from benchmarks import forms
+from benchmarks.limit import Setting, settings
+from benchmarks.peers import repository
+from benchmarks.workloads import WORKLOADS, Workload
+
+TINY = WORKLOADS["W1"]
+
+
+class Picture(Workload):
+    """W2 without OpenCV, which only the benchmark's own environments have."""
+
+    photo = b"\xff\xd8 not really a JPEG"
+
+    @property
+    def outputs(self):
+        return {"scores": np.zeros((1, 1000), np.float32)}
+
+
+PICTURE = Picture("W2", "", "classifier", (100,), compute_bound=True, picture=True, batches=(1, 8))
+
+
+def as_bytes(workload):
+    return b"".join(value.tobytes() for value in workload.outputs.values())
+
+
+def test_the_right_answer_has_no_fault_and_others_do():
+    assert TINY.fault(TINY.outputs) == ""
+    swapped = {"OUTPUT0": TINY.outputs["OUTPUT1"], "OUTPUT1": TINY.outputs["OUTPUT0"]}
+    assert "OUTPUT0" in TINY.fault(swapped)
+    assert "no output 'OUTPUT1'" in TINY.fault({"OUTPUT0": TINY.outputs["OUTPUT0"]})
+    short = {name: value[:, :3] for name, value in TINY.outputs.items()}
+    assert "3 numbers instead of 16" in TINY.fault(short)
+
+
+def test_plain_is_the_bytes_both_ways():
+    exchange = forms.plain(TINY)
+    assert len(exchange.body) == 128
+    assert TINY.fault(exchange.read(as_bytes(TINY), {})) == ""
+    assert forms.plain(PICTURE).body == PICTURE.photo
+
+
+def test_json_lists_both_ways():
+    exchange = forms.as_json(TINY)
+    sent = json.loads(exchange.body)
+    assert sent["INPUT1"] == TINY.inputs["INPUT1"].tolist()
+    answer = json.dumps({name: value.tolist() for name, value in TINY.outputs.items()})
+    assert TINY.fault(exchange.read(answer.encode(), {})) == ""
+
+
+def test_v2_http_puts_the_tensors_behind_its_header():
+    exchange = forms.v2_http(TINY)
+    length = int(exchange.headers["Inference-Header-Content-Length"])
+    header = json.loads(exchange.body[:length])
+    assert [one["name"] for one in header["inputs"]] == ["INPUT0", "INPUT1"]
+    assert header["inputs"][0]["parameters"] == {"binary_data_size": 64}
+    assert exchange.body[length : length + 64] == TINY.inputs["INPUT0"].tobytes()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_v2_http_answers_are_read_whether_binary_or_json(binary):
+    outputs = []
+    for name, value in TINY.outputs.items():
+        output = {"name": name, "datatype": "INT32", "shape": [1, 16]}
+        if binary:
+            output["parameters"] = {"binary_data_size": 64}
+        else:
+            output["data"] = value.ravel().tolist()
+        outputs.append(output)
+    header = json.dumps({"outputs": outputs}).encode()
+    fields = {"inference-header-content-length": str(len(header))} if binary else {}
+    answer = header + (as_bytes(TINY) if binary else b"")
+    assert TINY.fault(forms.read_v2_http(answer, fields)) == ""
+
+
+def test_v2_json_sends_pictures_as_base64():
+    tensor = json.loads(forms.v2_json(PICTURE).body)["inputs"][0]
+    assert tensor["datatype"] == "BYTES"
+    assert base64.b64decode(tensor["data"][0]) == PICTURE.photo
+
+
+def test_v2_grpc_is_framed_and_raw():
+    from tritonclient.grpc import service_pb2
+
+    exchange = forms.v2_grpc(TINY)
+    compressed, length = struct.unpack(">BI", exchange.body[:5])
+    assert (compressed, length) == (0, len(exchange.body) - 5)
+    request = service_pb2.ModelInferRequest.FromString(exchange.body[5:])
+    assert request.model_name == "add_sub"
+    assert request.raw_input_contents[1] == TINY.inputs["INPUT1"].tobytes()
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_v2_grpc_answers_are_read_raw_or_typed(raw):
+    from tritonclient.grpc import service_pb2
+
+    response = service_pb2.ModelInferResponse()
+    for name, value in TINY.outputs.items():
+        output = response.outputs.add(name=name, datatype="INT32", shape=[1, 16])
+        if raw:
+            response.raw_output_contents.append(value.tobytes())
+        else:
+            output.contents.int_contents.extend(value.ravel().tolist())
+    assert TINY.fault(forms.read_v2_grpc(response.SerializeToString(), {})) == ""
+
+
+def test_elements_of_bytes_carry_their_length():
+    assert forms.raw_bytes(np.array([b"ab", b""], np.object_)) == b"\x02\0\0\0ab\0\0\0\0"
+
+
+def test_perf_analyzer_gets_the_right_answer_to_compare_with():
+    data = forms.perf_analyzer_data(TINY)
+    assert data["data"][0]["INPUT0"]["shape"] == [16]
+    right = data["validation_data"][0]["OUTPUT1"]["content"]
+    assert right == TINY.outputs["OUTPUT1"].ravel().tolist()
+
+
+def test_config_names_the_tensors_as_the_server_does():
+    text = repository.config(TINY, "copy", "onnxruntime", "instance_group { count: 2 }\n")
+    assert 'name: "copy"\nbackend: "onnxruntime"\nmax_batch_size: 64\n' in text
+    assert 'input { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }' in text
+    assert text.endswith("dynamic_batching { }\ninstance_group { count: 2 }\n")
+    assert "TYPE_STRING dims: [1]" in repository.config(PICTURE, "classifier", "python")
+
+
+def test_the_plain_loop_tries_threads_only_where_there_is_something_to_compute():
+    assert settings(TINY, cores=4) == [Setting(1, 1, 1), Setting(1, 1, 64)]
+    assert settings(PICTURE, cores=2) == [
+        Setting(2, 1, 1),
+        Setting(2, 1, 8),
+        Setting(1, 2, 1),
+        Setting(1, 2, 8),
+    ]
+    assert len(settings(PICTURE, cores=1)) == 2  # both ways are the same on one core

@@ -1,0 +1,118 @@
+"""Claims are judged by the measurements and by nothing else; the report shows what is there."""
+
+from __future__ import annotations
+
+from benchmarks.claims import Claim, judge
+from benchmarks.measures import Measurement
+from benchmarks.report import markdown
+
+
+def record(peer, per_second, cpu_us, *, workload="W1", tool="wrk", protocol="http", concurrency=16):
+    return Measurement(
+        workload, peer, tool, protocol, concurrency, 0, 10, per_second, 900.0, 2000.0, cpu_us, 70.0
+    ).record()
+
+
+def verdicts(records):
+    return {claim.sentence: claim.verdict for claim in judge(records)}
+
+
+def run_of(records, **more):
+    return {
+        "machine": {
+            "when": "now",
+            "cpu": "a CPU",
+            "cores": 2,
+            "memory_gb": 25,
+            "system": "Linux",
+            "python": "3.11",
+            "load_average": 0.1,
+            "commit": "abc",
+        },
+        "turns": 1,
+        "command": "python -m benchmarks",
+        "workloads": [{"name": "W1", "title": "tiny", "compute_bound": False}],
+        "peers": {
+            name: {"title": name.title(), "settings": "as it is", "versions": {name: "1.0"}}
+            for name in ("shoal", "triton")
+        },
+        "tools": {"wrk": "4.1"},
+        "measurements": records,
+        "growth": {},
+        "left_out": [],
+        **more,
+    }
+
+
+def test_a_claim_holds_fails_or_was_not_measured():
+    assert Claim("", 3.0, 2.5).verdict == "yes"
+    assert Claim("", 2.0, 2.5).verdict == "no"
+    assert Claim("", 0.2, 0.3, at_least=False).verdict == "yes"
+    assert Claim("", None, 2.5).verdict == "not measured"
+
+
+def test_nothing_measured_means_nothing_claimed():
+    assert set(verdicts([]).values()) == {"not measured"}
+
+
+def test_triton_is_compared_under_perf_analyzer():
+    said = verdicts(
+        [
+            record("shoal", 300.0, 20.0, tool="perf_analyzer"),
+            record("triton", 100.0, 100.0, tool="perf_analyzer"),
+        ]
+    )
+    where = "W1, http, 16 clients (perf_analyzer)"
+    assert said[f"{where}: throughput over Triton's Python backend"] == "yes"
+    assert said[f"{where}: CPU per request over Triton's"] == "yes"
+
+
+def test_the_closest_peer_decides_and_is_named():
+    records = [record("shoal", 300.0, 1.0), record("mosec", 200.0, 1.0), record("ray", 1.0, 1.0)]
+    claim = next(one for one in judge(records) if "(mosec)" in one.sentence)
+    assert (claim.measured, claim.verdict) == (1.5, "no")
+
+
+def test_the_limit_and_the_best_peer_count_for_compute_bound_models():
+    here = {"workload": "W3", "tool": "h2load", "concurrency": 8}
+    said = verdicts(
+        [
+            record("shoal", 96.0, 1.0, **here),
+            record("mosec", 90.0, 1.0, **here),
+            record("onnxruntime", 100.0, 1.0, workload="W3", tool="loop", protocol="none"),
+        ]
+    )
+    assert said["W3, http: share of the plain loop"] == "yes"
+    assert said["W3, http: throughput over the best peer"] == "yes"
+    assert said["W3, grpc: share of the plain loop"] == "not measured"
+
+
+def test_large_tensors_have_a_bar_in_microseconds():
+    said = verdicts([record("shoal", 1.0, 301.0, workload="W4")])
+    assert said["W4, http: server CPU us per request"] == "no"
+
+
+def test_the_report_compares_within_a_table_and_names_what_is_missing():
+    records = [record("shoal", 20_000.0, 30.0), record("triton", 5_000.0, 120.0)]
+    reason = "pip: no matching\ndistribution"
+    left_out = [{"peer": "ray_serve", "workload": "all", "reason": reason}]
+    text = markdown(run_of(records, left_out=left_out), ["x-W1.png", "x-growth.png"])
+    assert "| **Shoal** | 20,000 | 0.90 | 2.00 | 30.0 | 0 | 70.0 |  |  |" in text
+    assert "| Triton | 5,000 | 0.90 | 2.00 | 120 | 0 | 70.0 | 4.00 | 0.25 |" in text
+    assert "- **ray_serve**, all: pip: no matching distribution" in text
+    assert "![x-W1.png](x-W1.png)" in text
+    assert "x-growth.png" not in text  # nothing grew in this run
+
+
+def test_the_report_shows_how_cost_grows():
+    figures = {"per_second": 9_000.0, "cpu_us": 40.0, "p99_us": 1500.0, "errors": 0.0}
+    growth = {
+        "connections http 512": figures,
+        "models each 100": figures,
+        "idle grpc": {"bytes_per_connection": 5_750.0, "connections": 1000.0},
+    }
+    text = markdown(run_of([], growth=growth), ["x-growth.png"])
+    assert "| http, 512 | 9,000 | 40.0 | 1.50 | 0 |" in text
+    assert "| 100, one request to each in turn | 9,000 |" in text
+    assert "An idle gRPC connection holds **5.8 KB** (over 1,000 connections)." in text
+    assert "![x-growth.png](x-growth.png)" in text
