@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from shoal.config.options import Setting
 from shoal.testing import onnx_models
 from shoal.testing.repositories import add_onnx
-from shoal.testing.server import running_server
+from shoal.testing.server import running_server, wait_until
 
 TRACE = {
     "trace_level": ["TIMESTAMPS"],
@@ -176,3 +177,24 @@ def test_the_aio_client(running):
     assert trace["settings"]["trace_mode"] == {"value": ["triton"]}
     assert log["settings"]["log_format"] == {"string_param": "default"}
     json.dumps([trace, log])
+
+
+@pytest.mark.perf_analyzer
+@pytest.mark.parametrize("running", ["native"], indirect=True)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer_has_requests_traced(running, file, protocol):
+    address = running.http_address if protocol == "http" else running.grpc_address
+    before = len(list(file.parent.iterdir()))
+    command = [
+        *("perf_analyzer", "-m", "sum", "-i", protocol, "-u", address),
+        *("--request-count", "200", "--trace-level", "TIMESTAMPS", "--trace-rate", "10"),
+        *("--trace-count", "4", "--log-frequency", "2"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    client = httpclient.InferenceServerClient(running.http_address)
+    assert client.get_trace_settings("sum")["trace_count"] == "0"
+    wait_until(lambda: len(list(file.parent.iterdir())) == before + 2, "two files of two traces")
+    client.update_trace_settings("sum", CLEAR)
+    client.update_trace_settings(None, CLEAR)
+    client.close()

@@ -113,8 +113,8 @@ class RequestQueue:
                     if level.policy.delay_expired:
                         level.late.append(request)
                     else:
-                        text = request.log_prefix() + "Request timeout expired"
-                        dropped.append((request, QueueRejected(text)))
+                        # Without the prefix: clients compare the whole text.
+                        dropped.append((request, QueueRejected("Request timeout expired")))
                 else:
                     keep.append(request)
                     if deadline is not None and (next_deadline is None or deadline < next_deadline):

@@ -12,7 +12,7 @@ import re
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from shoal.statistics.exposition import Exposition, Number, labels_text, number_text
 
@@ -106,7 +106,7 @@ class FamilyHold:
             if not isinstance(value, str):
                 raise ValueError(f"the value of label '{name}' must be a str, not {type(value)}")  # noqa: TRY004
         bounds = tuple(float(bound) for bound in buckets or ())
-        if any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(bounds)):
             raise ValueError(f"the buckets of a histogram must rise strictly, found {buckets}")
         key = tuple(sorted(labels.items()))
         with self._owner._lock:

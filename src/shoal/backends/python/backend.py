@@ -1,7 +1,7 @@
 """The backend of Python models: completes their configs and makes their instances.
 
-    complete    auto_complete_config, in a process that is thrown away
-    load        reads how the instances are to run: thread, process, environment of its own
+complete    auto_complete_config, in a process that is thrown away
+load        reads how the instances are to run: thread, process, environment of its own
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from shoal.backends.python.environment import Environment
-from shoal.backends.python.process.parent import ChildProcess
+from shoal.backends.python.process.launch import ChildProcess
 from shoal.backends.python.settings import PythonSettings
 from shoal.config import codec
 from shoal.config.model import ModelConfig

@@ -81,9 +81,7 @@ def _interpreter(root: Path) -> Path:
     for candidate in candidates:
         if (root / candidate).is_file():
             return root / candidate
-    raise Internal(
-        f"'{root}' is no Python environment: it has none of {', '.join(candidates)}"
-    )
+    raise Internal(f"'{root}' is no Python environment: it has none of {', '.join(candidates)}")
 
 
 def _version(python: Path) -> tuple[int, int]:

@@ -62,9 +62,7 @@ class ThreadExecutor(RequestExecutor):
             self._module = loading.PrivateModule(file)
             try:
                 found = loading.model_class(self._module.module, file)
-                self._instance = ModelInstance(
-                    found, arguments, self._context, decoupled=decoupled
-                )
+                self._instance = ModelInstance(found, arguments, self._context, decoupled=decoupled)
             except BaseException:
                 self._module.close()
                 raise

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 
 from shoal.backends.python.api.host import Context
-from shoal.core.response import Response
 from shoal.core.reply import Reply
+from shoal.core.response import Response
 from shoal.errors import Unavailable
 
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from shoal.backends.python.api.request import InferenceRequest
 
 
-def run(
-    request: InferenceRequest, *, decoupled: bool
-) -> InferenceResponse | ResponseIterator:
+def run(request: InferenceRequest, *, decoupled: bool) -> InferenceResponse | ResponseIterator:
     """Send `request` and wait for its response, or for the first of several."""
     arrived = threading.Event()
     call = _Call(arrived.set, decoupled=decoupled)

@@ -42,7 +42,7 @@ class ModelConfig:
                 )
         self._model_config.setdefault("dynamic_batching", {})
 
-    def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002 - models pass it by name
+    def add_input(self, input: dict[str, Any]) -> None:
         """Add an input: a dict of name, data_type ("TYPE_FP32"), dims and perhaps optional."""
         self._add("input", input, ("name", "data_type", "dims", "optional"))
 
@@ -96,7 +96,9 @@ class ModelConfig:
                 )
         written.update(tensor)
 
-    def _check_properties(self, kind: str, tensor: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    def _check_properties(
+        self, kind: str, tensor: dict[str, Any], allowed: tuple[str, ...]
+    ) -> None:
         where = f"in auto-complete-config function for model '{self._name}'"
         if set(tensor) - set(allowed):
             names = [f"'{name}'" for name in allowed]
@@ -108,4 +110,6 @@ class ModelConfig:
             raise ValueError(f"{kind} {where} is missing 'name' property.")
         for field in ("data_type", "dims"):
             if field not in tensor:
-                raise ValueError(f"{kind} '{tensor['name']}' {where} is missing '{field}' property.")
+                raise ValueError(
+                    f"{kind} '{tensor['name']}' {where} is missing '{field}' property."
+                )

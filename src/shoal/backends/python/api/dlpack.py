@@ -189,9 +189,7 @@ def take(capsule: object) -> Taken:
 def check_device(device_type: int) -> None:
     """Refuse memory on anything but CPUs and CUDA."""
     if device_type not in (CPU, CUDA, CUDA_HOST):
-        raise TritonModelException(
-            f"DLDevice type {device_type} is not support by Python backend."
-        )
+        raise TritonModelException(f"DLDevice type {device_type} is not support by Python backend.")
 
 
 class _Owner:

@@ -54,7 +54,7 @@ class TritonError:
         return f"TritonError({self._message!r}, {self._code.name})"
 
 
-class TritonModelException(Exception):  # noqa: N818 - Triton's name
+class TritonModelException(Exception):
     """Raised by models, and by this module when it is used wrongly."""
 
 

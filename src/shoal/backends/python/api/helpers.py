@@ -42,9 +42,7 @@ def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None
     return next((tensor for tensor in tensors if tensor.name() == name), None)
 
 
-def get_output_tensor_by_name(
-    inference_response: InferenceResponse, name: str
-) -> Tensor | None:
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
     """The output called `name`, or None."""
     tensors = inference_response.output_tensors()
     return next((tensor for tensor in tensors if tensor.name() == name), None)

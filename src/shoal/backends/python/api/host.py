@@ -93,10 +93,9 @@ class Context:
 class NoServer:
     """The host of code that runs outside a server, such as a unit test."""
 
-    def infer(
-        self, request: Request, *, decoupled: bool, waiting: Context | None  # noqa: ARG002
-    ) -> None:
+    def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
         """There is nobody to ask."""
+        del decoupled, waiting
         raise TritonModelException(
             f"There is no server here to run model '{request.model_name}'. In a unit test, say "
             f"what it answers: PythonModelRunner(..., models={{'{request.model_name}': function}})"

@@ -67,6 +67,4 @@ def _log(message: str, level: _Level) -> None:
     if not isinstance(level, _Level):
         raise TypeError(f"a log level must be one of Logger.LogLevel, not {level!r}")
     caller = sys._getframe(2)
-    host.current().host.log(
-        _LEVELS[level], message, caller.f_code.co_filename, caller.f_lineno
-    )
+    host.current().host.log(_LEVELS[level], message, caller.f_code.co_filename, caller.f_lineno)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any
 
 from shoal.backends.python.api import calls
@@ -76,13 +76,13 @@ class InferenceRequest:
         "_trace",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - Triton's order
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = None,  # type: ignore[assignment] # given by name; see below
-        requested_output_names: Sequence[str] = None,  # type: ignore[assignment]
-        model_name: str = None,  # type: ignore[assignment]
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Collection[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -92,7 +92,9 @@ class InferenceRequest:
     ) -> None:
         """A request to another model. `inputs`, `requested_output_names` and `model_name` must
         be given; `timeout` is in microseconds. Tensors always come back in the CPU's memory."""
-        _check_types(request_id, correlation_id, model_name, model_version, flags, timeout)
+        _check_types(request_id, correlation_id, model_version, flags, timeout)
+        if not isinstance(model_name, str):
+            raise TypeError(f"model_name must be a str, not {type(model_name)}")
         if not isinstance(inputs, (list, tuple)):
             raise TypeError(f"inputs must be a list of tensors, not {type(inputs)}")
         if not isinstance(requested_output_names, (list, tuple, set, frozenset)):
@@ -283,11 +285,10 @@ def _abandon(answer: Answer, core: Request) -> None:
 
 
 def _check_types(
-    request_id: Any, correlation_id: Any, model_name: Any, version: Any, flags: Any, timeout: Any
+    request_id: Any, correlation_id: Any, version: Any, flags: Any, timeout: Any
 ) -> None:
-    for name, value in (("request_id", request_id), ("model_name", model_name)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name} must be a str, not {type(value)}")
+    if not isinstance(request_id, str):
+        raise TypeError(f"request_id must be a str, not {type(request_id)}")
     for name, value in (("model_version", version), ("flags", flags), ("timeout", timeout)):
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an int, not {type(value)}")

@@ -49,9 +49,7 @@ class Answer(ABC):
         """How many times the model has sent something."""
         return self._sent
 
-    def send(
-        self, response: InferenceResponse | None, *, final: bool, more: bool = False
-    ) -> None:
+    def send(self, response: InferenceResponse | None, *, final: bool, more: bool = False) -> None:
         """Send on the model's behalf; TritonModelException when the rules forbid it.
 
         `more` when the end of the execution follows at once, so that both may go together.

@@ -37,21 +37,22 @@ class _Borrowed:
 def main(arguments: Sequence[str]) -> None:
     """Check the interpreter, borrow the modules, serve the model."""
     shoal_folder, numpy_folder, connection = arguments
+    del sys.argv[1:]  # models that read their command line have none
     if sys.version_info < _LEAST:
         sys.exit(
-            "Shoal's Python models need Python %d.%d or newer, and this one is %s"
-            % (*_LEAST, sys.version.split()[0])
+            f"Shoal's Python models need Python {_LEAST[0]}.{_LEAST[1]} or newer, and this one is "
+            f"{sys.version.split()[0]}"
         )
     sys.path.pop(0)  # the folder of this file
     sys.meta_path.insert(0, _Borrowed(_OURS, shoal_folder))
     if numpy_folder:
         sys.meta_path.append(_Borrowed(("numpy",), numpy_folder))
     try:
-        import numpy  # noqa: F401 - a clear word before anything else needs it
+        import numpy as np  # noqa: F401 - a clear word before anything else needs it
     except ImportError as error:
         sys.exit(
-            "the Python environment %s has no numpy that works (%s); install it there"
-            % (sys.prefix, error)
+            f"the Python environment {sys.prefix} has no numpy that works ({error}); install it "
+            f"there"
         )
     from shoal.backends.python.process.child import main as serve
 

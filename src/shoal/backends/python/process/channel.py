@@ -27,7 +27,7 @@ _FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * 4) if _CARRIES_FILES else 0
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 
 
-class ChannelClosed(Exception):  # noqa: N818 - it is no error to hang up
+class ChannelClosed(Exception):
     """The other side is gone."""
 
 

@@ -8,7 +8,7 @@ or looks whether its client has gone, hears of it. When the server hangs up the 
 
 from __future__ import annotations
 
-import itertools
+import atexit
 import json
 import os
 import queue
@@ -16,8 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,24 +25,17 @@ from shoal.backends.python import failure, loading, numpy_names
 from shoal.backends.python.api import host
 from shoal.backends.python.api.config import ModelConfig
 from shoal.backends.python.api.errors import TritonModelException
-from shoal.backends.python.api.host import Context, FamilyHandle, MetricHandle
+from shoal.backends.python.api.host import Context
 from shoal.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest
 from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import Answer
 from shoal.backends.python.instance import ModelInstance
 from shoal.backends.python.process.channel import ChannelClosed
 from shoal.backends.python.process.link import Link
+from shoal.backends.python.process.remote_host import RemoteHost, RemoteTrace
 from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import Response
-
-_CLASSES = {
-    kind.code.value: kind
-    for kind in (
-        *(errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.Unavailable),
-        *(errors.Unsupported, errors.Cancelled, errors.Internal, errors.Unknown),
-    )
-}
 
 
 def main(connection: str) -> NoReturn:
@@ -59,6 +51,7 @@ def main(connection: str) -> NoReturn:
         status = 1
     except SystemExit:
         status = 1
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # threads that the model left behind must not keep the process
@@ -66,7 +59,7 @@ def main(connection: str) -> NoReturn:
 
 def _open(connection: str) -> socket.socket:
     if sys.platform == "win32":
-        return socket.fromshare(sys.stdin.buffer.read(int(connection)))
+        return socket.fromshare(sys.stdin.buffer.read())
     return socket.socket(fileno=int(connection))
 
 
@@ -98,6 +91,7 @@ class Child:
         self._instance: ModelInstance | None = None
         self._names: frozenset[str] = frozenset()
         self._decoupled = False
+        self._model_name = ""
         self._running: dict[int, Request] = {}  # for withdrawals; each change is one operation
         self._reading = threading.Lock()  # held by whoever reads
         self._reader: threading.Thread | None = None
@@ -147,6 +141,7 @@ class Child:
     ) -> None:
         self._names = frozenset(names)
         self._decoupled = decoupled
+        self._model_name = arguments["model_name"]
         context = Context(
             self._host,
             arguments["model_name"],
@@ -182,6 +177,7 @@ class Child:
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE and not answer.over:
                 again.append(answer.key)
                 answer.release()
+                self._running.pop(answer.key, None)
         self._link.send("done", batch, again)
 
     # ---- what the server says
@@ -231,7 +227,7 @@ class Child:
             identity, correlation_id, flags, timeout_us = about
             answer = RemoteAnswer(self, key, decoupled=self._decoupled)
             core = Request(
-                "",
+                self._model_name,
                 {tensor.name: tensor for tensor in self._link.unpack(packed)},
                 _UNUSED,
                 id=identity,
@@ -319,166 +315,3 @@ class RemoteAnswer(Answer):
         """Whether the client has withdrawn the request."""
         self._child.listen()
         return self.request.cancelled
-
-
-class RemoteTrace:
-    """The trace of a request. The server keeps it; here it is only named."""
-
-    __slots__ = ("_context", "key")
-
-    def __init__(self, key: int, context: str | None) -> None:
-        self.key = key
-        self._context = context
-
-    def attach(self, request: Request) -> None:
-        """Trace `request` too: the server is told when it gets it."""
-        request.trace = self
-
-    def context(self) -> str | None:
-        """The request's place in the trace, as text."""
-        return self._context
-
-
-class RemoteHost:
-    """The server at the other end, for pb_utils."""
-
-    def __init__(self, link: Link, listen: Callable[[], None]) -> None:
-        """`listen` has answers heard, whatever the main thread is busy with."""
-        self._link = link
-        self._listen = listen
-        self._numbers = itertools.count(1)
-        self._asked: dict[int, Request] = {}  # requests to other models
-        self._calls: dict[int, Future[Any]] = {}
-
-    # ---- other models
-
-    def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
-        """Have another model answer `request`."""
-        self._listen()
-        call = next(self._numbers)
-        self._asked[call] = request
-        request.on_cancel = lambda: self._link.send("withdraw", call)
-        fields = (
-            *(request.model_name, request.model_version, request.id, request.correlation_id),
-            *(request.flags, request.timeout_us, request.parameters),
-        )
-        wanted = list(request.requested_outputs)
-        packed = self._link.pack(request.inputs.values())
-        traced = request.trace.key if isinstance(request.trace, RemoteTrace) else None
-        waits = waiting is not None
-        self._link.send("infer", call, fields, wanted, packed, decoupled, waits, traced)
-
-    def answered(
-        self,
-        call: int,
-        version: int,
-        final: bool,
-        error: tuple[str, str] | None,
-        parameters: dict[str, Any],
-        packed: list[Any],
-    ) -> None:
-        """A response of another model has arrived."""
-        request = self._asked.pop(call, None) if final else self._asked.get(call)
-        if request is None:
-            return
-        outputs = self._link.unpack(packed)
-        failed = None if error is None else _CLASSES[error[0]](error[1])
-        request.reply.send(
-            Response(request.model_name, version, request.id, outputs, parameters, failed, final)
-        )
-
-    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Load or reload a model."""
-        self.call("load", name, config, dict(files))
-
-    def unload_model(self, name: str, unload_dependents: bool) -> None:
-        """Unload a model."""
-        self.call("unload", name, unload_dependents)
-
-    def is_model_ready(self, name: str, version: int) -> bool:
-        """Whether a model can be asked."""
-        return bool(self.call("is_ready", name, version))
-
-    # ---- metrics and log
-
-    def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
-        """A family of metrics that the server keeps."""
-        return RemoteFamily(self, int(self.call("family", name, description, kind)))
-
-    def log(self, level: int, message: str, file: str, line: int) -> None:
-        """Into the server's log."""
-        self._link.send("log", level, message, file, line)
-
-    # ---- questions in general
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Have the server do something, and wait for the result or raise its error."""
-        self._listen()
-        call = next(self._numbers)
-        future: Future[Any] = Future()
-        self._calls[call] = future
-        self._link.send("call", call, name, arguments)
-        return future.result()
-
-    def returned(self, call: int, value: Any, error: tuple[str, str] | None) -> None:
-        """The result of a call has arrived."""
-        future = self._calls.pop(call)
-        if error is None:
-            future.set_result(value)
-        elif error[0] == "":
-            future.set_exception(ValueError(error[1]))
-        else:
-            future.set_exception(_CLASSES[error[0]](error[1]))
-
-    def tell(self, name: str, *arguments: Any) -> None:
-        """Have the server do something, sometime."""
-        try:
-            self._link.send("call", 0, name, arguments)
-        except ChannelClosed:  # then there is nothing to let go of any more
-            return
-
-
-class RemoteFamily:
-    """A family of metrics at the other end."""
-
-    def __init__(self, server: RemoteHost, number: int) -> None:
-        self._server = server
-        self._number = number
-
-    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
-        """The metric with these labels."""
-        number = self._server.call("metric", self._number, dict(labels), buckets)
-        return RemoteMetric(self._server, int(number))
-
-    def close(self) -> None:
-        """Let go of it."""
-        self._server.tell("close_metric", self._number)
-
-
-class RemoteMetric:
-    """A metric at the other end."""
-
-    def __init__(self, server: RemoteHost, number: int) -> None:
-        self._server = server
-        self._number = number
-
-    def increment(self, value: float) -> None:
-        """Add to a counter or a gauge."""
-        self._server.call("change_metric", self._number, "increment", value)
-
-    def set(self, value: float) -> None:
-        """Set a gauge."""
-        self._server.call("change_metric", self._number, "set", value)
-
-    def observe(self, value: float) -> None:
-        """Count a value into a histogram."""
-        self._server.call("change_metric", self._number, "observe", value)
-
-    def value(self) -> float:
-        """What a counter or gauge shows."""
-        return float(self._server.call("change_metric", self._number, "value", None))
-
-    def close(self) -> None:
-        """Let go of it."""
-        self._server.tell("close_metric", self._number)
-

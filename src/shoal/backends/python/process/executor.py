@@ -22,7 +22,8 @@ from shoal.backends.python.api.host import Context
 from shoal.backends.python.environment import Environment
 from shoal.backends.python.instance import READY_SECS
 from shoal.backends.python.outgoing import Outputs
-from shoal.backends.python.process.parent import ChildProcess, Serving, unhealthy
+from shoal.backends.python.process.launch import ChildProcess
+from shoal.backends.python.process.parent import Serving, unhealthy
 from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.thread import LAST_ANSWERS_SECS
 from shoal.errors import ShoalError
@@ -160,9 +161,7 @@ class ProcessExecutor(RequestExecutor):
             epitaph,
             f" in {self._rest_secs:g} s" if self._rest_secs else "",
         )
-        threading.Thread(
-            target=self._restart, name=f"shoal-{name}-restart", daemon=True
-        ).start()
+        threading.Thread(target=self._restart, name=f"shoal-{name}-restart", daemon=True).start()
 
     def _restart(self) -> None:
         """Start it again, as often as it takes."""

@@ -1,0 +1,185 @@
+"""The server at the other end of the pipe, as pb_utils needs it inside a model's process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from shoal import errors
+from shoal.backends.python.api.host import Context, FamilyHandle, MetricHandle
+from shoal.backends.python.process.channel import ChannelClosed
+from shoal.backends.python.process.link import Link
+from shoal.core.request import Request
+from shoal.core.response import Response
+
+_CLASSES = {
+    kind.code.value: kind
+    for kind in (
+        *(errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.Unavailable),
+        *(errors.Unsupported, errors.Cancelled, errors.Internal, errors.Unknown),
+    )
+}
+
+
+class RemoteTrace:
+    """The trace of a request. The server keeps it; here it is only named."""
+
+    __slots__ = ("_context", "key")
+
+    def __init__(self, key: int, context: str | None) -> None:
+        self.key = key
+        self._context = context
+
+    def attach(self, request: Request) -> None:
+        """Trace `request` too: the server is told when it gets it."""
+        request.trace = self
+
+    def context(self) -> str | None:
+        """The request's place in the trace, as text."""
+        return self._context
+
+
+class RemoteHost:
+    """The server at the other end, for pb_utils."""
+
+    def __init__(self, link: Link, listen: Callable[[], None]) -> None:
+        """`listen` has answers heard, whatever the main thread is busy with."""
+        self._link = link
+        self._listen = listen
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Request] = {}  # requests to other models
+        self._calls: dict[int, Future[Any]] = {}
+
+    # ---- other models
+
+    def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
+        """Have another model answer `request`."""
+        self._listen()
+        call = next(self._numbers)
+        self._asked[call] = request
+        request.on_cancel = lambda: self._link.send("withdraw", call)
+        fields = (
+            *(request.model_name, request.model_version, request.id, request.correlation_id),
+            *(request.flags, request.timeout_us, request.parameters),
+        )
+        wanted = list(request.requested_outputs)
+        packed = self._link.pack(request.inputs.values())
+        traced = request.trace.key if isinstance(request.trace, RemoteTrace) else None
+        waits = waiting is not None
+        self._link.send("infer", call, fields, wanted, packed, decoupled, waits, traced)
+
+    def answered(
+        self,
+        call: int,
+        version: int,
+        final: bool,
+        error: tuple[str, str] | None,
+        parameters: dict[str, Any],
+        packed: list[Any],
+    ) -> None:
+        """A response of another model has arrived."""
+        request = self._asked.pop(call, None) if final else self._asked.get(call)
+        if request is None:
+            return
+        outputs = self._link.unpack(packed)
+        failed = None if error is None else _CLASSES[error[0]](error[1])
+        request.reply.send(
+            Response(request.model_name, version, request.id, outputs, parameters, failed, final)
+        )
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model."""
+        self.call("load", name, config, dict(files))
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Unload a model."""
+        self.call("unload", name, unload_dependents)
+
+    def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether a model can be asked."""
+        return bool(self.call("is_ready", name, version))
+
+    # ---- metrics and log
+
+    def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
+        """A family of metrics that the server keeps."""
+        return RemoteFamily(self, int(self.call("family", name, description, kind)))
+
+    def log(self, level: int, message: str, file: str, line: int) -> None:
+        """Into the server's log."""
+        self._link.send("log", level, message, file, line)
+
+    # ---- questions in general
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Have the server do something, and wait for the result or raise its error."""
+        self._listen()
+        call = next(self._numbers)
+        future: Future[Any] = Future()
+        self._calls[call] = future
+        self._link.send("call", call, name, arguments)
+        return future.result()
+
+    def returned(self, call: int, value: Any, error: tuple[str, str] | None) -> None:
+        """The result of a call has arrived."""
+        future = self._calls.pop(call)
+        if error is None:
+            future.set_result(value)
+        elif error[0] == "":
+            future.set_exception(ValueError(error[1]))
+        else:
+            future.set_exception(_CLASSES[error[0]](error[1]))
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Have the server do something, sometime."""
+        try:
+            self._link.send("call", 0, name, arguments)
+        except ChannelClosed:  # then there is nothing to let go of any more
+            return
+
+
+class RemoteFamily:
+    """A family of metrics at the other end."""
+
+    def __init__(self, server: RemoteHost, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
+        """The metric with these labels."""
+        number = self._server.call("metric", self._number, dict(labels), buckets)
+        return RemoteMetric(self._server, int(number))
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._server.tell("close_metric", self._number)
+
+
+class RemoteMetric:
+    """A metric at the other end."""
+
+    def __init__(self, server: RemoteHost, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or a gauge."""
+        self._server.call("change_metric", self._number, "increment", value)
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self._server.call("change_metric", self._number, "set", value)
+
+    def observe(self, value: float) -> None:
+        """Count a value into a histogram."""
+        self._server.call("change_metric", self._number, "observe", value)
+
+    def value(self) -> float:
+        """What a counter or gauge shows."""
+        return float(self._server.call("change_metric", self._number, "value", None))
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._server.tell("close_metric", self._number)
