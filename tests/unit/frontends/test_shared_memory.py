@@ -56,7 +56,9 @@ def test_a_name_is_registered_once(memory, region):
     ("offset", "size"), [(0, SIZE * 20), (SIZE * 20, 1), (0, 0), (2**70, 1), (0, 2**70)]
 )
 def test_a_region_lies_within_what_the_system_has(memory, region, offset, size):
-    with pytest.raises(InvalidArgument, match=r"failed to register shared memory region 'r'.*inval"):
+    with pytest.raises(
+        InvalidArgument, match=r"failed to register shared memory region 'r'.*inval"
+    ):
         memory.register("r", region.name, offset, size)
     assert memory.status() == []
 
@@ -124,7 +126,9 @@ def test_it_can_be_switched_off(region):
         lambda: memory.register_cuda("r"),
         memory.unregister_cuda,
     ):
-        with pytest.raises(Unsupported, match=r"Client shared memory is disabled\. Start the server"):
+        with pytest.raises(
+            Unsupported, match=r"Client shared memory is disabled\. Start the server"
+        ):
             call()
     assert memory.status() == memory.cuda_status() == []
 
