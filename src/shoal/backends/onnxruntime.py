@@ -100,16 +100,10 @@ class OnnxRuntimeModel(LoadedModel):
         self._lock = threading.Lock()  # guards _sessions
         self._sessions: dict[Device, Any] = {}
         placements = context.placements or [Placement("KIND_CPU")]
-        # A shared session on the CPU only computes; custom operators may do anything.
-        self.may_run_on_loop = (
-            self._settings.shared
-            and not self._libraries
-            and all(self._providers(place) == [(CPU, {})] for place in placements)
-        )
         wanted = {_device(place): self._providers(place) for place in placements}
         # Other providers wait for their device; nobody knows what custom operators wait for.
         plain = all(chosen == [(CPU, {})] for chosen in wanted.values())
-        self.may_run_on_loop = plain and not self._libraries
+        self.may_run_on_loop = plain and self._settings.shared and not self._libraries
         try:
             for device, chosen in wanted.items():
                 self._sessions[device] = self._open(chosen)

@@ -49,7 +49,7 @@ def test_backend_name(backend, platform, name):
 
 def test_the_built_in_ones_need_no_installation(installed):
     backends = BackendRegistry()
-    assert backends.names() == ("identity", "onnxruntime")
+    assert backends.names() == ("identity", "onnxruntime", "python")
     assert backends.get("identity").name == "identity"
     assert backends.get("onnxruntime").default_filename == "model.onnx"
 
@@ -68,7 +68,7 @@ def test_the_process_has_one_registry():
 def test_an_installed_package_adds_one(installed):
     installed(mine="shoal.backends.identity:IdentityBackend")
     backends = BackendRegistry()
-    assert backends.names() == ("identity", "mine", "onnxruntime")
+    assert backends.names() == ("identity", "mine", "onnxruntime", "python")
     assert isinstance(backends.get("mine"), IdentityBackend)
 
 
@@ -84,13 +84,13 @@ def test_unknown(installed):
         BackendRegistry().get("onnxrt", file="m/config.pbtxt")
     assert raised.value.message == (
         "m/config.pbtxt: backend: unknown backend 'onnxrt'. "
-        "The backends installed here are: identity, onnxruntime"
+        "The backends installed here are: identity, onnxruntime, python"
     )
 
 
 @pytest.mark.parametrize(
     "name",
-    ["python", "pytorch", "openvino", "tensorrt", "tensorflow", "dali", "vllm", "fil"],
+    ["pytorch", "openvino", "tensorrt", "tensorflow", "dali", "vllm", "fil"],
 )
 def test_well_known_ones_that_are_not_there_yet(installed, name):
     with pytest.raises(ConfigError, match=r"Shoal has no '\w+' backend yet.* identity, onnxrun"):
