@@ -69,7 +69,10 @@ def _read_members(
         elif key == _NESTED:
             if type(value) is not _Pairs:
                 raise InvalidArgument(f"Expected JSON object for keyword: '{key}'")
-            _read_members(value, signature, decoded, most_bytes)
+            try:
+                _read_members(value, signature, decoded, most_bytes)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"Converting keyword: '{key}': {error.message}") from None
         else:
             read_parameters({key: value}, decoded)
 

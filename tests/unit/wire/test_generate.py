@@ -69,6 +69,7 @@ def test_other_keys_are_parameters_and_may_be_nested():
         ({"id": 7}, "Unable to parse 'id'"),
         ({"parameters": 7}, "Expected JSON object for keyword: 'parameters'"),
         ({"odd": {"a": 1}}, "parameter 'odd' has invalid type"),
+        ({"parameters": {"odd": []}}, "Converting keyword: 'parameters': parameter 'odd' has"),
         ({"triton_x": 1}, "reserved"),
         ([1], "is a JSON object"),
         (b"{", "failed to parse the request JSON buffer"),
