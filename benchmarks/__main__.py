@@ -59,11 +59,13 @@ def main() -> int:
         os.execv(python, [str(python), "-m", "benchmarks", *sys.argv[1:]])  # noqa: S606  ourselves
     if arguments.list:
         return _list()
+    from benchmarks import report
+
     path = RESULTS / f"{arguments.name}.json"
     if not arguments.render:
         run = _measure(arguments)
         RESULTS.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+        path.write_text(report.as_json(run), encoding="utf-8")
     return _render(path, arguments.name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from benchmarks.claims import LIMIT, OURS, judge
@@ -37,6 +38,18 @@ def markdown(run: dict[str, Any], plots: list[str]) -> str:
     parts.append("## Versions and settings")
     parts.append(_settings(run))
     return "\n\n".join(parts) + "\n"
+
+
+def as_json(run: dict[str, Any]) -> str:
+    """The run as JSON, one measurement a line: two runs can be compared line by line."""
+    fields = []
+    for name, value in run.items():
+        if name in {"measurements", "left_out"}:
+            lines = ",\n".join(f"  {json.dumps(one)}" for one in value)
+            fields.append(f"{json.dumps(name)}: [\n{lines}\n]")
+        else:
+            fields.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def _machine(run: dict[str, Any]) -> str:

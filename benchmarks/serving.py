@@ -28,6 +28,7 @@ class Server:
 
     process: subprocess.Popen[bytes]
     http_port: int
+    grpc_port: int = 0  # where it was started with gRPC
     ready_secs: float = 0.0  # from starting the process to the first 200 of /v2/health/ready
 
     @property
@@ -60,16 +61,17 @@ def command() -> str:
 
 
 @contextlib.contextmanager
-def serve(*arguments: str) -> Iterator[Server]:
+def serve(*arguments: str, grpc: bool = False) -> Iterator[Server]:
     """Run `shoal serve ARGUMENTS` on free ports; ready when this yields, gone afterwards."""
-    http_port, metrics_port = free_ports(2)
+    http_port, metrics_port, grpc_port = free_ports(3)
     line = [command(), "serve", *arguments]
     line += [f"--http-port={http_port}", f"--metrics-port={metrics_port}"]
-    line += ["--http-address=127.0.0.1", "--allow-grpc=false"]
+    line += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+    line += [f"--grpc-port={grpc_port}" if grpc else "--allow-grpc=false"]
     with tempfile.TemporaryFile() as log:
         begun = time.perf_counter()
         process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT)
-        server = Server(process, http_port)
+        server = Server(process, http_port, grpc_port if grpc else 0)
         try:
             _wait_until_ready(server, begun)
             yield server
