@@ -17,7 +17,14 @@ from shoal.core.tensor import Tensor
 from shoal.server import ModelsFailed
 from shoal.testing.client import Infer, outputs
 from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import EXECUTION_MODES, add_fake, add_model, add_onnx, execution
+from shoal.testing.repositories import (
+    EXECUTION_MODES,
+    add_fake,
+    add_model,
+    add_onnx,
+    execution,
+    touch,
+)
 from shoal.testing.sequences import history, history_config, running_total, total_config
 from shoal.testing.server import running_server, wait_until
 
@@ -122,6 +129,24 @@ def test_a_sequence_starts_from_a_file(tmp_path, datatype):
             for flag, expected in (("sequence_start", 105), ("sequence_end", 110)):
                 asked = Infer(sequence_id=1, **{flag: True}).add("INPUT", array)
                 assert outputs(asked.send(running, "total"))["OUTPUT"].item() == expected
+
+
+def test_another_file_is_read_when_the_model_is_loaded_again(tmp_path):
+    initial = 'initial_state { name: "begin" data_type: TYPE_INT32 dims: [ 1 ] data_file: "begin" }'
+    folder = add_onnx(
+        tmp_path,
+        "total",
+        running_total(),
+        total_config(state=initial),
+        files={"initial_state/begin": np.array([100], "<i4").tobytes()},
+    )
+    with running_server(tmp_path, model_control_mode="explicit", load_model=("*",)) as running:
+        assert send(running, "total", 1, "start")["OUTPUT"] == [101]
+        file = folder / "initial_state" / "begin"
+        file.write_bytes(np.array([200], "<i4").tobytes())
+        touch(file)
+        assert running.load("total").status == 200
+        assert send(running, "total", 1, "start")["OUTPUT"] == [201]
 
 
 MEMORY = {

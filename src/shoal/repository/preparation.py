@@ -150,6 +150,7 @@ def prepare(
         logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
     shared = layout.fingerprint(folder, skip_folders=True)
     shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
+    shared += layout.fingerprint(folder / "initial_state")  # where sequences start from
     spec = ModelSpec(
         name=name,
         folder=folder,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from benchmarks.claims import Claim, judge
 from benchmarks.measures import Measurement
-from benchmarks.report import markdown
+from benchmarks.report import as_json, markdown
 
 
 def record(peer, per_second, cpu_us, *, workload="W1", tool="wrk", protocol="http", concurrency=16):
@@ -102,6 +104,13 @@ def test_the_report_compares_within_a_table_and_names_what_is_missing():
     assert "- **ray_serve**, all: pip: no matching distribution" in text
     assert "![x-W1.png](x-W1.png)" in text
     assert "x-growth.png" not in text  # nothing grew in this run
+
+
+def test_the_json_has_one_measurement_a_line_and_loses_nothing():
+    run = run_of([record("shoal", 1.0, 2.0), record("triton", 3.0, 4.0)])
+    text = as_json(run)
+    assert json.loads(text) == run
+    assert sum('"per_second"' in line for line in text.splitlines()) == 2
 
 
 def test_the_report_shows_how_cost_grows():

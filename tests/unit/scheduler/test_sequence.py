@@ -107,7 +107,7 @@ class Pulling:
 
     def __init__(self, instance):
         self.batch = None
-        self._thread = threading.Thread(target=self._run, args=(instance,))
+        self._thread = threading.Thread(target=self._run, args=(instance,), daemon=True)
         self._thread.start()
 
     def _run(self, instance):
@@ -372,6 +372,16 @@ def test_states_of_different_shapes_do_not_share_a_batch(strategy):
     assert [len(batch) for batch in batches] == ([2, 2] if strategy == "direct" else [1, 1])
 
 
+def test_starting_again_also_means_the_first_shape_again():
+    world = World("oldest", STATE % -1)
+    world.ask(1, START)
+    (request,) = world.run()
+    request.turn.states.keep("OUT", np.ones((1, 3), np.int32))
+    world.ask(1, START)
+    world.ask(2, START)
+    assert states(world.run()) == [[[0]], [[0]]]
+
+
 # ---- slots and backlog
 
 
@@ -495,6 +505,22 @@ def test_waiting_for_a_slot_may_be_limited():
     assert patient.state is State.QUEUED
 
 
+def test_time_is_looked_at_again_as_long_as_somebody_runs_out_of_it():
+    world = World(max_batch_size=1)
+    world.ask(1, START)
+    world.run()
+    begin = world.clock()
+    for number, timeout_us in ((2, 5000), (3, 9000)):
+        world.ask(number, START, timeout_us=timeout_us)
+    assert world.alarms.times == [begin + SECOND_NS, begin + 5_000_000]
+    world.clock.advance(5_000_000)
+    world.batcher.expire()  # one is over; the next to wait for is the other
+    assert world.alarms.times[-1] == begin + 9_000_000
+    world.clock.advance(4_000_000)
+    world.batcher.expire()  # and then the idle one
+    assert world.alarms.times[-1] == begin + SECOND_NS
+
+
 def test_a_timeout_means_nothing_to_a_sequence_that_has_a_slot():
     world = World()
     request = world.ask(1, START, timeout_us=1)
@@ -592,6 +618,23 @@ def test_a_request_may_be_given_again():
     assert world.run() == [waiting]
 
 
+def test_a_repeated_request_has_one_place_in_the_order_of_answers():
+    world = World(
+        "oldest { max_candidate_sequences: 4 preserve_ordering: true }",
+        "iterative_sequence: true",
+        preserve_ordering=True,
+    )
+    replies = []
+    request = world.ask(0)
+    request.reply = Recorder(1, replies)
+    batch = world.instances[0].pull()
+    repeat(batch)
+    world.batcher.finished(batch)
+    world.run()
+    request.reply.send(Response("m", 1))
+    assert replies == [1]
+
+
 def test_a_cancelled_request_is_not_given_again():
     world = iterative()
     request = world.ask(0)
@@ -662,6 +705,16 @@ def test_closing_ends_instances_that_have_idle_sequences():
     pulling = world.instances[0].pull_later()
     world.batcher.close()
     assert pulling.result() == []
+
+
+def test_closing_gives_the_slots_of_idle_sequences_to_those_that_wait():
+    world = World(max_batch_size=1)
+    world.ask(1, START)
+    world.run()
+    waiting = world.ask(2, START)
+    world.batcher.close()
+    assert world.run() == [waiting]
+    assert world.instances[0].pull() == []
 
 
 def test_closing_does_not_wait_for_slots_to_fill():

@@ -171,6 +171,19 @@ def test_one_bad_request_does_not_cost_its_neighbours(strategy):
     assert outputs(following) == {"OUTPUT": [5]}
 
 
+def test_fillers_are_not_run_on_their_own():
+    world = World(Adder())
+    for number in (1, 2, 3):
+        world.ask(number, START)
+    world.run()
+    answers = [world.ask(2, 0, 2), world.ask(3, 0, -1)]
+    world.run()
+    ready = [batch["READY"] for batch in world.executor.batches[1:]]
+    assert ready == [[0, 1, 1], [0, 1], [0, 0, 1]]
+    assert outputs(answers[0]) == {"OUTPUT": [3]}
+    assert world.failures() == {FailureReason.BACKEND: 1}
+
+
 def test_the_only_request_of_a_filled_up_batch_fails_once():
     world = World(Adder())
     world.ask(1, START)

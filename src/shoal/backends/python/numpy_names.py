@@ -47,7 +47,7 @@ _REPLACEMENTS: dict[str, str] = {
 def install() -> None:
     """Let numpy answer for the names it no longer has. More than once is as good as once."""
     original: Callable[[str], Any] | None = vars(np).get("__getattr__")
-    if original is None or getattr(original, "finds_old_names", False):
+    if not _is_two() or original is None or getattr(original, "finds_old_names", False):
         return
 
     def find(name: str) -> Any:
@@ -70,6 +70,10 @@ def install() -> None:
 
     find.finds_old_names = True  # type: ignore[attr-defined]
     vars(np)["__getattr__"] = find
+
+
+def _is_two() -> bool:
+    return int(np.__version__.partition(".")[0]) >= 2
 
 
 def _value(expression: str) -> Any:

@@ -175,12 +175,16 @@ class Channel:
         """The next file that came along; the caller closes it."""
         return self._files.popleft()
 
-    def close(self) -> None:
-        """Hang up. Who waits in `receive` is told."""
+    def hang_up(self) -> None:
+        """End it. What has arrived can still be received; then whoever waits is told."""
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):  # the other side may have hung up already
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hang up, and let go of the socket. Nobody may be receiving."""
+        self.hang_up()
         self._socket.close()
         _close_files(self._files)
         self._files.clear()

@@ -60,24 +60,27 @@ def main(connection: str) -> NoReturn:
 def _open(connection: str) -> socket.socket:
     if sys.platform == "win32":
         return socket.fromshare(sys.stdin.buffer.read())
-    return socket.socket(fileno=int(connection))
+    opened = socket.socket(fileno=int(connection))
+    opened.set_inheritable(False)
+    if hasattr(os, "register_at_fork"):  # or the server would not notice that we are gone
+        os.register_at_fork(after_in_child=opened.close)
+    return opened
 
 
 def _ignore_signals() -> None:
     """Ctrl-C and a service manager's stop are for the server, which tells us when to end.
 
-    Handlers, not SIG_IGN: programs the model starts would inherit that.
+    A handler, not SIG_IGN: programs the model starts would inherit that.
     """
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    for kind in kinds:
-        signal.signal(kind, lambda *_: None)
-    if hasattr(os, "register_at_fork"):
+    own = os.getpid()
 
-        def as_usual() -> None:
-            for kind in kinds:
-                signal.signal(kind, signal.SIG_DFL)
+    def ignore(kind: int, _: object) -> None:
+        if os.getpid() != own:  # a process that the model has forked: it may be told to end
+            signal.signal(kind, signal.SIG_DFL)
+            os.kill(os.getpid(), kind)
 
-        os.register_at_fork(after_in_child=as_usual)
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, ignore)
 
 
 class Child:

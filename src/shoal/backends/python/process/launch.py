@@ -49,6 +49,13 @@ class ChildProcess:
         finally:
             theirs.close()
         self._link = Link(ours)
+        # The end of the pipe does not tell of the end of the process: programs that the model has
+        # started may hold the other end, too.
+        threading.Thread(target=self._see_off, name=f"shoal-exit-{self.pid}", daemon=True).start()
+
+    def _see_off(self) -> None:
+        self._process.wait()
+        self._link.hang_up()
 
     # ---- before it serves
 
@@ -59,6 +66,7 @@ class ChildProcess:
             kind, body = self._hear()
         finally:
             self.end()
+            self._link.close()
         if kind != "completed":
             raise Internal(str(body[0]))
         return str(body[0])
@@ -131,10 +139,10 @@ class ChildProcess:
         """Make sure that it is gone: by itself within that time, else by force."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(within_secs)
-        self._link.close()
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+        self._link.hang_up()
 
 
 def _launch(environment: Environment | None, connection: socket.socket) -> subprocess.Popen[bytes]:

@@ -108,8 +108,12 @@ class Link:
             tensors.append(Tensor(name, _TYPES[kind], tuple(shape), raw=raw))
         return tensors
 
+    def hang_up(self) -> None:
+        """End it. What has arrived can still be received; then whoever waits is told."""
+        self._channel.hang_up()
+
     def close(self) -> None:
-        """Hang up and forget the shared memory."""
+        """Hang up and forget everything. Nobody may be receiving."""
         self._channel.close()
         self._pool.close()
 

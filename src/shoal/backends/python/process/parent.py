@@ -77,6 +77,7 @@ class Serving:
             self._link.connection,
             self._receive,
             self._hang_up,
+            self._link.close,
             name=f"shoal-{context.instance_name}-pipe",
             always_watch=decoupled,
         )

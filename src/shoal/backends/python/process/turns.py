@@ -29,11 +29,13 @@ class Turns:
         connection: socket.socket,
         receive: Callable[[], None],
         hung_up: Callable[[], None],
+        finished: Callable[[], None],
         *,
         name: str,
         always_watch: bool,
     ) -> None:
-        """`hung_up` is called once, by whoever finds the pipe closed.
+        """`hung_up` is called once, by whoever finds the pipe closed; `finished` when nobody reads
+        any more, nor will.
 
         With `always_watch` the watcher does all the reading: for pipes on which more comes unasked
         than in answer to something.
@@ -41,6 +43,7 @@ class Turns:
         self._connection = connection
         self._receive = receive
         self._hung_up = hung_up
+        self._finished = finished
         self._always_watch = always_watch
         self._changed = threading.Condition()  # guards the four below
         self._reading = always_watch
@@ -81,7 +84,7 @@ class Turns:
         self._attention.set()
 
     def join(self) -> None:
-        """Wait until the watcher has ended; the pipe must have been closed."""
+        """Wait until it is finished; somebody must have hung up."""
         self._watcher.join()
 
     def _step_back(self) -> None:
@@ -98,6 +101,11 @@ class Turns:
             while not self._closed:
                 self._watch_once()
         self._close()
+        with self._changed:
+            if self._always_watch:
+                self._reading = False
+            self._changed.wait_for(lambda: not self._reading)
+        self._finished()
 
     def _watch_once(self) -> None:
         """Wait for something to read, and read it if nobody else does; else keep away a while."""

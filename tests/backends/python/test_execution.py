@@ -1,0 +1,786 @@
+"""What holds for every Python model, wherever its instance runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from shoal.core import dtypes
+from shoal.core.response import Response
+from shoal.core.tensor import Tensor
+from shoal.errors import (
+    BackendFailure,
+    Cancelled,
+    ConfigError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+)
+from shoal.testing.fakes import WAIT_SECS, make_request
+from shoal.testing.server import wait_until
+
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+DOUBLE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer(value(request) * 2) for request in requests]
+"""
+
+
+def numbers(response):
+    return response.outputs[0].array.tolist()
+
+
+def test_requests_are_answered(models, ask):
+    model = models.load(DOUBLE)
+    for number in range(5):
+        assert numbers(ask(model, number, 1)) == [[2 * number, 2]]
+    assert model.statistics.read().success_count == 5
+
+
+def test_a_batch_is_one_execution(models, request_of):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [answer([[len(requests)]]) for request in requests]
+        """
+    )
+    made = [request_of(n) for n in range(3)]
+    model.run(*[request for request, _ in made])
+    assert [numbers(collector.wait()) for _, collector in made] == [[[3]]] * 3
+    assert model.statistics.read().execution_count == 1
+
+
+def test_arguments_and_requests_say_everything(models, ask):
+    model = models.load(
+        """
+        import json
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.args = args
+
+            def execute(self, requests):
+                request = requests[0]
+                said = {
+                    "args": {k: v for k, v in self.args.items() if k != "model_config"},
+                    "batch": json.loads(self.args["model_config"])["max_batch_size"],
+                    "dims": json.loads(self.args["model_config"])["input"][0]["dims"],
+                    "id": request.request_id(),
+                    "correlation": request.correlation_id(),
+                    "flags": request.flags(),
+                    "timeout": request.timeout(),
+                    "parameters": json.loads(request.parameters()),
+                    "wanted": sorted(request.requested_output_names()),
+                    "folder": pb_utils.get_model_dir(),
+                }
+                text = pb_utils.Tensor("OUT", np.array([[json.dumps(said)]], object))
+                return [pb_utils.InferenceResponse([text], parameters={"a": True, "b": 2})]
+        """
+    )
+    response = ask(
+        model, 1, id="x", correlation_id="s", flags=3, timeout_us=5, parameters={"p": "q"}
+    )
+    said = json.loads(response.outputs[0].array[0, 0])
+    assert said == {
+        "args": {
+            "model_instance_kind": "CPU",
+            "model_instance_name": "m_0_0",
+            "model_instance_device_id": "0",
+            "model_repository": str(models.folder / "m"),
+            "model_version": "1",
+            "model_name": "m",
+        },
+        "batch": 8,
+        "dims": [-1],
+        "id": "x",
+        "correlation": "s",
+        "flags": 3,
+        "timeout": 5,
+        "parameters": {"p": "q"},
+        "wanted": ["OUT"],
+        "folder": str(models.folder / "m" / "1"),
+    }
+    assert response.parameters == {"a": True, "b": 2}
+
+
+TYPES = """
+input { name: "IN" data_type: TYPE_%s dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_%s dims: [ -1 ] }
+backend: "python"
+default_model_filename: "model.py"
+"""
+ECHO = """
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(r, "IN") for r in requests]
+        if tensors[0].triton_dtype() == 14:
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", t)])
+                for t in tensors
+            ]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", t.as_numpy())]) for t in tensors]
+"""
+
+
+def sample(kind, count):
+    if kind is dtypes.BYTES:
+        return np.array([b"\xff\0word", b"", "é".encode()] * (count // 3 + 1), object)[:count]
+    if kind is dtypes.BF16:
+        return np.arange(count).astype(ml_dtypes.bfloat16).view(np.uint16)
+    return (np.arange(count) % 100).astype(kind.numpy)
+
+
+def test_every_datatype_small_and_large(models):
+    for kind in dtypes.ALL:
+        config_name = kind.config_name.removeprefix("TYPE_")
+        model = models.load(ECHO, TYPES % (config_name, config_name), name=f"echo_{kind.name}")
+        for count in (0, 3, 100_000):
+            array = sample(kind, count)
+            tensor = Tensor("IN", kind, array.shape, raw=Tensor.from_array("IN", array, kind).raw)
+            request, collector = make_request(tensor)
+            model.run(request)
+            response = collector.wait()
+            assert response.error is None, response.error
+            (output,) = response.outputs
+            assert output.datatype is kind
+            assert bytes(output.raw) == bytes(tensor.raw)
+        models.close(model)
+
+
+def test_inputs_may_be_written_to(models, ask):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                responses = []
+                for request in requests:
+                    array = value(request)
+                    array += 1
+                    responses.append(answer(array))
+                return responses
+        """
+    )
+    assert numbers(ask(model, 1)) == [[2]]
+
+
+def test_what_a_model_sends_is_not_changed_by_what_it_does_next(models, request_of):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.buffer = np.zeros((1, 1), np.int32)
+
+            def execute(self, requests):
+                responses = []
+                for request in requests:
+                    np.copyto(self.buffer, value(request))
+                    responses.append(
+                        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", self.buffer)])
+                    )
+                    break
+                return responses
+        """
+    )
+    first, collected = request_of(1)
+    model.run(first)
+    second, _ = request_of(2)
+    model.run(second)
+    assert numbers(collected.wait()) == [[1]]
+
+
+def test_outputs_are_reshaped_and_pruned(models, ask):
+    config = """
+    backend: "python"
+    default_model_filename: "model.py"
+    max_batch_size: 8
+    input { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }
+    output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] reshape { shape: [ ] } }
+    """
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                extra = pb_utils.Tensor("EXTRA", np.zeros(1))
+                out = pb_utils.Tensor("OUT", np.array([7], np.int32))
+                return [pb_utils.InferenceResponse([extra, out])]
+        """,
+        config,
+    )
+    (output,) = ask(model, 1).outputs
+    assert (output.name, output.shape) == ("OUT", (1, 1))
+
+
+def test_sequences_of_helpers_are_found(models, ask):
+    model = models.load(
+        """
+        import helper
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                from late import PLUS
+                return [answer(value(r) + helper.plus() + PLUS) for r in requests]
+        """,
+        files={"helper.py": "def plus():\n    return 10", "late.py": "PLUS = 100"},
+    )
+    assert numbers(ask(model, 1)) == [[111]]
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("UNKNOWN", None),
+        ("INTERNAL", BackendFailure),
+        ("NOT_FOUND", NotFound),
+        ("INVALID_ARG", InvalidArgument),
+        ("UNAVAILABLE", Unavailable),
+        ("CANCELLED", Cancelled),
+    ],
+)
+def test_error_codes_reach_the_client(models, request_of, code, kind):
+    model = models.load(
+        f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                error = pb_utils.TritonError("it is {code}", pb_utils.TritonError.{code})
+                return [pb_utils.InferenceResponse(error=error) for _ in requests]
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    error = collector.wait().error
+    assert error.message == f"it is {code}"
+    assert kind is None or type(error) is kind
+
+
+def test_an_exception_is_an_internal_error_with_its_traceback(models, request_of, caplog):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return lorem_ipsum
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    error = collector.wait().error
+    assert isinstance(error, BackendFailure)
+    start = "Failed to process the request(s) for model 'm_0_0', message: NameError: name 'lorem"
+    assert error.message.startswith(start)
+    assert "model.py(" in error.message
+    assert start in caplog.text
+    assert sum(model.statistics.read().failures.values()) == 1
+
+
+def test_one_bad_request_costs_the_others_nothing(models, request_of):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [
+                    answer(value(r)) if value(r)[0, 0] else
+                    pb_utils.InferenceResponse(error=pb_utils.TritonError("zero"))
+                    for r in requests
+                ]
+        """
+    )
+    made = [request_of(n) for n in (1, 0, 2)]
+    model.run(*[request for request, _ in made])
+    errors = [collector.wait().error for _, collector in made]
+    assert [error and error.message for error in errors] == [None, "zero", None]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("class TritonPythonModel: ...", "does not implement `execute` method"),
+        ("x = 1", "has no class TritonPythonModel"),
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("class TritonPythonModel:\n    def", "SyntaxError"),
+        (
+            (
+                "class TritonPythonModel:\n"
+                "    def initialize(self, args):\n"
+                "        raise pb_utils.TritonModelException('not today')\n"
+                "    def execute(self, requests): ..."
+            ),
+            "TritonModelException: not today",
+        ),
+    ],
+)
+def test_a_model_that_does_not_start_says_why(models, source, text):
+    with pytest.raises(Internal) as raised:
+        models.load(source)
+    assert text in raised.value.message
+
+
+def test_rescheduling_needs_iterative_sequences(models, request_of):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                for request in requests:
+                    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                return [None for _ in requests]
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    assert "sequence_batching.iterative_sequence" in collector.wait().error.message
+
+
+# ---- decoupled, async, later
+
+
+STREAM = """
+import threading
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            thread = threading.Thread(
+                target=self.send, args=(request.get_response_sender(), int(value(request)[0, 0]))
+            )
+            thread.start()
+
+    def send(self, sender, count):
+        for number in range(count):
+            sender.send(answer([[number]]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_a_decoupled_model_answers_any_number_of_times(models, request_of):
+    model = models.load(STREAM, more=DECOUPLED)
+    made = [request_of(count) for count in (3, 0, 1)]
+    model.run(*[request for request, _ in made])
+    for count, (_, collector) in zip((3, 0, 1), made, strict=True):
+        collector.wait()
+        sent = [r.outputs[0].array.item() for r in collector.responses if r.outputs]
+        assert sent == list(range(count))
+        assert [r.final for r in collector.responses] == [False] * count + [True]
+
+
+def test_async_execute(models, ask, request_of):
+    plain = models.load(
+        """
+        import asyncio
+
+        class TritonPythonModel:
+            async def execute(self, requests):
+                await asyncio.sleep(0)
+                return [answer(value(r)) for r in requests]
+        """,
+        name="plain",
+    )
+    assert numbers(ask(plain, 4)) == [[4]]
+    decoupled = models.load(
+        """
+        import asyncio
+
+        class TritonPythonModel:
+            async def execute(self, requests):
+                sender = requests[0].get_response_sender()
+                await asyncio.sleep(0)
+                sender.send(answer([[1]]))
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        """,
+        name="decoupled",
+        more=DECOUPLED,
+    )
+    request, collector = request_of(1)
+    decoupled.run(request)
+    assert collector.wait().final
+    assert len(collector.responses) == 2
+
+
+def test_an_answer_may_come_after_execute_has_returned(models, request_of):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.kept = []
+
+            def execute(self, requests):
+                if self.kept:
+                    for request in self.kept:
+                        request.get_response_sender().send(answer([[1]]), 1)
+                    self.kept = []
+                    return [answer([[2]]) for _ in requests]
+                self.kept = requests
+                return None
+        """
+    )
+    first, collected = request_of(1)
+    model.run(first)
+    assert not collected.answered
+    second, other = request_of(2)
+    model.run(second)
+    assert numbers(other.wait()) == [[2]]
+    assert numbers(collected.wait()) == [[1]]
+
+
+def test_a_request_that_is_let_go_is_answered(models, request_of):
+    model = models.load("class TritonPythonModel:\n    def execute(self, requests): ...")
+    request, collector = request_of(1)
+    model.run(request)
+    assert "Python model 'm' neither returned a response" in collector.wait().error.message
+
+
+def test_cancellation_reaches_the_model(models, request_of):
+    model = models.load(
+        """
+        import time
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                pb_utils.Logger.log_info("executing")
+                while not requests[0].is_cancelled():
+                    time.sleep(0.001)
+                error = pb_utils.TritonError("cancelled", pb_utils.TritonError.CANCELLED)
+                return [pb_utils.InferenceResponse(error=error)]
+        """
+    )
+    request, collector = request_of(1)
+    began = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda _: began.set()
+    logging.getLogger("shoal.models").addHandler(handler)
+    logging.getLogger("shoal.models").setLevel(logging.INFO)
+    try:
+        runner = threading.Thread(target=model.run, args=(request,))
+        runner.start()
+        assert began.wait(WAIT_SECS)
+        assert not collector.answered
+        request.cancel()
+        assert isinstance(collector.wait().error, Cancelled)
+        runner.join(WAIT_SECS)
+    finally:
+        logging.getLogger("shoal.models").removeHandler(handler)
+
+
+def test_what_a_model_still_owes_is_waited_for_when_it_is_closed(models, request_of):
+    model = models.load(
+        """
+        import threading, time
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                threading.Thread(target=self.late, args=(requests[0].get_response_sender(),)).start()
+
+            def late(self, sender):
+                time.sleep(0.2)
+                sender.send(answer([[1]]), 1)
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    models.close(model)
+    assert collector.answered
+    assert collector.wait().error is None
+
+
+# ---- other models
+
+
+ASK = """
+class TritonPythonModel:
+    def execute(self, requests):
+        request = pb_utils.InferenceRequest(
+            model_name="other",
+            model_version=2,
+            inputs=[pb_utils.Tensor("X", value(requests[0]))],
+            requested_output_names=["Y"],
+            request_id="inner",
+            correlation_id=9,
+            flags=1,
+            timeout=7,
+            parameters={"p": 1},
+        )
+        response = request.exec()
+        if response.has_error():
+            return [pb_utils.InferenceResponse(error=response.error())]
+        got = pb_utils.get_output_tensor_by_name(response, "Y").as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", got)])]
+"""
+
+
+def test_another_model_is_asked(models, ask):
+    def answer(request):
+        doubled = request.inputs["X"].array * 2
+        threading.Thread(
+            target=request.reply.send,
+            args=(Response("other", 2, "inner", [Tensor.from_array("Y", doubled)]),),
+        ).start()
+
+    models.others.answer = answer
+    model = models.load(ASK)
+    assert numbers(ask(model, 21)) == [[42]]
+    (asked,) = models.others.asked
+    assert (asked.model_name, asked.model_version, asked.id) == ("other", 2, "inner")
+    assert (asked.correlation_id, asked.flags, asked.timeout_us) == (9, 1, 7)
+    assert asked.requested_outputs == ("Y",)
+    assert asked.parameters == {"p": 1}
+
+
+def test_large_tensors_go_to_other_models_and_back(models):
+    models.others.answer = lambda request: request.reply.send(
+        Response("other", 1, "", [Tensor.from_array("Y", request.inputs["X"].array + 1)])
+    )
+    model = models.load(ASK)
+    array = np.arange(200_000, dtype=np.int32).reshape(1, -1)
+    request, collector = make_request(Tensor.from_array("IN", array), rows=1)
+    model.run(request)
+    assert np.array_equal(collector.wait().outputs[0].array, array + 1)
+
+
+def test_its_refusal_is_an_error_in_the_response(models, request_of):
+    def refuse(request):
+        raise InvalidArgument("not like this")
+
+    models.others.answer = refuse
+    model = models.load(ASK)
+    request, collector = request_of(1)
+    model.run(request)
+    assert collector.wait().error.message == "not like this"
+    assert isinstance(collector.wait().error, InvalidArgument)
+
+
+def test_a_decoupled_model_needs_the_decoupled_call(models, request_of):
+    models.others.decoupled.add("other")
+    model = models.load(ASK)
+    request, collector = request_of(1)
+    model.run(request)
+    assert "Please use 'decoupled=True' argument" in collector.wait().error.message
+
+
+def test_a_stream_of_another_model_can_be_cut_short(models, request_of):
+    models.others.decoupled.add("other")
+
+    def answer(request):
+        def send(number, final=False):
+            outputs = [] if final else [Tensor.from_array("Y", np.array([number], np.int32))]
+            request.reply.send(Response("other", 1, "", outputs, final=final))
+
+        request.on_cancel = lambda: send(0, final=True)
+        for number in range(3):
+            send(number)
+
+    models.others.answer = answer
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                request = pb_utils.InferenceRequest(
+                    model_name="other", inputs=[], requested_output_names=["Y"]
+                )
+                seen = []
+                responses = request.exec(decoupled=True)
+                for response in responses:
+                    tensors = response.output_tensors()
+                    seen += [t.as_numpy().item() for t in tensors]
+                    if len(seen) == 3 and tensors:
+                        responses.cancel()
+                return [answer([seen])]
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    assert numbers(collector.wait()) == [[0, 1, 2]]
+
+
+def test_many_are_asked_at_once(models, ask):
+    waiting = []
+
+    def answer(request):
+        waiting.append(request)
+        if len(waiting) == 3:  # none is answered before all have been asked
+            for each in waiting:
+                got = each.inputs["X"].array
+                each.reply.send(Response("other", 1, "", [Tensor.from_array("Y", got)]))
+
+    models.others.answer = answer
+    model = models.load(
+        """
+        import asyncio
+
+        class TritonPythonModel:
+            async def execute(self, requests):
+                asked = [
+                    pb_utils.InferenceRequest(
+                        model_name="other",
+                        inputs=[pb_utils.Tensor("X", np.array([n], np.int32))],
+                        requested_output_names=["Y"],
+                    ).async_exec()
+                    for n in range(3)
+                ]
+                responses = await asyncio.gather(*asked)
+                total = sum(r.output_tensors()[0].as_numpy().item() for r in responses)
+                return [answer([[total]])]
+        """
+    )
+    assert numbers(ask(model, 1)) == [[3]]
+
+
+def test_a_model_that_can_only_wait_for_itself_is_told(models, request_of):
+    model = models.load(ASK.replace('model_name="other"', 'model_name="m"'))
+    request, collector = request_of(1)
+    model.run(request)
+    assert "nobody is left to run it" in collector.wait().error.message
+    assert models.others.asked == []
+
+
+def test_models_are_loaded_unloaded_and_looked_at(models, ask):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                pb_utils.load_model("a")
+                pb_utils.load_model("b", config='{"x": 1}', files={"file:1/model.py": b"text"})
+                pb_utils.unload_model("a", True)
+                ready = [pb_utils.is_model_ready("ready"), pb_utils.is_model_ready("other", "3")]
+                return [answer([ready])]
+        """
+    )
+    assert numbers(ask(model, 1)) == [[1, 0]]
+    assert models.others.calls == [
+        ("load", "a", None, {}),
+        ("load", "b", '{"x": 1}', {"1/model.py": b"text"}),
+        ("unload", "a", True),
+    ]
+
+
+# ---- metrics, log, readiness
+
+
+def test_metrics_are_the_servers(models, ask):
+    from shoal.statistics.exposition import Exposition
+
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def initialize(self, args):
+                kinds = pb_utils.MetricFamily
+                self.family = kinds("model_requests", "Requests", kinds.COUNTER)
+                self.metric = self.family.Metric({"model": "m"})
+                self.sizes = kinds("model_sizes", "Sizes", kinds.HISTOGRAM)
+                self.size = self.sizes.Metric(buckets=[1.0, 10.0])
+
+            def execute(self, requests):
+                self.metric.increment(len(requests))
+                self.size.observe(5)
+                try:
+                    self.metric.set(1)
+                except pb_utils.TritonModelException:
+                    return [answer([[self.metric.value()]])]
+        """
+    )
+    assert numbers(ask(model, 1)) == [[1]]
+
+    def rendered():
+        text = Exposition()
+        models.metrics.render(text)
+        return text.encode().decode()
+
+    assert 'model_requests{model="m"} 1' in rendered()
+    assert 'model_sizes_bucket{le="10"} 1' in rendered()
+    models.close(model)
+    wait_until(lambda: rendered() == "", "the metrics of a model that is gone")
+
+
+def test_log_lines_name_the_models_file(models, ask, caplog):
+    caplog.set_level(logging.INFO)
+    model = models.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                pb_utils.Logger.log_warn("here I am")
+                return [answer([[1]])]
+        """
+    )
+    ask(model, 1)
+    (record,) = [r for r in caplog.records if r.getMessage() == "here I am"]
+    assert record.filename == "model.py"
+    assert record.levelname == "WARNING"
+
+
+@pytest.mark.parametrize(("returned", "ready"), [("True", True), ("False", False), ("1/0", False)])
+def test_the_model_says_whether_it_is_ready(models, returned, ready):
+    model = models.load(
+        f"""
+        class TritonPythonModel:
+            def execute(self, requests): ...
+            def is_ready(self):
+                return {returned}
+        """
+    )
+    assert model.loaded.asks_readiness
+    assert model.loaded.ready() is ready
+
+
+def test_a_model_without_an_opinion_is_ready(models):
+    model = models.load(DOUBLE)
+    assert not model.loaded.asks_readiness
+    assert model.loaded.ready()
+
+
+# ---- auto_complete_config
+
+
+def test_a_model_completes_its_config(models, ask):
+    model = models.load(
+        """
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.add_input({"name": "IN", "data_type": "TYPE_INT32", "dims": [-1]})
+                config.add_output({"name": "OUT", "data_type": "TYPE_INT32", "dims": [-1]})
+                config.set_max_batch_size(4)
+                config.set_dynamic_batching()
+                return config
+
+            def execute(self, requests):
+                return [answer(value(r)) for r in requests]
+        """,
+        'backend: "python"\ndefault_model_filename: "model.py"\n',
+    )
+    assert model.config.max_batch_size == 4
+    assert model.config.dynamic_batching is not None
+    assert [t.name for t in model.config.input] == ["IN"]
+    assert numbers(ask(model, 3)) == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            "config.set_max_batch_size(2)\n        return config",
+            "ValueError: configuration specified max_batch_size 8, but",
+        ),
+        ("return None", "must return a valid pb.ModelConfig object."),
+        ("raise RuntimeError('cannot')", "RuntimeError: cannot"),
+        ("import os; os._exit(3)", "ended before it was ready: it exited with status 3"),
+        ("import os; os.kill(os.getpid(), 9)", "signal 9 (SIGKILL)"),
+    ],
+)
+def test_a_completion_that_fails_says_why(processes, body, text):
+    source = f"""
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        {body}
+    def execute(self, requests): ...
+"""
+    with pytest.raises((Internal, ConfigError)) as raised:
+        processes.load(source)
+    assert text in raised.value.message

@@ -1,0 +1,231 @@
+"""What only holds for models in processes of their own: isolation, crashes, parallel work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from shoal.backends.python.process.executor import State
+from shoal.core.tensor import Tensor
+from shoal.errors import BackendFailure
+from shoal.testing.fakes import WAIT_SECS, make_request
+from shoal.testing.server import wait_until
+
+COUNTING = """
+import os, time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        first = int(value(requests[0])[0, 0])
+        if first == -1:
+            os._exit(7)
+        if first == -2:
+            time.sleep(60)
+        self.count += 1
+        return [answer([[self.count, os.getpid()]]) for _ in requests]
+"""
+UNHEALTHY = (
+    "Failed to process the request(s) for model instance 'm_0_0', message: Stub process 'm_0_0' is "
+    "not healthy."
+)
+
+
+def test_it_runs_elsewhere(processes, ask):
+    model = processes.load(COUNTING)
+    pid = ask(model, 1).outputs[0].array[0, 1]
+    assert pid == model.executor.pid != os.getpid()
+
+
+def test_a_crash_fails_what_is_in_flight_and_nothing_else(processes, ask, request_of):
+    model = processes.load(COUNTING)
+    ask(model, 1)
+    request, collector = request_of(-1)
+    model.run(request)
+    error = collector.wait().error
+    assert isinstance(error, BackendFailure)
+    assert error.message.startswith(UNHEALTHY)
+    assert "it exited with status 7" in error.message
+    assert ask(model, 1).outputs[0].array[0, 0] == 1  # a new process, waited for
+
+
+def test_a_kill_is_noticed_without_a_request(processes, ask):
+    model = processes.load(COUNTING)
+    first = model.executor.pid
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: model.executor.pid not in (None, first), "the process is started again")
+    assert ask(model, 1).outputs[0].array[0, 1] == model.executor.pid
+
+
+def test_one_that_keeps_crashing_rests_longer_and_longer(processes, request_of, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    monkeypatch.setattr("shoal.backends.python.process.executor._LONGEST_REST_SECS", 1000.0)
+    model = processes.load(COUNTING)
+    for _ in range(2):
+        request, collector = request_of(-1)
+        model.run(request)
+        assert collector.wait().error.message.startswith(UNHEALTHY)
+    wait_until(lambda: model.executor.state is State.RESTING, "it rests")
+    assert not model.loaded.ready()
+    request, collector = request_of(1)
+    model.run(request)
+    assert collector.wait().error.message == UNHEALTHY
+
+
+def test_it_is_closed_while_it_rests(processes, request_of, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    model = processes.load(COUNTING)
+    for _ in range(2):
+        request, collector = request_of(-1)
+        model.run(request)
+        collector.wait()
+    wait_until(lambda: model.executor.state is State.RESTING, "it rests")
+    processes.close(model)
+    assert model.executor.state is State.CLOSED
+
+
+def test_several_instances_work_at_the_same_time(processes, request_of):
+    model = processes.load(
+        """
+        import os, pathlib, time
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                folder = pathlib.Path(pb_utils.get_model_dir())
+                (folder / str(os.getpid())).touch()
+                deadline = time.monotonic() + 20
+                while len([p for p in folder.iterdir() if p.name.isdecimal()]) < 2:
+                    assert time.monotonic() < deadline, "the other one never came"
+                    time.sleep(0.001)
+                return [answer([[os.getpid()]])]
+        """,
+        count=2,
+        settings={"execution": "auto"},
+    )
+    made = [request_of(1), request_of(2)]
+    threads = [
+        threading.Thread(target=model.run, args=(request,), kwargs={"on": index})
+        for index, (request, _) in enumerate(made)
+    ]
+    for thread in threads:
+        thread.start()
+    pids = {collector.wait().outputs[0].array.item() for _, collector in made}
+    for thread in threads:
+        thread.join(WAIT_SECS)
+    assert pids == {executor.pid for executor in model.executors}
+
+
+def test_one_instance_runs_in_the_server_unless_told_otherwise(processes, ask):
+    model = processes.load(COUNTING, settings={"execution": "auto"})
+    assert ask(model, 1).outputs[0].array[0, 1] == os.getpid()
+
+
+def test_memory_of_large_tensors_is_used_again(processes):
+    model = processes.load(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [answer(value(r) + 1) for r in requests]
+        """
+    )
+    array = np.zeros((1, 300_000), np.int32)
+    for number in range(30):
+        request, collector = make_request(Tensor.from_array("IN", array + number), rows=1)
+        model.run(request)
+        assert collector.wait().outputs[0].array[0, -1] == number + 1
+    link = model.executor._serving._link
+    assert len(link._pool._lent) + sum(map(len, link._pool._idle.values())) <= 4
+    assert len(link._views._memory) <= 4
+
+
+def test_signals_to_the_whole_group_are_the_servers_business(processes, ask):
+    model = processes.load(COUNTING)
+    pid = model.executor.pid
+    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGTERM)
+    assert ask(model, 1).outputs[0].array[0, 1] == pid
+
+
+def test_programs_a_model_starts_can_be_ended(processes, ask):
+    model = processes.load(
+        """
+        import multiprocessing, time
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+                worker.start()
+                worker.terminate()
+                worker.join(10)
+                return [answer([[worker.exitcode]])]
+        """
+    )
+    assert ask(model, 1).outputs[0].array.item() == -signal.SIGTERM
+
+
+def test_finalize_runs_before_the_process_ends(processes, ask):
+    model = processes.load(
+        """
+        import pathlib
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [answer([[1]])]
+
+            def finalize(self):
+                (pathlib.Path(pb_utils.get_model_dir()) / "finalized").touch()
+        """
+    )
+    ask(model, 1)
+    pid = model.executor.pid
+    processes.close(model)
+    assert (processes.folder / "m" / "1" / "finalized").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_model_that_never_finalizes_is_ended(processes, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.process.parent._STOP_SECS", 0.2)
+    model = processes.load(
+        """
+        import time
+
+        class TritonPythonModel:
+            def execute(self, requests): ...
+            def finalize(self):
+                time.sleep(600)
+        """
+    )
+    processes.close(model)
+
+
+def test_an_interpreter_that_does_not_come_up(processes, tmp_path, monkeypatch):
+    sleeper = tmp_path / "python"
+    sleeper.write_text("#!/bin/sh\nsleep 600\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(sleeper))
+    with pytest.raises(Exception, match="ended before the model was initialised"):
+        processes.load(COUNTING, settings={"stub-timeout-seconds": "0.2"})
+
+
+def test_the_process_has_nothing_of_the_servers_libraries(processes, ask):
+    model = processes.load(
+        """
+        import sys
+
+        HEAVY = ("onnxruntime", "google.protobuf", "orjson", "uvloop", "httptools", "psutil")
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                found = [name for name in HEAVY if name in sys.modules]
+                assert not found, found
+                return [answer([[len(sys.argv)]])]
+        """
+    )
+    assert ask(model, 1).outputs[0].array.item() == 1
