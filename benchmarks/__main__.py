@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,27 +60,24 @@ def main() -> int:
         os.execv(python, [str(python), "-m", "benchmarks", *sys.argv[1:]])  # noqa: S606  ourselves
     if arguments.list:
         return _list()
-    from benchmarks import report
-
     path = RESULTS / f"{arguments.name}.json"
     if not arguments.render:
-        run = _measure(arguments)
         RESULTS.mkdir(parents=True, exist_ok=True)
-        path.write_text(report.as_json(run), encoding="utf-8")
+        _measure(arguments, path)
     return _render(path, arguments.name)
 
 
-def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything the JSON holds. An interrupted run keeps what it has."""
-    import psutil
+def _measure(arguments: argparse.Namespace, path: Path) -> None:
+    """Write the JSON after each workload. An interrupted run stops its servers and keeps what it
+    has."""
+    from benchmarks import bench, growth, machine, report
 
-    from benchmarks import bench, growth, limit, machine
-
+    signal.signal(signal.SIGINT, _interrupt)  # in the background it would be ignored
+    signal.signal(signal.SIGTERM, _interrupt)
     where = machine.describe()
     print(f"{where['cpu']}, {where['cores']} cores, load average {where['load_average']}")
     results = bench.Results()
     workloads, peers = _choose(arguments, results)
-    concurrencies = tuple(int(one) for one in arguments.concurrency.split(",") if one)
     plan = bench.Plan(
         workloads,
         peers,
@@ -87,40 +85,54 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         turns=arguments.turns,
         seconds=arguments.seconds,
         slow_seconds=arguments.slow_seconds,
-        concurrencies=concurrencies,
+        concurrencies=tuple(int(one) for one in arguments.concurrency.split(",") if one),
         tools=bench.available_tools(results),
         named=arguments.peers != "all",
         quiet_cores=arguments.quiet,
     )
-    grown: dict[str, Any] = {}
+    run = _description(arguments, plan, where)
+    run |= {"measurements": results.measurements, "growth": {}, "left_out": results.left_out}
+
+    def save() -> None:
+        run["load_average_after"] = machine.load_average()
+        path.write_text(report.as_json(run), encoding="utf-8")
+
     try:
-        if arguments.growth != "only":
-            bench.run(plan, results)
+        for workload in workloads if arguments.growth != "only" else []:
+            bench.run(plan, workload, results)
+            save()
         if arguments.growth != "no" and any(peer.name == "shoal" for peer in peers):
             print("\nhow cost grows", flush=True)
-            grown = growth.run(arguments.turns, arguments.seconds, arguments.quiet)
+            run["growth"] = growth.run(arguments.turns, arguments.seconds, arguments.quiet)
     except KeyboardInterrupt:
         print("\ninterrupted: what was measured so far is kept", file=sys.stderr)
-    titles: dict[str, Any] = {
+    save()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]) -> dict[str, Any]:
+    """What the measurements have to be read with."""
+    from benchmarks import limit, machine
+
+    peers: dict[str, Any] = {
         peer.name: {"title": peer.title, "settings": peer.settings, "versions": peer.versions()}
-        for peer in peers
+        for peer in plan.peers
     }
-    titles[LIMIT] = {"title": limit.TITLE, "settings": "", "versions": {}}
+    peers[LIMIT] = {"title": limit.TITLE, "settings": "", "versions": {}}
     return {
         "machine": where,
-        "load_average_after": round(psutil.getloadavg()[0], 2),
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
         "turns": arguments.turns,
         "seconds": arguments.seconds,
         "workloads": [
             {"name": one.name, "title": one.title, "compute_bound": one.compute_bound}
-            for one in workloads
+            for one in plan.workloads
         ],
-        "peers": titles,
+        "peers": peers,
         "tools": machine.tool_versions(),
-        "measurements": results.measurements,
-        "growth": grown,
-        "left_out": results.left_out,
     }
 
 

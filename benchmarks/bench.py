@@ -75,26 +75,24 @@ def available_tools(results: Results) -> tuple[str, ...]:
     return tuple(found)
 
 
-def run(plan: Plan, results: Results) -> None:
-    """Fill `results`, printing each measurement as it is taken."""
-    for workload in plan.workloads:
-        print(f"\n{workload.name}: {workload.title}", flush=True)
-        peers: list[Peer | None] = [
-            one
-            for one in plan.peers
-            if _is_meant(plan, one, workload) and _takes_part(one, workload, results)
-        ]
-        if plan.with_limit:
-            peers.append(None)
-        for turn in range(plan.turns):
-            begin = turn % max(len(peers), 1)
-            for peer in peers[begin:] + peers[:begin]:
-                if peer is None:
-                    _keep(
-                        results, quietest(partial(_limit, plan, workload, turn), plan.quiet_cores)
-                    )
-                else:
-                    _one_peer(plan, peer, workload, turn, results)
+def run(plan: Plan, workload: Workload, results: Results) -> None:
+    """All turns of one workload, each measurement printed as it is taken."""
+    print(f"\n{workload.name}: {workload.title}", flush=True)
+    peers: list[Peer | None] = [
+        one
+        for one in plan.peers
+        if _is_meant(plan, one, workload) and _takes_part(one, workload, results)
+    ]
+    if plan.with_limit:
+        peers.append(None)
+    for turn in range(plan.turns):
+        begin = turn % max(len(peers), 1)
+        for peer in peers[begin:] + peers[:begin]:
+            if peer is None:
+                measure = partial(_limit, plan, workload, turn)
+                _keep(results, quietest(measure, plan.quiet_cores))
+            else:
+                _one_peer(plan, peer, workload, turn, results)
 
 
 def _is_meant(plan: Plan, peer: Peer, workload: Workload) -> bool:

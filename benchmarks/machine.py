@@ -22,9 +22,14 @@ def describe() -> dict[str, str | int | float]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "load_average": round(psutil.getloadavg()[0], 2),
+        "load_average": load_average(),
         "commit": _commit(),
     }
+
+
+def load_average() -> float:
+    """Of the last minute."""
+    return round(psutil.getloadavg()[0], 2)
 
 
 def tool_versions() -> dict[str, str]:

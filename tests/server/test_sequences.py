@@ -23,6 +23,7 @@ from shoal.testing.repositories import (
     add_model,
     add_onnx,
     execution,
+    parameter,
     touch,
 )
 from shoal.testing.sequences import history, history_config, running_total, total_config
@@ -708,3 +709,84 @@ def test_iterative_sequences(tmp_path, strategy):
         counted = [outputs(call.answer())["OUT"].item() for call in calls]
         assert counted == numbers
         assert running.statistics("countdown")["inference_count"] == len(numbers)
+
+
+# ---- Python models
+
+
+STATEFUL = b"""
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            before = pb_utils.get_input_tensor_by_name(request, "BEFORE").as_numpy()
+            tensors = [pb_utils.Tensor(name, before + value) for name in ("OUTPUT", "AFTER")]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        return responses
+"""
+STATEFUL_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] }
+sequence_batching {
+  state { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ 1 ] }
+}
+instance_group { kind: KIND_CPU }
+"""
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_the_state_of_a_python_model(tmp_path, where):
+    config = STATEFUL_CONFIG + parameter("python_execution", where)
+    add_model(tmp_path, "stateful", config, {"1/model.py": STATEFUL})
+    with running_server(tmp_path) as running:
+        for total in (2, 4, 6):
+            flags = ["start"] if total == 2 else []
+            assert send(running, "stateful", 1, *flags, value=2) == {"OUTPUT": [total]}
+
+
+PATIENT = b"""
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.left = {}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            key = request.correlation_id()
+            if key not in self.left:
+                self.left[key] = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0, 0])
+            self.left[key] -= 1
+            if self.left[key]:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                responses.append(None)
+            else:
+                del self.left[key]
+                tensor = pb_utils.Tensor("OUT", np.array([[key]], np.int32))
+                responses.append(pb_utils.InferenceResponse([tensor]))
+        return responses
+"""
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_a_python_model_may_ask_for_a_request_again(tmp_path, where):
+    config = ITERATIVE.replace("countdown", "python").replace(
+        "iterative", "oldest { } iterative", 1
+    )
+    config = config[: config.index("  control_input")] + "}\n" + ONE
+    config += parameter("python_execution", where)
+    add_model(tmp_path, "patient", config, {"1/model.py": PATIENT})
+    with running_server(tmp_path) as running:
+        calls = [
+            Infer().add("IN", np.array([[number]], np.int32)).call(running, "patient")
+            for number in (5, 1, 3)
+        ]
+        ids = [outputs(call.answer())["OUT"].item() for call in calls]
+        assert sorted(ids) == [1, 2, 3]  # made up by the server, a sequence for each

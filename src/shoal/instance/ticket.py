@@ -111,8 +111,11 @@ class RequestTicket:
                     self._statistics.failed(request, FailureReason.of(error), now_ns)
             if not self._responded:
                 self._responded = True
-                self._statistics.first_response(request)
+                if not is_filler(request):
+                    self._statistics.first_response(request)
             request.reply.send(response)
+        if final and turn is not None and turn.on_answer is not None:
+            turn.on_answer(request)
 
     def reschedule(self) -> None:
         """Have the request run again, as the next of its sequence; nothing more is sent from here.

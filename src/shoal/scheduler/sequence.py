@@ -13,7 +13,6 @@ has waited or run for the idle time. What comes afterwards has to START again.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ from functools import partial
 
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
-from shoal.errors import Cancelled, InvalidArgument, QueueRejected, ShoalError, Unavailable
+from shoal.errors import Cancelled, QueueRejected, ShoalError
 from shoal.scheduler.alarm import Alarm, alarm
 from shoal.scheduler.base import Puller
 from shoal.scheduler.batcher import BatcherClosed, OnDropped
@@ -30,11 +29,10 @@ from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchPolicy, Reason
 from shoal.scheduler.sequence_batch import batch_key, heads, lone_inputs, take
 from shoal.scheduler.sequence_deadlines import IdleWatch, expired, limit_wait, next_expiry_ns
+from shoal.scheduler.sequence_door import SequenceDoor, check
 from shoal.scheduler.sequence_policy import DirectPolicy
 from shoal.scheduler.sequence_table import Lane, SequenceRun, SequenceTable
-from shoal.scheduler.sequence_turn import SequenceSetup, Turn, check_request
-
-logger = logging.getLogger(__name__)
+from shoal.scheduler.sequence_turn import SequenceSetup, Turn
 
 Dropped = list[tuple[Request, ShoalError]]
 
@@ -74,13 +72,12 @@ class SequenceBatcher:
         self._alarms = alarms
         self._lock = threading.Lock()  # guards everything below and every run and lane
         self._table = SequenceTable(setup.slots)
+        self._door = SequenceDoor(setup, self._table)
         self._lanes: dict[Puller, Lane] = {}
         self._orders: dict[Lane, OrderKeeper] = {}
         self._idle = IdleWatch(setup.max_idle_ns)
         self._waiting = 0
         self._alarm_at_ns: int | None = None
-        self._next_id = 1
-        self._refuses_new = False
         self._closed = False
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
         self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
@@ -97,11 +94,11 @@ class SequenceBatcher:
 
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""
-        check_request(request, self._setup)
+        check(request, self._setup)
         with self._lock:
             if self._closed:
                 raise BatcherClosed(request.log_prefix() + "model is unloading")
-            run = self._find(request)
+            run = self._door.admit(request)
             self._append(run, request)
             if request.flags & Request.SEQUENCE_END:
                 self._table.end(run)
@@ -114,40 +111,6 @@ class SequenceBatcher:
             on_arrival()
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cut_off(run)
-
-    def _find(self, request: Request) -> SequenceRun:
-        """The sequence the request belongs to, begun if it starts one. The lock is held."""
-        table = self._table
-        if not request.correlation_id:  # iterative: the server makes up a sequence
-            while table.find(self._next_id) is not None:
-                self._next_id += 1
-            request.correlation_id = self._next_id
-            request.flags = Request.SEQUENCE_START
-            self._next_id += 1
-        correlation_id = request.correlation_id
-        starts = bool(request.flags & Request.SEQUENCE_START)
-        if starts and self._refuses_new:
-            raise Unavailable(
-                "Server is stopping, scheduler for model has stopped accepting new inference "
-                "requests"
-            )
-        run = table.find(correlation_id)
-        if run is None:
-            if not starts:
-                raise InvalidArgument(
-                    f"inference request for sequence {correlation_id} to model "
-                    f"'{self._setup.model_name}' must specify the START flag on the first request "
-                    "of the sequence"
-                )
-            return table.start(correlation_id)
-        if starts:  # what waits is served, then the START makes it another sequence
-            logger.warning(
-                "sequence %s of model '%s' starts again without having ended; the earlier one "
-                "ends here",
-                correlation_id,
-                self._setup.model_name,
-            )
-        return run
 
     def _append(self, run: SequenceRun, request: Request) -> None:
         now_ns = self._clock()
@@ -197,13 +160,15 @@ class SequenceBatcher:
 
     def _has_ended(self, puller: Puller, lane: Lane) -> bool:
         """Whether there is nothing left for this instance to do. The lock is held."""
-        if lane.busy or lane.ready:
+        if lane.busy or lane.ready or not (puller.stopping or self._closed):
+            return False
+        if any(run.waiting for run in lane.runs()):  # for the answer to an earlier request
             return False
         if puller.stopping:
             if not lane.retiring:
                 self._table.retire(lane)
             return not lane.occupied
-        return self._closed and not self._table.has_backlog
+        return not self._table.has_backlog
 
     def take_now(self) -> tuple[list[Request], int | None]:
         """For the event loop: a batch of any instance if one is ready, without waiting.
@@ -285,6 +250,7 @@ class SequenceBatcher:
             run: SequenceRun | None = request.turn.run
             if run is not None:
                 self._waiting -= 1
+                request.turn.on_answer = self._answered
                 if request.flags & Request.SEQUENCE_END:
                     self._remove(run)  # the slot is free for the batch after this one
         return batch
@@ -314,6 +280,10 @@ class SequenceBatcher:
                 run = turn.run
                 if run is None:
                     continue
+                if self._setup.waits_for_answers and not turn.again:
+                    turn.left_open = request.state is not State.DONE
+                    if turn.left_open:
+                        continue  # `_answered` goes on from here
                 run.executing = False
                 if turn.again:
                     dropped += self._repeat(run, request)
@@ -322,6 +292,20 @@ class SequenceBatcher:
             lane.changed.notify()
             on_arrival = self._on_arrival if self._waiting else None
         self._drop(dropped)
+        if on_arrival is not None:
+            on_arrival()
+
+    def _answered(self, request: Request) -> None:
+        """An answer that came after its execution is complete."""
+        with self._lock:
+            turn: Turn = request.turn
+            run = turn.run
+            if run is None or not turn.left_open:
+                return
+            turn.left_open = run.executing = False
+            if run.lane is not None:
+                self._rest(run, self._clock())
+            on_arrival = self._on_arrival if self._waiting else None
         if on_arrival is not None:
             on_arrival()
 
@@ -418,7 +402,7 @@ class SequenceBatcher:
     def refuse_new(self) -> None:
         """Take no more sequences; those that have begun may go on."""
         with self._lock:
-            self._refuses_new = True
+            self._door.refuses_new = True
 
     def close(self) -> None:
         """Refuse new requests. Those already queued are served first, then instances stop."""

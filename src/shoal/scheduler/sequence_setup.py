@@ -23,6 +23,8 @@ def read_setup(config: ModelConfig, model_folder: Path) -> SequenceSetup:
     assert batching is not None
     states = StateBook.read(config, model_folder)
     listed = {tensor.name for tensor in config.output}
+    policy = config.model_transaction_policy
+    decoupled = policy is not None and policy.decoupled
     slots = max(1, config.max_batch_size)
     if batching.oldest is not None:
         slots = batching.oldest.max_candidate_sequences or slots
@@ -35,6 +37,7 @@ def read_setup(config: ModelConfig, model_folder: Path) -> SequenceSetup:
         iterative=batching.iterative_sequence,
         max_idle_ns=batching.max_sequence_idle_microseconds * _NS_PER_US,
         hidden_outputs=frozenset(states.outputs) - listed,
+        waits_for_answers=not decoupled or bool(states.outputs),
     )
 
 

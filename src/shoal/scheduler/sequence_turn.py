@@ -6,13 +6,12 @@ no sequence is a filler: it keeps a slot of the batch occupied and nobody waits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.core.request import Request, State
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
-from shoal.errors import InvalidArgument
 from shoal.scheduler.sequence_controls import Controls
 from shoal.scheduler.sequence_state import SequenceStates, StateBook
 from shoal.scheduler.sequence_table import Lane, SequenceRun
@@ -30,29 +29,22 @@ class SequenceSetup:
     iterative: bool = False
     max_idle_ns: int = 0
     hidden_outputs: frozenset[str] = frozenset()  # states that clients do not get to see
-
-
-def check_request(request: Request, setup: SequenceSetup) -> None:
-    """InvalidArgument for a request that cannot be of a sequence of this model."""
-    if request.rows > 1:
-        raise InvalidArgument(
-            f"inference request to model '{setup.model_name}' must specify batch-size 1 due to "
-            "requirements of sequence batcher"
-        )
-    if setup.iterative and not request.correlation_id:
-        return  # the server makes one up
-    setup.controls.check_id(request)
-    if not request.correlation_id:
-        raise InvalidArgument(
-            f"inference request to model '{setup.model_name}' must specify a non-zero or "
-            "non-empty correlation ID"
-        )
+    waits_for_answers: bool = True  # no next request before the answer, however late that comes
 
 
 class Turn:
     """One request of one sequence, being executed."""
 
-    __slots__ = ("again", "lane", "repeated", "run", "setup", "states")
+    __slots__ = (
+        "again",
+        "lane",
+        "left_open",
+        "on_answer",
+        "repeated",
+        "run",
+        "setup",
+        "states",
+    )
 
     def __init__(
         self,
@@ -70,6 +62,9 @@ class Turn:
         self.states = states
         self.repeated = repeated
         self.again = False  # the model wants the request once more
+        # For an answer that comes after the execution: who is told, and whether he waits for it.
+        self.on_answer: Callable[[Request], None] | None = None
+        self.left_open = False
 
     @property
     def is_filler(self) -> bool:

@@ -97,7 +97,7 @@ class PythonModelRunner:
             **(arguments or {}),
         }
         self._instance = ModelInstance(found, given, self._context, decoupled=self.decoupled)
-        host.announce(self._context)
+        host.announce(self._context, self._module.package if self._module else "")
 
     @staticmethod
     def _complete(found: Any, config: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class PythonModelRunner:
     def close(self) -> None:
         """Finalise the model and forget its modules."""
         self._instance.finalize()
-        host.withdraw(self._context)
+        host.withdraw(self._context, self._module.package if self._module else "")
         if self._module is not None:
             self._module.close()
 

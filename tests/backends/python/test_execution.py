@@ -784,3 +784,44 @@ class TritonPythonModel:
     with pytest.raises((Internal, ConfigError)) as raised:
         processes.load(source)
     assert text in raised.value.message
+
+
+def test_a_tensor_that_cannot_be_sent_is_an_error_and_no_silence(models, request_of):
+    model = models.load(
+        """
+        class Stubborn:
+            def __str__(self):
+                raise RuntimeError("no text of me")
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                array = np.array([[Stubborn()]], object)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])]
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    assert "RuntimeError: no text of me" in collector.wait().error.message
+
+
+def test_threads_that_a_model_starts_are_its_own(models, request_of):
+    sources = """
+    import threading
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            threading.Thread(target=self.work, args=(requests[0].get_response_sender(),)).start()
+
+        def work(self, sender):
+            folder = pb_utils.get_model_dir()
+            inner = pb_utils.InferenceRequest(
+                model_name="other", inputs=[], requested_output_names=[]
+            ).exec()
+            sender.send(answer([[int("/NAME/" in folder), int(inner.has_error())]]), 1)
+    """
+    models.others.answer = lambda request: request.reply.send(Response("other", 1, ""))
+    both = [models.load(sources.replace("NAME", name), name=name) for name in ("first", "second")]
+    for model in both:
+        request, collector = request_of(1)
+        model.run(request)
+        assert numbers(collector.wait()) == [[1, 0]]

@@ -136,7 +136,9 @@ def test_refused(sig, tensors, text):
 
 def test_unknown_names_are_refused_with_the_known_ones():
     """Clients match on how these two begin, so they carry no prefix."""
-    with pytest.raises(InvalidArgument, match=r"^unexpected inference output 'q' for model 'm', al"):
+    with pytest.raises(
+        InvalidArgument, match=r"^unexpected inference output 'q' for model 'm', al"
+    ):
         check(signature(A), tensor("a", (1, 3)), id="7", requested_outputs=("q",))
     with pytest.raises(InvalidArgument, match=r"^unexpected inference input 'z' for model 'm', al"):
         check(signature(A), tensor("z", (1, 3)))

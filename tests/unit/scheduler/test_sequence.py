@@ -41,14 +41,23 @@ class Alarms:
 class World:
     """A batcher with instances that the test plays itself."""
 
-    def __init__(self, strategy="direct", more="", max_batch_size=2, instances=1, **options):
+    def __init__(
+        self,
+        strategy="direct",
+        more="",
+        max_batch_size=2,
+        instances=1,
+        decoupled=False,
+        **options,
+    ):
         block = {
             "direct": "direct { }",
             "oldest": "oldest { max_candidate_sequences: 4 }",
         }.get(strategy, strategy)
         text = (
             f'name: "m" max_batch_size: {max_batch_size} '
-            f"sequence_batching {{ {block} {CONTROLS} {more} }}"
+            f"sequence_batching {{ {block} {CONTROLS} {more} }} "
+            f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }}"
         )
         config = pbtxt.parse_pbtxt(text, "config.pbtxt")
         config = normalise.normalise(config, directory_name="m", file="config.pbtxt")
@@ -80,8 +89,15 @@ class World:
     def run(self, instance=0):
         """One instance pulls a batch and executes it."""
         batch = self.instances[instance].pull()
-        self.batcher.finished(batch)
+        self.finish(batch)
         return batch
+
+    def finish(self, batch):
+        """The batch has been executed, and answered but for what is to run again."""
+        for request in batch:
+            if not request.turn.again:
+                request.state = State.DONE
+        self.batcher.finished(batch)
 
     def refused(self, correlation_id, flags=0):
         with pytest.raises(InvalidArgument) as caught:
@@ -181,7 +197,7 @@ def test_a_sequence_runs_one_request_at_a_time():
     assert batch == [first]
     assert (first.state, second.state) == (State.EXECUTING, State.QUEUED)
     assert world.batcher.pending() == 1
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert world.run() == [second]
 
 
@@ -217,7 +233,7 @@ def test_waiting_for_enough_slots():
     batch = pulling.result()
     assert batch == [first, second]
     assert world.batcher.cuts == {Reason.SLOTS: 1}
-    world.batcher.finished(batch)
+    world.finish(batch)
     late = world.ask(1)
     world.clock.advance(1_000_001)
     assert world.run() == [late]
@@ -273,7 +289,7 @@ def test_preferred_sizes_and_delay():
     fourth = world.ask(4, START)
     batch = pulling.result()
     assert batch == [requests[2], fourth]
-    world.batcher.finished(batch)
+    world.finish(batch)
     late = world.ask(4)
     world.clock.advance(1_000_000)
     assert world.run() == [late]
@@ -404,7 +420,7 @@ def test_the_slot_is_free_as_soon_as_the_last_request_runs():
     world.ask(1, START | END)
     batch = world.instances[0].pull()
     following = world.ask(2, START)
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert world.run() == [following]  # in slot 0: no filler before it
 
 
@@ -467,7 +483,7 @@ def test_a_sequence_that_is_being_served_is_not_idle():
     world.clock.advance(10 * SECOND_NS)
     world.batcher.expire()
     following = world.ask(1)
-    world.batcher.finished(batch)
+    world.finish(batch)
     world.clock.advance(10 * SECOND_NS)
     world.batcher.expire()
     assert world.run() == [following]
@@ -549,7 +565,7 @@ def test_cancelling_what_waits_while_an_earlier_one_runs():
     batch = world.instances[0].pull()
     world.ask(1).cancel()
     waiting = world.ask(2, START)
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert world.run() == [waiting]
     assert len(world.dropped) == 1
 
@@ -568,7 +584,7 @@ def test_a_request_that_runs_is_not_cancelled():
     request = world.ask(1, START)
     batch = world.instances[0].pull()
     request.cancel()
-    world.batcher.finished(batch)
+    world.finish(batch)
     following = world.ask(1)
     assert world.run() == [following]
     assert world.dropped == []
@@ -581,6 +597,85 @@ def test_cancelling_before_the_queue_counts_too():
     world.batcher.enqueue(request)
     assert [dropped for dropped, _ in world.dropped] == [request]
     assert world.batcher.pending() == 0
+
+
+# ---- answers that come after the execution
+
+
+def test_the_next_request_waits_for_a_late_answer():
+    world = World(max_batch_size=1, instances=2)
+    late, following, other = world.ask(1, START), world.ask(1), world.ask(2, START)
+    world.batcher.finished(world.instances[0].pull())
+    assert world.run(1) == [other]
+    world.clock.advance(10 * SECOND_NS)
+    world.batcher.expire()  # it is not idle
+    pulling = world.instances[0].pull_later()
+    late.state = State.DONE
+    late.turn.on_answer(late)
+    assert pulling.result() == [following]
+
+
+def test_an_answer_may_come_before_the_batch_is_finished():
+    world = World()
+    early, following = world.ask(1, START), world.ask(1)
+    batch = world.instances[0].pull()
+    early.state = State.DONE
+    early.turn.on_answer(early)
+    world.batcher.finished(batch)
+    assert world.run() == [following]
+
+
+def test_the_idle_time_begins_with_the_late_answer():
+    world = World()
+    late = world.ask(1, START)
+    world.batcher.finished(world.instances[0].pull())
+    world.clock.advance(10 * SECOND_NS)
+    late.state = State.DONE
+    late.turn.on_answer(late)
+    assert world.alarms.times == [world.clock() + SECOND_NS]
+
+
+def test_the_last_answer_of_a_sequence_may_be_late():
+    world = World(max_batch_size=1)
+    late = world.ask(1, START | END)
+    world.batcher.finished(world.instances[0].pull())
+    following = world.ask(2, START)  # nothing of the first is still to come
+    assert world.run() == [following]
+    late.state = State.DONE
+    late.turn.on_answer(late)
+
+
+def test_closing_serves_what_waits_for_a_late_answer():
+    world = World()
+    late, following = world.ask(1, START), world.ask(1)
+    world.batcher.finished(world.instances[0].pull())
+    world.batcher.close()
+    pulling = world.instances[0].pull_later()
+    late.state = State.DONE
+    late.turn.on_answer(late)
+    assert pulling.result() == [following]
+    world.finish([following])
+    assert world.instances[0].pull() == []
+
+
+def test_a_decoupled_model_goes_on_before_it_has_answered():
+    world = World(decoupled=True)
+    requests = [world.ask(1, START), world.ask(1)]
+    for request in requests:
+        batch = world.instances[0].pull()
+        assert batch == [request]
+        world.batcher.finished(batch)
+
+
+def test_a_decoupled_model_with_a_state_has_to_answer_first():
+    world = World(more=STATE % 1, decoupled=True)
+    late, following = world.ask(1, START), world.ask(1)
+    world.batcher.finished(world.instances[0].pull())
+    late.turn.states.keep("OUT", np.array([[3]], np.int32))
+    late.state = State.DONE
+    late.turn.on_answer(late)
+    assert world.run() == [following]
+    assert states([following]) == [[[3]]]
 
 
 # ---- iterative sequences
@@ -613,7 +708,7 @@ def test_a_request_may_be_given_again():
         assert batch == [request]
         assert given(batch, "START") == [start]
         repeat(batch)
-        world.batcher.finished(batch)
+        world.finish(batch)
     assert world.run() == [request]  # not again this time: the sequence is over
     assert world.run() == [waiting]
 
@@ -629,7 +724,7 @@ def test_a_repeated_request_has_one_place_in_the_order_of_answers():
     request.reply = Recorder(1, replies)
     batch = world.instances[0].pull()
     repeat(batch)
-    world.batcher.finished(batch)
+    world.finish(batch)
     world.run()
     request.reply.send(Response("m", 1))
     assert replies == [1]
@@ -641,7 +736,7 @@ def test_a_cancelled_request_is_not_given_again():
     batch = world.instances[0].pull()
     repeat(batch)
     request.cancel()
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert [dropped for dropped, _ in world.dropped] == [request]
     assert world.batcher.pending() == 0
 
@@ -651,7 +746,7 @@ def test_a_repeated_request_comes_before_later_ones():
     first, second = world.ask(9, START), world.ask(9)
     batch = world.instances[0].pull()
     repeat(batch)
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert world.run() == [first]
     assert world.run() == [second]
 
@@ -669,7 +764,7 @@ def test_what_is_repeated_still_runs_when_the_model_is_unloaded():
     batch = world.instances[0].pull()
     world.batcher.close()
     repeat(batch)
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert world.run() == [request]
     assert world.instances[0].pull() == []
 
@@ -774,7 +869,7 @@ def test_the_loop_takes_the_batches_of_all_instances():
     taken = []
     for _ in range(2):
         batch, _ = world.batcher.take_now()
-        world.batcher.finished(batch)
+        world.finish(batch)
         taken += batch
     assert taken == [first, second]
     assert world.batcher.take_now() == ([], None)
@@ -789,7 +884,7 @@ def test_the_loop_leaves_a_busy_instance_alone():
     following = world.ask(1)
     assert world.batcher.take_now() == ([], None)
     arrivals.clear()
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert arrivals == [1]
     assert world.batcher.take_now()[0] == [following]
 
@@ -805,7 +900,7 @@ def test_an_instance_leaves_what_the_loop_runs_alone():
     assert lane.ready
     with world.batcher._lock:
         assert world.batcher._cut(lane) == ([], None)
-    world.batcher.finished(batch)
+    world.finish(batch)
     assert len(world.run()) == 2
 
 

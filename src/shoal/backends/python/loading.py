@@ -46,22 +46,22 @@ class PrivateModule:
     def __init__(self, file: Path) -> None:
         """Import `file`. Raises what the import raises; nothing stays behind then."""
         _check_file(file)
-        self._package = f"{_PREFIX}{next(_numbers)}"
-        _finder.add(self._package, [file.parent, file.parent.parent])
+        self.package = f"{_PREFIX}{next(_numbers)}"
+        _finder.add(self.package, [file.parent, file.parent.parent])
         try:
-            package = ModuleType(self._package)
+            package = ModuleType(self.package)
             package.__path__ = [str(file.parent), str(file.parent.parent)]
-            sys.modules[self._package] = package
-            self.module = importlib.import_module(f"{self._package}.{file.stem}")
+            sys.modules[self.package] = package
+            self.module = importlib.import_module(f"{self.package}.{file.stem}")
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Take its modules out of the process. What still runs keeps what it holds."""
-        _finder.remove(self._package)
-        inside = f"{self._package}."
-        for name in [n for n in sys.modules if n == self._package or n.startswith(inside)]:
+        _finder.remove(self.package)
+        inside = f"{self.package}."
+        for name in [n for n in sys.modules if n == self.package or n.startswith(inside)]:
             sys.modules.pop(name, None)
 
 

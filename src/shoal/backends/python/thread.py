@@ -70,7 +70,7 @@ class ThreadExecutor(RequestExecutor):
             raise Internal(failure.describe(error)) from error
         finally:
             host.leave(token)
-        host.announce(self._context)
+        host.announce(self._context, self._module.package)
         server.waits.join(self._context)
 
     def execute(self, tickets: Sequence[Ticket]) -> None:
@@ -125,7 +125,7 @@ class ThreadExecutor(RequestExecutor):
             text = f"model '{self._context.model_name}' was unloaded before it answered"
             answer.end(InferenceResponse(error=TritonError(text, TritonError.UNAVAILABLE)))
         self._server.waits.leave(self._context)
-        host.withdraw(self._context)
+        host.withdraw(self._context, self._module.package)
         self._module.close()
         self.on_close(self)
 

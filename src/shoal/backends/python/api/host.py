@@ -4,14 +4,15 @@ pipe, or nobody.
     model --pb_utils--> current() --> Host
 
 While the server runs a model's function, it notes for that thread (and for the tasks it starts)
-whose function it is. A thread that the model made itself is asked about nothing: it belongs to
-the server that was started last in this process, which is nearly always the only one.
+whose function it is. A thread that the model made itself is known by the module whose function it
+runs. What is left belongs to the model that was loaded last in this process.
 """
 
 from __future__ import annotations
 
 import contextvars
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -127,7 +128,8 @@ class NoServer:
 OUTSIDE = Context(NoServer())
 
 _current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("model", default=None)
-_latest: list[Context] = []  # hosts of this process, the newest last
+_latest: list[Context] = []  # the models of this process, the newest last
+_packages: dict[str, Context] = {}  # by the private package their modules are in
 
 
 def current() -> Context:
@@ -135,6 +137,12 @@ def current() -> Context:
     found = _current.get()
     if found is not None:
         return found
+    frame = sys._getframe(1) if _packages else None
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in _packages:
+            return _packages[package]
+        frame = frame.f_back
     return _latest[-1] if _latest else OUTSIDE
 
 
@@ -153,15 +161,18 @@ def leave(token: contextvars.Token[Context | None]) -> None:
     _current.reset(token)
 
 
-def announce(context: Context) -> None:
-    """Threads that nobody knows belong to `context` now."""
+def announce(context: Context, package: str = "") -> None:
+    """Code of `package`, and threads that nobody knows, belong to `context` now."""
     _latest.append(context)
+    if package:
+        _packages[package] = context
 
 
-def withdraw(context: Context) -> None:
+def withdraw(context: Context, package: str = "") -> None:
     """Undo `announce`."""
     if context in _latest:
         _latest.remove(context)
+    _packages.pop(package, None)
 
 
 def write_log(level: int, message: str, file: str, line: int) -> None:

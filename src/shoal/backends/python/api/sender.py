@@ -65,6 +65,11 @@ class Answer(ABC):
                 self._pass_on(response, final=ends, more=more)
             except ShoalError:
                 raise TritonModelException(CLOSED) from None
+            except BaseException:  # such as a tensor that cannot be sent: nobody heard of it
+                with _counting:
+                    self._sent -= 1
+                    self._closed = self._over = False
+                raise
 
     def _admit(self, response: InferenceResponse | None, final: bool) -> None:
         if not self._decoupled:

@@ -10,6 +10,9 @@ taken from the server; numpy only if the environment has none of its own.
 from __future__ import annotations
 
 import importlib.machinery
+import marshal
+import socket
+import struct
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -34,14 +37,23 @@ class _Borrowed:
         return None
 
 
+def _fail(connection: str, text: str) -> None:
+    """Tell the server why there will be no model, in the form of `channel`, and end."""
+    if sys.platform != "win32":
+        content = marshal.dumps(("failed", (text,), None), 4)
+        socket.socket(fileno=int(connection)).sendall(struct.pack("<I", len(content)) + content)
+    sys.exit(text)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Check the interpreter, borrow the modules, serve the model."""
     shoal_folder, numpy_folder, connection = arguments
     del sys.argv[1:]  # models that read their command line have none
     if sys.version_info < _LEAST:
-        sys.exit(
-            f"Shoal's Python models need Python {_LEAST[0]}.{_LEAST[1]} or newer, and this one is "
-            f"{sys.version.split()[0]}"
+        _fail(
+            connection,
+            f"Shoal's Python models need Python {_LEAST[0]}.{_LEAST[1]} or newer, and that of "
+            f"{sys.prefix} is {sys.version.split()[0]}",
         )
     sys.path.pop(0)  # the folder of this file
     sys.meta_path.insert(0, _Borrowed(_OURS, shoal_folder))
@@ -50,9 +62,10 @@ def main(arguments: Sequence[str]) -> None:
     try:
         import numpy as np  # noqa: F401 - a clear word before anything else needs it
     except ImportError as error:
-        sys.exit(
+        _fail(
+            connection,
             f"the Python environment {sys.prefix} has no numpy that works ({error}); install it "
-            f"there"
+            f"there",
         )
     from shoal.backends.python.process.child import main as serve
 

@@ -70,17 +70,27 @@ def _open(connection: str) -> socket.socket:
 def _ignore_signals() -> None:
     """Ctrl-C and a service manager's stop are for the server, which tells us when to end.
 
-    A handler, not SIG_IGN: programs the model starts would inherit that.
+    A handler, not SIG_IGN: programs the model starts would inherit that. Processes that it forks
+    are back to normal before a signal can reach them.
     """
-    own = os.getpid()
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    for kind in kinds:
+        signal.signal(kind, lambda *_: None)
+    if sys.platform == "win32":
+        return
 
-    def ignore(kind: int, _: object) -> None:
-        if os.getpid() != own:  # a process that the model has forked: it may be told to end
+    def hold() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, kinds)
+
+    def go_on() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, kinds)
+
+    def begin_anew() -> None:
+        for kind in kinds:
             signal.signal(kind, signal.SIG_DFL)
-            os.kill(os.getpid(), kind)
+        go_on()
 
-    for kind in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(kind, ignore)
+    os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=begin_anew)
 
 
 class Child:

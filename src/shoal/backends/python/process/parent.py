@@ -126,11 +126,11 @@ class Serving:
         """Have the model run a batch; returns when its `execute` has."""
         keyed = [(next(self._numbers), ticket) for ticket in tickets]
         batch = next(self._numbers)
+        entries = [self._entry(key, ticket.request) for key, ticket in keyed]
         with self._lock:
             if self._gone:
                 raise unhealthy(self._context.instance_name)
             self._open.update(keyed)
-        entries = [self._entry(key, ticket.request) for key, ticket in keyed]
         with contextlib.suppress(ChannelClosed):  # then whoever reads answers them
             self._link.send("execute", batch, entries)
         for key, ticket in keyed:
@@ -189,7 +189,9 @@ class Serving:
             self._link.send("ready", call, timeout_secs)
         except ChannelClosed:
             return False
-        return bool(self._answer(call))
+        # Not read here: a process that hangs would keep whoever asks for ever.
+        self._turns.follow(lambda: call in self._answers, timeout_secs + 1.0)
+        return bool(self._answers.pop(call, False))
 
     # ---- what the process says
 

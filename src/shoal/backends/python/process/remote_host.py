@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -109,7 +110,8 @@ class RemoteHost:
 
     def log(self, level: int, message: str, file: str, line: int) -> None:
         """Into the server's log."""
-        self._link.send("log", level, message, file, line)
+        with contextlib.suppress(ChannelClosed):  # nobody is there to read it
+            self._link.send("log", level, message, file, line)
 
     # ---- questions in general
 

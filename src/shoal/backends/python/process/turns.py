@@ -45,10 +45,11 @@ class Turns:
         self._hung_up = hung_up
         self._finished = finished
         self._always_watch = always_watch
-        self._changed = threading.Condition()  # guards the four below
+        self._changed = threading.Condition()  # guards the five below
         self._reading = always_watch
         self._followers = 0
         self._reads = 0  # how often somebody has begun to read
+        self._ending = False
         self._closed = False
         self._attention = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -72,6 +73,14 @@ class Turns:
             self._close()
         finally:
             self._step_back()
+
+    def follow(self, answered: Callable[[], bool], timeout_secs: float) -> None:
+        """As `wait_for`, but let others read, and give up after a while."""
+        self.attend()
+        with self._changed:
+            self._followers += 1
+            self._changed.wait_for(lambda: self._closed or answered(), timeout_secs)
+            self._followers -= 1
 
     def tell(self) -> None:
         """Something was answered: who waits may look. Called by whoever reads."""
@@ -128,12 +137,17 @@ class Turns:
                     return
 
     def _close(self) -> None:
+        """Settle the end, or wait until somebody else has; only then may those who wait return."""
         with self._changed:
-            first, self._closed = not self._closed, True
-            self._changed.notify_all()
-        if first:
+            if self._ending:
+                self._changed.wait_for(lambda: self._closed)
+                return
+            self._ending = True
+        try:
             self._hung_up()
+        finally:
             with self._changed:
+                self._closed = True
                 self._changed.notify_all()
 
 
