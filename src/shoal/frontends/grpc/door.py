@@ -20,10 +20,10 @@ from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.engine import Engine
 from shoal.errors import ShoalError, Unavailable
+from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.errors import SHUTTING_DOWN
 from shoal.frontends.grpc.status import MetadataValue
-from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.requests import build_request, parse_version
 from shoal.wire.grpc_request import InferHead, InferMessage, decode_infer, peek
 from shoal.wire.plan import PlanCache

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from shoal.core.inbox import LoopInbox
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
+from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.door import InferDoor
@@ -26,7 +27,6 @@ from shoal.frontends.grpc.repository import RepositoryMethods
 from shoal.frontends.grpc.runtime_settings import RuntimeSettingMethods
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.stream import StreamInferMethod
-from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.shared_memory import SharedMemory
 
 Answer = Callable[[Buffer], bytes]

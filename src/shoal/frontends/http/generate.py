@@ -15,9 +15,9 @@ from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.errors import Internal, Unsupported
+from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, send_error
-from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.http.message import Header, error_body
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Target

@@ -18,9 +18,9 @@ from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.errors import Unsupported
+from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
-from shoal.frontends.http.forwarding import HeaderForwarding
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.planned import PlannedInference

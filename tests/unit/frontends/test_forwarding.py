@@ -1,7 +1,7 @@
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.frontends.http.forwarding import HeaderForwarding
+from shoal.frontends.forwarding import HeaderForwarding
 
 HEADERS = [(b"host", b"x"), (b"my_header_1", b"one"), (b"my_header_2", "zwö".encode())]
 
