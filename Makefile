@@ -42,7 +42,7 @@ check: $(VENV)/.installed-dev ## lint, format, types and layers: ruff, mypy --st
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
