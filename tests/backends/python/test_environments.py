@@ -126,3 +126,9 @@ def test_an_environment_in_an_archive(processes, environment, ask, tmp_path):
 def site_of(environment):
     (site,) = environment.glob("lib/python*/site-packages")
     return site.relative_to(environment)
+
+
+def test_an_environment_without_numpy_says_so(processes, environment, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.environment._version", lambda _: (3, 99))
+    with pytest.raises(Internal, match="has no numpy that works"):
+        processes.load(DEPTH, more=FOLDER % "$$TRITON_MODEL_DIRECTORY/env")

@@ -67,7 +67,7 @@ class ModelInstance:
         token = host.enter(self._context)
         try:
             returned = self._model.execute(requests)
-            if asyncio.iscoroutine(returned):
+            if type(returned) is not list and asyncio.iscoroutine(returned):
                 if self._decoupled:
                     self._run_in_background(returned, requests)
                     return

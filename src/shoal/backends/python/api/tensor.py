@@ -244,13 +244,13 @@ def _private(core: CoreTensor) -> np.ndarray:
     """A received tensor's elements for the model to use as its own."""
     array: np.ndarray = core.array
     if not core.has_raw:  # somebody's array: another model's, or decoded from JSON
-        return np.copy(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
+        return np.array(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
     if core.datatype is BYTES:
         return array  # decoded for this request alone
     raw = core.raw
     if isinstance(raw, memoryview) and not raw.readonly and isinstance(raw.obj, np.ndarray):
         return array  # the buffer this request was received into
-    return np.copy(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
+    return np.array(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

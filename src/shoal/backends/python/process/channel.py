@@ -138,7 +138,9 @@ class Channel:
             # Both ends are ours and exchange plain values: reading them runs no code.
             messages.append(marshal.loads(view[position + 4 : end]))  # noqa: S302
             position = end
-        if position or wanted > len(view):
+        if position == filled and len(view) == _READ_BYTES:
+            self._filled = 0
+        elif position or wanted > len(view):
             self._keep(position, wanted)
         return messages
 

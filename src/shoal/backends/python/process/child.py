@@ -197,19 +197,15 @@ class Child:
 
     def _next(self) -> tuple[int, list[InferenceRequest]] | None:
         """The next batch, or None to stop. Reads by itself as long as nobody else does."""
-        while True:
-            try:
-                return self._work.get_nowait()
-            except queue.Empty:
-                if not self._reading.acquire(blocking=False):
-                    return self._work.get()
+        while self._reader is None and self._work.empty():
+            if not self._reading.acquire(blocking=False):
+                break  # somebody reads by now
             try:
                 if self._reader is None:
                     self._receive()
             finally:
                 self._reading.release()
-            if self._reader is not None:
-                return self._work.get()
+        return self._work.get()
 
     def listen(self) -> None:
         """Hear the server also while the model executes, from now on."""

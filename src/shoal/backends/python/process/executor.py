@@ -97,6 +97,9 @@ class ProcessExecutor(RequestExecutor):
 
     def _running(self) -> Serving:
         """The process, which is waited for while it starts."""
+        serving = self._serving
+        if serving is not None and self._state is State.RUNNING:  # if it is gone it says so itself
+            return serving
         with self._changed:
             while self._state is State.STARTING:
                 self._changed.wait()

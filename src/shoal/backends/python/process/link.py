@@ -18,6 +18,7 @@ from typing import Any
 from shoal.backends.python.process.channel import Channel
 from shoal.backends.python.process.segments import ALIGNMENT, SegmentPool, SegmentViews
 from shoal.core import dtypes
+from shoal.core.dtypes import BYTES
 from shoal.core.tensor import Tensor
 
 _INLINE_BYTES = 16 * 1024  # of one tensor
@@ -69,13 +70,18 @@ class Link:
         packed: list[Packed] = []
         large: list[tuple[int, memoryview]] = []
         for tensor in tensors:
-            raw = tensor.raw
-            view = raw if isinstance(raw, memoryview) else memoryview(raw)
             place = None
-            if view.nbytes > _INLINE_BYTES:
-                large.append((len(packed), view))
-            else:
-                place = bytes(raw)
+            if not tensor.has_raw and tensor.datatype is not BYTES:
+                array = tensor.array
+                if array.nbytes <= _INLINE_BYTES:
+                    place = array.astype(tensor.datatype.numpy, copy=False).tobytes()
+            if place is None:
+                raw = tensor.raw
+                view = raw if isinstance(raw, memoryview) else memoryview(raw)
+                if view.nbytes > _INLINE_BYTES:
+                    large.append((len(packed), view))
+                else:
+                    place = raw if type(raw) is bytes else bytes(raw)
             packed.append((tensor.name, tensor.datatype.number, tensor.shape, place))
         if large:
             self._fill(packed, large)

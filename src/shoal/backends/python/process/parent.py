@@ -203,11 +203,13 @@ class Serving:
         parameters: dict[str, Any],
         packed: list[Any],
     ) -> None:
-        with self._lock:
+        if final:
+            with self._lock:
+                ticket = self._open.pop(key, None)
+                if self._stopping:
+                    self._lock.notify_all()
+        else:
             ticket = self._open.get(key)
-            if final and ticket is not None:
-                del self._open[key]
-                self._lock.notify_all()
         if ticket is None:
             return
         if final:
@@ -224,8 +226,8 @@ class Serving:
     def stop(self, last_answers_secs: float) -> None:
         """Wait for what the model still owes, have it finalised, and end the process. Blocks."""
         with self._lock:
-            self._lock.wait_for(lambda: not self._open or self._gone, last_answers_secs)
             self._stopping = True
+            self._lock.wait_for(lambda: not self._open or self._gone, last_answers_secs)
         overdue = threading.Timer(_STOP_SECS, self._process.kill)
         overdue.daemon = True
         overdue.start()
