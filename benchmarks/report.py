@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from typing import Any
 
 from benchmarks.claims import LIMIT, OURS, judge
@@ -188,9 +189,9 @@ def _settings(run: dict[str, Any]) -> str:
         ready = [
             one["ready_secs"]
             for one in run["measurements"]
-            if one["peer"] == name and one["workload"] == "W1"
+            if one["peer"] == name and one["workload"] == "W1" and one["ready_secs"] is not None
         ]
-        shown = number(sorted(ready)[len(ready) // 2]) if ready else NOTHING
+        shown = number(statistics.median(ready)) if ready else NOTHING
         lines.append(f"| {peer['title']} | {versions} | {peer['settings']} | {shown} |")
     tools = ", ".join(f"{name} {version}" for name, version in run["tools"].items())
     return "\n".join(lines) + f"\n\nLoad generators: {tools}. Command: `{run['command']}`."

@@ -11,6 +11,7 @@ Executors of a model may be called from different threads at once, each from one
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,10 +121,23 @@ class Ticket(Protocol):
 class RequestExecutor(ABC):
     """One instance that is handed the requests of a batch themselves and answers each of them."""
 
+    # How many more batches it would like to have along with one, if they wait already: for an
+    # instance that is far away compared with how long it computes. They are run one by one.
+    ahead: int = 0
+
     @abstractmethod
     def execute(self, tickets: Sequence[Ticket]) -> None:
         """Run a batch. When this returns, every ticket of a model that is not decoupled must have
         had its final response, or be deferred. An exception fails the others, with its text."""
+
+    def execute_several(self, batches: Sequence[Sequence[Ticket]]) -> Sequence[int]:
+        """Run batches one after the other, as `execute` runs each; how many ns each took."""
+        took: list[int] = []
+        for tickets in batches:
+            start_ns = time.monotonic_ns()
+            self.execute(tickets)
+            took.append(time.monotonic_ns() - start_ns)
+        return took
 
     def close(self) -> None:
         """Give back what this instance holds. Called once, after its last `execute`."""

@@ -96,24 +96,53 @@ class Execution:
             batches=signature.max_batch_size > 0,
         )
 
+    def run_several(self, executor: RequestExecutor, batches: Sequence[Sequence[Request]]) -> None:
+        """Execute batches one after the other and answer every request in them. Never raises."""
+        start_ns = time.monotonic_ns()
+        tickets = [self._tickets(batch, start_ns) for batch in batches]
+        failure: ShoalError | None = None
+        took_ns: Sequence[int] = ()
+        try:
+            took_ns = executor.execute_several(tickets)
+        except BaseException as raised:  # noqa: BLE001 - as above
+            failure = self._as_error(raised)
+        if failure is not None or len(took_ns) != len(batches):
+            took_ns = [(time.monotonic_ns() - start_ns) // len(batches)] * len(batches)
+        for own, batch, ns in zip(tickets, batches, took_ns, strict=True):
+            self._settle(
+                own, batch, Moments(start_ns, start_ns, start_ns + ns, start_ns + ns), failure
+            )
+            start_ns += ns
+
     def _run_requests(
         self, executor: RequestExecutor, batch: Sequence[Request], start_ns: int
     ) -> None:
-        """Have the executor answer the requests; what it leaves open is answered here."""
-        name = self._signature.model_name
-        tickets = [
-            RequestTicket(request, name, self._version, self._statistics) for request in batch
-        ]
+        """Have the executor answer the requests."""
+        tickets = self._tickets(batch, start_ns)
         failure: ShoalError | None = None
-        begun = Moments(start_ns, start_ns, 0, 0)  # they may be answered before the end is known
-        for request in batch:
-            request.moments = begun
         try:
             executor.execute(tickets)
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         end_ns = time.monotonic_ns()
-        moments = Moments(start_ns, start_ns, end_ns, end_ns)
+        self._settle(tickets, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure)
+
+    def _tickets(self, batch: Sequence[Request], start_ns: int) -> list[RequestTicket]:
+        begun = Moments(start_ns, start_ns, 0, 0)  # they may be answered before the end is known
+        for request in batch:
+            request.moments = begun
+        name = self._signature.model_name
+        return [RequestTicket(request, name, self._version, self._statistics) for request in batch]
+
+    def _settle(
+        self,
+        tickets: Sequence[RequestTicket],
+        batch: Sequence[Request],
+        moments: Moments,
+        failure: ShoalError | None,
+    ) -> None:
+        """Count an execution; what it has left open is answered here."""
+        name = self._signature.model_name
         for request in batch:
             request.moments = moments
         done = [t for t in tickets if not t.failed and not t.rescheduled]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from shoal.backends.base import Executor, Placement, RequestExecutor
+from shoal.core.request import Request
 from shoal.instance.execution import Execution
 from shoal.scheduler.base import Scheduler
 
@@ -44,9 +45,12 @@ class Worker:
             self._thread.start()
 
     def _pull(self) -> None:
+        takes_several = isinstance(self.executor, RequestExecutor)
         while batch := self._batcher.next_batch(self):
             self.busy_with = len(batch)
-            if self._observe is None:
+            if takes_several and self.executor.ahead:  # type: ignore[union-attr]
+                self._run_several(batch)
+            elif self._observe is None:
                 self._execution.run(self.executor, batch)
             else:
                 # CPU time: here a quick model spends most of its time waiting for the interpreter.
@@ -56,6 +60,15 @@ class Worker:
             self._batcher.finished(batch)
             self.busy_with = 0
             del batch  # an idle instance must not keep the last requests' tensors alive
+
+    def _run_several(self, first: list[Request]) -> None:
+        """Run a batch, and with it those that wait behind it as far as the executor likes."""
+        assert isinstance(self.executor, RequestExecutor)
+        others = self._batcher.more(self.executor.ahead)
+        self.busy_with += sum(len(batch) for batch in others)
+        self._execution.run_several(self.executor, [first, *others])
+        for batch in others:
+            self._batcher.finished(batch)
 
     def stop(self) -> None:
         """Finish the batch at hand and take no other. Returns at once; `join` waits."""

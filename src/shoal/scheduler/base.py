@@ -37,6 +37,12 @@ class Scheduler(Protocol):
     def next_batch(self, puller: Puller) -> list[Request]:
         """Wait for a batch and hand it over; an empty list tells `puller` to end."""
 
+    def more(self, most: int) -> list[list[Request]]:
+        """Further batches for an instance that has just been handed one, without waiting.
+
+        At most `most`, and none where the next batch would be another if it were cut later.
+        """
+
     def take_now(self) -> tuple[list[Request], int | None]:
         """For the event loop: a batch without waiting, or after how many nanoseconds to ask."""
 

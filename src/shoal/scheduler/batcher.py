@@ -20,7 +20,7 @@ from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.alarm import Alarm, alarm
 from shoal.scheduler.base import Puller
 from shoal.scheduler.order import OrderKeeper
-from shoal.scheduler.policy import Policy, Reason
+from shoal.scheduler.policy import OneByOne, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
@@ -146,6 +146,27 @@ class Batcher:
             request.on_cancel = None
         self.cuts[cut.reason] += 1
         return batch, None
+
+    def more(self, most: int) -> list[list[Request]]:
+        """Further batches for an instance that has just been handed one, without waiting.
+
+        None where batches grow while they wait: those are cut when they are run.
+        """
+        batches: list[list[Request]] = []
+        if not isinstance(self._policy, OneByOne):
+            return batches
+        with self._lock:
+            now_ns = self._clock()
+            dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
+            self._any_cancelled = False
+            while len(batches) < most and self._on_arrival is None:
+                batch, _ = self._cut(now_ns)
+                if not batch:
+                    break
+                batches.append(batch)
+        for request, error in dropped:
+            self._drop(request, error)
+        return batches
 
     def take_now(self) -> tuple[list[Request], int | None]:
         """For the event loop: a batch if one is ready, without waiting.

@@ -170,6 +170,11 @@ class SequenceBatcher:
             return not lane.occupied
         return not self._table.has_backlog
 
+    def more(self, most: int) -> list[list[Request]]:
+        """None: a sequence's next request waits until the one before has been executed."""
+        del most
+        return []
+
     def take_now(self) -> tuple[list[Request], int | None]:
         """For the event loop: a batch of any instance if one is ready, without waiting.
 

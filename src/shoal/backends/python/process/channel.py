@@ -71,14 +71,28 @@ class Channel:
                 held.clear()
             else:
                 frame = memoryview(_LENGTH.pack(len(content)) + content)
-            if not self._flushing:
-                frame, files = self._send_some(frame, files, _AT_ONCE)
-            if not len(frame):
+            self._send_or_queue(frame, files)
+
+    def flush(self) -> None:
+        """Send what waits for a next message, if anything does."""
+        with self._lock:
+            if not self._held or self._closed:
                 return
-            self._backlog.append((frame, files))
-            if not self._flushing:
-                self._flushing = True
-                threading.Thread(target=self._flush, name="shoal-model-pipe", daemon=True).start()
+            frame = memoryview(b"".join(self._held))
+            files, self._held_files = self._held_files, []
+            self._held.clear()
+            self._send_or_queue(frame, files)
+
+    def _send_or_queue(self, frame: memoryview, files: Sequence[int]) -> None:
+        """Send at once what goes, and have the rest follow. The lock is held."""
+        if not self._flushing:
+            frame, files = self._send_some(frame, files, _AT_ONCE)
+        if not len(frame):
+            return
+        self._backlog.append((frame, files))
+        if not self._flushing:
+            self._flushing = True
+            threading.Thread(target=self._flush, name="shoal-model-pipe", daemon=True).start()
 
     def _send_some(
         self, frame: memoryview, files: Sequence[int], flags: int

@@ -9,6 +9,7 @@ or looks whether its client has gone, hears of it. When the server hangs up the 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -16,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,6 +95,9 @@ def _ignore_signals() -> None:
     os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=begin_anew)
 
 
+_LONGEST_HOLD_NS = 200_000  # for answers of quick models, which then travel together
+
+
 class Child:
     """The process. `run` is its main thread."""
 
@@ -105,6 +110,9 @@ class Child:
         self._names: frozenset[str] = frozenset()
         self._decoupled = False
         self._model_name = ""
+        self._told_ns = 0  # when answers were last sent off
+        self._holding = threading.Event()
+        self._flusher: threading.Thread | None = None
         self._running: dict[int, Request] = {}  # for withdrawals; each change is one operation
         self._reading = threading.Lock()  # held by whoever reads
         self._reader: threading.Thread | None = None
@@ -182,7 +190,9 @@ class Child:
     def _execute(
         self, instance: ModelInstance, batch: int, requests: list[InferenceRequest]
     ) -> None:
+        start_ns = time.monotonic_ns()
         instance.execute(requests)
+        now_ns = time.monotonic_ns()
         again = []
         for request in requests:
             answer = request._answer
@@ -191,7 +201,31 @@ class Child:
                 again.append(answer.key)
                 answer.release()
                 self._running.pop(answer.key, None)
-        self._link.send("done", batch, again)
+        # While there is more to do, answers wait for one another, but never for long.
+        waits = not self._work.empty() and now_ns - self._told_ns < _LONGEST_HOLD_NS
+        if waits:
+            self._hold()
+        else:
+            self._told_ns = now_ns
+        self._link.send("done", batch, again, now_ns - start_ns, more=waits)
+
+    def _hold(self) -> None:
+        """Answers are kept back for those that follow: see that they go even if none does soon."""
+        if self._holding.is_set():
+            return
+        self._holding.set()
+        if self._flusher is None:
+            self._flusher = threading.Thread(
+                target=self._flush_late, name="shoal-flusher", daemon=True
+            )
+            self._flusher.start()
+
+    def _flush_late(self) -> None:
+        with contextlib.suppress(ChannelClosed):
+            while self._holding.wait():
+                time.sleep(_LONGEST_HOLD_NS * 5 / 1e9)
+                self._holding.clear()
+                self._link.flush()
 
     # ---- what the server says
 
@@ -230,7 +264,11 @@ class Child:
         for kind, body in self._link.receive():
             self._handlers[kind](*body)
 
-    def _on_execute(self, batch: int, entries: list[tuple[Any, ...]]) -> None:
+    def _on_execute(self, work: list[tuple[int, list[tuple[Any, ...]]]]) -> None:
+        for batch, entries in work:
+            self._work.put((batch, self._requests(entries)))
+
+    def _requests(self, entries: list[tuple[Any, ...]]) -> list[InferenceRequest]:
         requests = []
         for key, about, parameters, wanted, packed, traced in entries:
             identity, correlation_id, flags, timeout_us = about
@@ -251,7 +289,7 @@ class Child:
             answer.request = core
             self._running[key] = core
             requests.append(InferenceRequest._received(core, self._names, answer))
-        self._work.put((batch, requests))
+        return requests
 
     def _on_cancel(self, key: int) -> None:
         request = self._running.get(key)

@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 _FIRST_REST_SECS = 0.5
 _LONGEST_REST_SECS = 30.0
+_TURN_NS = 500_000  # worth of work that one message may bring: to wake a process costs 50 µs
+_MOST_AHEAD = 15
+_SLOW_NS = 1_000_000
+_FIRST_STREAK = 32
+_LONGEST_STREAK = 1 << 16
 _LONG_LIFE_SECS = 60.0  # a process that lived this long is started again at once
 
 
@@ -75,6 +80,9 @@ class ProcessExecutor(RequestExecutor):
         self._serving: Serving | None = None
         self._started_at = 0.0
         self._rest_secs = 0.0
+        self._usual_ns = _TURN_NS  # what a batch takes the model, smoothed
+        self._quick_in_a_row = 0
+        self._needed_in_a_row = _FIRST_STREAK
         self._start()
         server.waits.join(self._context)
 
@@ -93,7 +101,28 @@ class ProcessExecutor(RequestExecutor):
 
     def execute(self, tickets: Sequence[Ticket]) -> None:
         """Have the model run the batch; raises the sentence for clients when it cannot."""
-        self._running().execute(tickets)
+        self._judge(self._running().execute([tickets]))
+
+    def execute_several(self, batches: Sequence[Sequence[Ticket]]) -> Sequence[int]:
+        """Have the model run the batches, with one message for all of them."""
+        took_ns = self._running().execute(batches)
+        self._judge(took_ns)
+        return took_ns
+
+    def _judge(self, took_ns: Sequence[int]) -> None:
+        """Ask for so many batches at a time that they take about `_TURN_NS` together.
+
+        Only of a model that has been quick for a while: behind a slow batch the others would wait
+        although another instance may be free. Each slow one makes that while longer.
+        """
+        for ns in took_ns:
+            self._usual_ns += (ns - self._usual_ns) // 8
+            self._quick_in_a_row += 1
+            if ns > _SLOW_NS:
+                self._quick_in_a_row = 0
+                self._needed_in_a_row = min(4 * self._needed_in_a_row, _LONGEST_STREAK)
+        quick = self._quick_in_a_row >= self._needed_in_a_row
+        self.ahead = min(_MOST_AHEAD, _TURN_NS // max(1, self._usual_ns)) if quick else 0
 
     def _running(self) -> Serving:
         """The process, which is waited for while it starts."""
@@ -156,6 +185,7 @@ class ProcessExecutor(RequestExecutor):
             if lived_secs > _LONG_LIFE_SECS:
                 self._rest_secs = 0.0
             self._serving = None
+            self.ahead = self._quick_in_a_row = 0  # what comes next goes alone
             self._state = State.RESTING if self._rest_secs else State.STARTING
             self._changed.notify_all()
         logger.error(

@@ -53,6 +53,10 @@ class Link:
             news = (released, opened, closed) if released or opened or closed else None
             self._channel.send((kind, body, news), files, more=more)
 
+    def flush(self) -> None:
+        """Send what was to go together with a next message, if there is any."""
+        self._channel.flush()
+
     def receive(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Wait for messages; ChannelClosed at the end."""
         for kind, body, news in self._channel.receive():

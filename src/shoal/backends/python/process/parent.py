@@ -68,7 +68,7 @@ class Serving:
             "started": lambda has_is_ready: self._answered(_START, (has_is_ready, None)),
             "failed": lambda text: self._answered(_START, (False, text)),
             "stopped": lambda: self._answered(_STOP, True),
-            "done": self._answered,
+            "done": lambda batch, again, ns: self._answered(batch, (again, ns)),
             "readiness": self._answered,
             "response": self._on_response,
             **self._questions.handlers(),
@@ -122,20 +122,38 @@ class Serving:
 
     # ---- requests
 
-    def execute(self, tickets: Sequence[Ticket]) -> None:
-        """Have the model run a batch; returns when its `execute` has."""
-        keyed = [(next(self._numbers), ticket) for ticket in tickets]
-        batch = next(self._numbers)
-        entries = [self._entry(key, ticket.request) for key, ticket in keyed]
+    def execute(self, batches: Sequence[Sequence[Ticket]]) -> list[int]:
+        """Have the model run batches, one after the other; returns when its last `execute` has.
+
+        The answer is how many nanoseconds each took, if all of them were run.
+        """
+        numbers = self._numbers
+        keyed = [[(next(numbers), ticket) for ticket in tickets] for tickets in batches]
+        named = [(next(numbers), own) for own in keyed]
+        work = [
+            (batch, [self._entry(key, ticket.request) for key, ticket in own])
+            for batch, own in named
+        ]
         with self._lock:
             if self._gone:
                 raise unhealthy(self._context.instance_name)
-            self._open.update(keyed)
+            for own in keyed:
+                self._open.update(own)
         with contextlib.suppress(ChannelClosed):  # then whoever reads answers them
-            self._link.send("execute", batch, entries)
-        for key, ticket in keyed:
-            self._watch(key, ticket.request)
-        again = self._answer(batch) or ()
+            self._link.send("execute", work)
+        for own in keyed:
+            for key, ticket in own:
+                self._watch(key, ticket.request)
+        took_ns: list[int] = []
+        for batch, own in named:
+            again, ns = self._answer(batch) or ((), None)
+            if ns is not None:
+                took_ns.append(ns)
+            self._look_after(own, again)
+        return took_ns
+
+    def _look_after(self, keyed: Sequence[tuple[int, Ticket]], again: Sequence[int]) -> None:
+        """Deal with requests that an execution has not answered."""
         late = False
         for key, ticket in keyed:
             if key in again:
