@@ -123,6 +123,7 @@ class PythonModels:
             executors=executors,
             statistics=statistics,
             run=lambda *requests, on=0: execution.run(executors[on], requests),
+            several=lambda *batches: execution.run_several(executors[0], batches),
         )
 
     def close(self, model):

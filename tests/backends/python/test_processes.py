@@ -229,3 +229,47 @@ def test_the_process_has_nothing_of_the_servers_libraries(processes, ask):
         """
     )
     assert ask(model, 1).outputs[0].array.item() == 1
+
+
+def test_several_batches_go_with_one_message(processes, request_of):
+    model = processes.load(COUNTING)
+    made = [request_of(n) for n in range(1, 6)]
+    model.several(*[[request] for request, _ in made])
+    counts = [collector.wait().outputs[0].array[0, 0] for _, collector in made]
+    assert counts == [1, 2, 3, 4, 5]  # each was an execution of its own
+    reading = model.statistics.read()
+    assert reading.execution_count == 5
+    assert reading.success_count == 5
+    assert reading.compute_infer_ns > 0
+
+
+def test_answers_do_not_wait_for_a_slow_batch_behind_them(processes, request_of):
+    model = processes.load(
+        """
+        import time
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                until = time.monotonic() + value(requests[0])[0, 0] / 1000
+                while time.monotonic() < until:
+                    time.sleep(0.001)
+                return [answer([[1]]) for _ in requests]
+        """
+    )
+    quick, first = request_of(0)
+    slow, second = request_of(1000)
+    runner = threading.Thread(target=model.several, args=([quick], [slow]))
+    runner.start()
+    first.wait()
+    assert not second.answered
+    second.wait()
+    runner.join(WAIT_SECS)
+
+
+def test_a_crash_fails_all_that_were_sent_along(processes, request_of):
+    model = processes.load(COUNTING)
+    made = [request_of(n) for n in (1, -1, 2)]
+    model.several(*[[request] for request, _ in made])
+    errors = [collector.wait().error for _, collector in made]
+    assert [error is not None for error in errors] in ([False, True, True], [True, True, True])
+    assert errors[2].message.startswith(UNHEALTHY)

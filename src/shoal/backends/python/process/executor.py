@@ -35,6 +35,7 @@ _LONGEST_REST_SECS = 30.0
 _TURN_NS = 500_000  # worth of work that one message may bring: to wake a process costs 50 µs
 _MOST_AHEAD = 15
 _SLOW_NS = 1_000_000
+_MOST_SLOW = 2
 _FIRST_STREAK = 32
 _LONGEST_STREAK = 1 << 16
 _LONG_LIFE_SECS = 60.0  # a process that lived this long is started again at once
@@ -81,6 +82,7 @@ class ProcessExecutor(RequestExecutor):
         self._started_at = 0.0
         self._rest_secs = 0.0
         self._usual_ns = _TURN_NS  # what a batch takes the model, smoothed
+        self._slow_among_recent = 0  # one bit per batch, the latest lowest
         self._quick_in_a_row = 0
         self._needed_in_a_row = _FIRST_STREAK
         self._start()
@@ -113,13 +115,15 @@ class ProcessExecutor(RequestExecutor):
         """Ask for so many batches at a time that they take about `_TURN_NS` together.
 
         Only of a model that has been quick for a while: behind a slow batch the others would wait
-        although another instance may be free. Each slow one makes that while longer.
+        although another instance may be free. Each time it turns slow that while gets longer; a
+        single slow batch is no turn, because a busy machine makes any batch slow now and then.
         """
         for ns in took_ns:
             self._usual_ns += (ns - self._usual_ns) // 8
+            self._slow_among_recent = (self._slow_among_recent << 1 | (ns > _SLOW_NS)) & 0xFF
             self._quick_in_a_row += 1
-            if ns > _SLOW_NS:
-                self._quick_in_a_row = 0
+            if self._slow_among_recent.bit_count() > _MOST_SLOW:
+                self._slow_among_recent = self._quick_in_a_row = 0
                 self._needed_in_a_row = min(4 * self._needed_in_a_row, _LONGEST_STREAK)
         quick = self._quick_in_a_row >= self._needed_in_a_row
         self.ahead = min(_MOST_AHEAD, _TURN_NS // max(1, self._usual_ns)) if quick else 0
