@@ -26,6 +26,8 @@ UNLOADED = "u"
 class ScriptedModel:
     """Stands for a loaded version."""
 
+    decoupled = False
+
 
 class ScriptedEngine(RuntimeSettings):
     """Knows the models "m" and "d" (decoupled); keeps every request it is given."""

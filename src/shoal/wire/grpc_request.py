@@ -1,16 +1,17 @@
 """ModelInferRequest: the bytes of a gRPC message to tensors and what is asked of them.
 
-    message bytes --decode_infer-->  InferMessage
+    message bytes --InferDecoder-->  InferMessage
 
-Raw tensor contents are never copied here: inputs are views of the message. Clients repeat
-themselves: what a request says around its id and its tensors is remembered by its bytes and not
-read twice.
+Raw tensor contents that are large are not copied here: inputs are views of the message. Clients
+repeat themselves: what a request says around its id and its tensors is remembered by its bytes and
+not read twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from shoal.core.dtypes import DataType, from_name
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, Unsupported
+from shoal.wire.grpc_layout import KnownMessages, Span
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import malformed, tag, take_out
 from shoal.wire.regions import Lease, Regions, RegionSlice
@@ -30,6 +32,7 @@ _ID_TAG = tag(3)  # of ModelInferRequest
 _RAW_INPUT_TAG = tag(7)
 _REMEMBERED_HEADS = 512
 _REMEMBERED_HEAD_BYTES = 2_048
+_NO_SLICES: Mapping[str, RegionSlice] = MappingProxyType({})
 
 # Each typed field: the datatype it is told by in errors, the datatypes it carries, and what numpy
 # reads it as. FP16 and BF16 have none: they travel raw.
@@ -72,15 +75,24 @@ class InferHead:
     remembered: bool = False  # whether the next request like this one gets this very object
 
 
-@dataclass(slots=True)
 class InferMessage:
     """What a ModelInferRequest asks for."""
 
-    head: InferHead
-    id: str
-    inputs: dict[str, Tensor]
-    slices: dict[str, RegionSlice] = field(default_factory=dict)  # where outputs shall be put
-    leases: list[Lease] = field(default_factory=list)  # shared memory in use until the answer
+    __slots__ = ("head", "id", "inputs", "leases", "sizes", "slices")
+
+    def __init__(
+        self,
+        head: InferHead,
+        id: str,
+        inputs: dict[str, Tensor],
+        sizes: tuple[int, ...] | None = None,
+    ) -> None:
+        self.head = head
+        self.id = id
+        self.inputs = inputs
+        self.sizes = sizes  # of raw contents, in the order of the inputs; None: other contents
+        self.slices: Mapping[str, RegionSlice] = _NO_SLICES  # where outputs shall be put
+        self.leases: Sequence[Lease] = ()  # shared memory in use until the answer
 
     def release(self) -> None:
         """Give back the shared memory this request uses."""
@@ -88,68 +100,106 @@ class InferMessage:
             lease.release()
 
 
-_heads: dict[bytes, InferHead] = {}
+class InferDecoder:
+    """Reads ModelInferRequests, and remembers what those say that come again and again."""
 
+    def __init__(self, *, remembers: bool = True) -> None:
+        self._heads: dict[bytes, InferHead] = {}
+        self._known: KnownMessages[InferHead] | None = KnownMessages() if remembers else None
 
-def decode_infer(message: Buffer, regions: Regions | None = None) -> InferMessage:
-    """Read a ModelInferRequest. Raises a ShoalError that names the field and what was expected.
+    def decode(self, message: Buffer, regions: Regions | None = None) -> InferMessage:
+        """Read a message. Raises a ShoalError that names the field and what was expected.
 
-    Whether the inputs fit their shapes is for validation to say, whichever way they came. What it
-    uses of `regions` is given back if this raises, and by `InferMessage.release` if not.
-    """
-    ids: list[memoryview] = []
-    raw: list[memoryview] = []
-    around = take_out(message, {_ID_TAG: ids, _RAW_INPUT_TAG: raw})
-    request_id = _text(ids[-1]) if ids else ""
-    head = _heads.get(around)
-    if head is None:
-        request = parse(messages.ModelInferRequest, around)
-        head = _read_head(request, request_id)
-        if not any(entry.HasField("contents") for entry in request.inputs):
-            _remember(around, head)
-        elif not raw:
-            decoded = InferMessage(head, request_id, _typed_inputs(request, head))
-            return _with_regions(decoded, regions)
-        else:
-            _refuse_mixed(request)
-    sent = head.inputs
-    if head.input_regions:
-        sent = [entry for entry in sent if entry[0] not in head.input_regions]
-    if len(raw) != len(sent):
-        raise _wrong_raw_count(head, sent, len(raw))
-    inputs = {
-        name: Tensor(name, datatype, shape, raw=content)
-        for (name, datatype, shape), content in zip(sent, raw, strict=True)
-    }
-    decoded = InferMessage(head, request_id, inputs)
-    if head.input_regions or head.output_regions:
-        return _with_regions(decoded, regions)
-    return decoded
+        Whether the inputs fit their shapes is for validation to say, whichever way they came. What
+        it uses of `regions` is given back if this raises, and by `InferMessage.release` if not.
+        """
+        if self._known is not None and isinstance(message, bytes):
+            found = self._known.find(message)
+            if found is not None:
+                head, (request_id, *contents, _), sizes = found
+                return InferMessage(
+                    head,
+                    _text(request_id),
+                    {
+                        name: Tensor(name, datatype, shape, raw=content)
+                        for (name, datatype, shape), content in zip(
+                            head.inputs, contents, strict=True
+                        )
+                    },
+                    sizes,
+                )
+        return self._read(message, regions)
+
+    def _read(self, message: Buffer, regions: Regions | None) -> InferMessage:
+        """Read a message field by field."""
+        ids: list[Span] = []
+        raw: list[Span] = []
+        around = take_out(message, {_ID_TAG: ids, _RAW_INPUT_TAG: raw})
+        view = memoryview(message)
+        request_id = _text(view[slice(*ids[-1])]) if ids else ""
+        head = self._heads.get(around)
+        if head is None:
+            request = parse(messages.ModelInferRequest, around)
+            head = _read_head(request, request_id)
+            if not any(entry.HasField("contents") for entry in request.inputs):
+                self._remember(around, head)
+            elif not raw:
+                decoded = InferMessage(head, request_id, _typed_inputs(request, head))
+                return _with_regions(decoded, regions)
+            else:
+                _refuse_mixed(request)
+        sent = head.inputs
+        if head.input_regions:
+            sent = [entry for entry in sent if entry[0] not in head.input_regions]
+        if len(raw) != len(sent):
+            raise _wrong_raw_count(head, sent, len(raw))
+        inputs = {
+            name: Tensor(name, datatype, shape, raw=view[slice(*span)])
+            for (name, datatype, shape), span in zip(sent, raw, strict=True)
+        }
+        if head.input_regions or head.output_regions:
+            return _with_regions(InferMessage(head, request_id, inputs), regions)
+        if self._known is not None and head.remembered and isinstance(message, bytes):
+            self._known.learn(message, ids, raw, head)
+        sizes = tuple([end - start for start, end in raw])
+        return InferMessage(head, request_id, inputs, sizes)
+
+    def _remember(self, around: bytes, head: InferHead) -> None:
+        if self._known is None or len(around) > _REMEMBERED_HEAD_BYTES:
+            return
+        if len(self._heads) >= _REMEMBERED_HEADS:
+            del self._heads[next(iter(self._heads))]
+        self._heads[around] = head
+        head.remembered = True
 
 
 def _with_regions(decoded: InferMessage, regions: Regions | None) -> InferMessage:
     """Add the inputs that lie in shared memory, and where outputs are wanted there."""
     head = decoded.head
-    if (head.input_regions or head.output_regions) and regions is None:
+    if not head.input_regions and not head.output_regions:
+        return decoded
+    if regions is None:
         raise Unsupported("this server does not exchange tensors by shared memory")
+    leases: list[Lease] = []
+    slices: dict[str, RegionSlice] = {}
+    decoded.leases, decoded.slices = leases, slices
     try:
         for name, datatype, shape in head.inputs:
             place = head.input_regions.get(name)
             if place is not None:
-                raw = _lease(place, regions, decoded).lease.view
+                raw = _lease(place, regions, leases).lease.view
                 decoded.inputs[name] = Tensor(name, datatype, shape, raw=raw)
         for name, place in head.output_regions.items():
-            decoded.slices[name] = _lease(place, regions, decoded)
+            slices[name] = _lease(place, regions, leases)
     except BaseException:
         decoded.release()
         raise
     return decoded
 
 
-def _lease(place: Place, regions: Regions | None, decoded: InferMessage) -> RegionSlice:
-    assert regions is not None
+def _lease(place: Place, regions: Regions, leases: list[Lease]) -> RegionSlice:
     lease = regions.lease(*place)
-    decoded.leases.append(lease)
+    leases.append(lease)
     return RegionSlice(*place, lease)
 
 
@@ -172,20 +222,11 @@ def parse(kind: Any, content: Buffer) -> Any:
         raise malformed(str(error)) from None
 
 
-def _text(content: memoryview) -> str:
+def _text(content: Buffer) -> str:
     try:
         return str(content, "utf-8")
     except UnicodeDecodeError:
         raise malformed("the id is not UTF-8 text") from None
-
-
-def _remember(around: bytes, head: InferHead) -> None:
-    if len(around) > _REMEMBERED_HEAD_BYTES:
-        return
-    if len(_heads) >= _REMEMBERED_HEADS:
-        del _heads[next(iter(_heads))]
-    _heads[around] = head
-    head.remembered = True
 
 
 def _read_head(request: Any, request_id: str) -> InferHead:

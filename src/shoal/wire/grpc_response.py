@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
-from shoal.core.dtypes import DataType
+from shoal.core.dtypes import BYTES, DataType
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
@@ -26,6 +26,7 @@ FINAL = "triton_final_response"
 LARGEST_MESSAGE_BYTES = 2**31 - 1  # what gRPC libraries take at most
 
 _MOST_INT64 = 2**63
+_SMALL_BYTES = 4 << 10  # up to here one string is cheaper than several buffers
 _NO_SLICES: Mapping[str, RegionSlice] = MappingProxyType({})
 
 
@@ -41,9 +42,50 @@ def encode_infer(
     outputs named in `slices` are put there instead. Raises InvalidArgument when a classification
     cannot be made of an output or the whole is too large, Internal when a slice is too small.
     """
+    if signature is None and not slices and not response.parameters:
+        whole = _encode_small(response)
+        if whole is not None:
+            _check_size(len(whole))
+            return [whole]
     head, contents, size = _encode(response, wanted, signature, slices)
     _check_size(len(head) + size)
     return [head, *contents]
+
+
+def _encode_small(response: Response) -> bytes | None:
+    """A response whose outputs are few bytes of fixed size, in one piece; None for others.
+
+    What stands around the contents is the same for all responses of a model with such outputs.
+    """
+    form: list[tuple[str, DataType, tuple[int, ...], int]] = []
+    contents: list[Buffer] = []
+    for tensor in response.outputs:
+        if tensor.datatype is BYTES:
+            return None
+        raw = tensor.raw
+        size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
+        form.append((tensor.name, tensor.datatype, tensor.shape, size))
+        contents.append(raw)
+    around = _around(response.model_name, response.model_version, tuple(form))
+    if around is None:
+        return None
+    parts: list[Buffer] = [_id(response.request_id)] if response.request_id else []
+    for front, raw in zip(around, contents, strict=True):
+        parts += (front, raw)
+    return b"".join(parts)
+
+
+@lru_cache(1024)
+def _around(
+    name: str, version: int, form: tuple[tuple[str, DataType, tuple[int, ...], int], ...]
+) -> list[bytes] | None:
+    """What stands before each of the contents; None where there are none or they are not small."""
+    if not form or sum(size for *_, size in form) > _SMALL_BYTES:
+        return None
+    described = [_output(tensor, datatype, shape) for tensor, datatype, shape, _ in form]
+    fronts = [_raw_prefix(size) for *_, size in form]
+    fronts[0] = b"".join((_model(name, version), *described, fronts[0]))
+    return fronts
 
 
 def encode_stream(
@@ -74,7 +116,7 @@ def _encode(
     """The fields before the tensors' contents, the contents in parts, and the size of those."""
     head = [_model(response.model_name, response.model_version)]
     if response.request_id:
-        head.append(delimited(3, _utf8(response.request_id)))
+        head.append(_id(response.request_id))
     if response.parameters:
         head.append(encode_parameters(response.parameters))
     contents: list[Buffer] = []
@@ -147,6 +189,10 @@ def _output(name: str, datatype: DataType, shape: tuple[int, ...]) -> bytes:
     entry = delimited(1, _utf8(name)) + delimited(2, datatype.name.encode())
     entry += delimited(3, b"".join(map(signed, shape)))
     return prefix(5, len(entry)) + entry
+
+
+def _id(request_id: str) -> bytes:
+    return delimited(3, _utf8(request_id))
 
 
 @lru_cache(1024)

@@ -51,12 +51,12 @@ def delimited(field: int, content: bytes) -> bytes:
     return prefix(field, len(content)) + content
 
 
-def take_out(message: Buffer, wanted: Mapping[int, list[memoryview]]) -> bytes:
+def take_out(message: Buffer, wanted: Mapping[int, list[tuple[int, int]]]) -> bytes:
     """Take length-delimited fields out of a message; returns what is left of it.
 
-    `wanted` has a list for the `tag` of each such field; views of its occurrences are added there
-    in order. What is inside the other fields is not looked at. Raises InvalidArgument when the
-    bytes do not fall into fields.
+    `wanted` has a list for the `tag` of each such field; where its contents start and end is added
+    there, in order. What is inside the other fields is not looked at. Raises InvalidArgument when
+    the bytes do not fall into fields.
     """
     view = memoryview(message)
     size = len(view)
@@ -86,7 +86,7 @@ def take_out(message: Buffer, wanted: Mapping[int, list[memoryview]]) -> bytes:
             raise malformed(f"field {found >> 3} at byte {start} reaches beyond the end")
         taken = wanted.get(found)
         if taken is not None:
-            taken.append(view[position:end])
+            taken.append((position, end))
             if keep_from < start:
                 kept.append(view[keep_from:start])
             keep_from = end

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shoal.core import dtypes
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unsupported
 from shoal.wire import grpc_request
-from shoal.wire.grpc_request import decode_infer, parse, peek
+from shoal.wire.grpc_request import InferDecoder, parse, peek
 from shoal.wire.proto import messages
 
 
@@ -27,6 +27,9 @@ def with_input(datatype="FP32", shape=(1,), raw=b"\0\0\0\0", **fields):
     if raw is not None:
         request.raw_input_contents.append(raw)
     return request
+
+
+decode_infer = InferDecoder().decode  # one for all tests: what it remembers must do no harm
 
 
 def decode(request):
@@ -164,13 +167,19 @@ def test_requests_that_differ_in_their_id_and_data_share_a_head():
 
 
 def test_the_memory_of_heads_is_bounded(monkeypatch):
-    monkeypatch.setattr(grpc_request, "_heads", {})
     monkeypatch.setattr(grpc_request, "_REMEMBERED_HEADS", 3)
+    decoder = InferDecoder()
     for number in range(5):
-        decode(with_input(model_version=str(number)))
-    assert [head.model_version for head in grpc_request._heads.values()] == ["2", "3", "4"]
-    decode(with_input(model_name="m" * 3_000))
-    assert len(grpc_request._heads) == 3
+        decoder.decode(with_input(model_version=str(number)).SerializeToString())
+    assert [head.model_version for head in decoder._heads.values()] == ["2", "3", "4"]
+    decoder.decode(with_input(model_name="m" * 3_000).SerializeToString())
+    assert len(decoder._heads) == 3
+
+
+def test_nothing_is_remembered_where_that_is_off():
+    decoder = InferDecoder(remembers=False)
+    message = with_input(id="1").SerializeToString()
+    assert decoder.decode(message).head is not decoder.decode(message).head
 
 
 def test_fields_of_newer_versions_are_ignored():

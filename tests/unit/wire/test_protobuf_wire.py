@@ -45,35 +45,28 @@ def test_take_out_splits_a_message(shape, contents, name):
     request = messages.ModelInferRequest(model_name=name, id="7")
     request.inputs.add(name="IN", shape=list(shape))
     request.raw_input_contents.extend(contents)
-    taken: list[memoryview] = []
-    rest = take_out(request.SerializeToString(), {RAW: taken})
-    assert [bytes(view) for view in taken] == contents
+    taken: list[tuple[int, int]] = []
+    message = request.SerializeToString()
+    rest = take_out(message, {RAW: taken})
+    assert [message[slice(*span)] for span in taken] == contents
     del request.raw_input_contents[:]
     assert messages.ModelInferRequest.FromString(rest) == request
 
 
 def test_take_out_finds_a_field_wherever_it_stands():
     message = delimited(7, b"a") + delimited(1, b"model") + delimited(7, b"b") + prefix(7, 0)
-    taken: list[memoryview] = []
+    taken: list[tuple[int, int]] = []
     assert take_out(message, {RAW: taken}) == delimited(1, b"model")
-    assert [bytes(view) for view in taken] == [b"a", b"b", b""]
-
-
-def test_take_out_copies_nothing_of_what_it_takes():
-    message = bytearray(delimited(7, b"abc"))
-    taken: list[memoryview] = []
-    take_out(memoryview(message), {RAW: taken})
-    message[-1] = ord("x")
-    assert bytes(taken[0]) == b"abx"
+    assert [message[slice(*span)] for span in taken] == [b"a", b"b", b""]
 
 
 def test_take_out_leaves_unknown_fields_and_other_wire_types_alone():
     varint_field, eight_bytes, four_bytes = b"\xf8\x3f\x05", b"\x99\x0112345678", b"\xa5\x011234"
     other_seven = b"\x38\x01"  # field 7 as a varint: not the field we know
     unknown = varint_field + eight_bytes + four_bytes + other_seven
-    taken: list[memoryview] = []
+    taken: list[tuple[int, int]] = []
     assert take_out(unknown + delimited(7, b"z"), {RAW: taken}) == unknown
-    assert [bytes(view) for view in taken] == [b"z"]
+    assert taken == [(len(unknown) + 2, len(unknown) + 3)]
     assert messages.ModelInferRequest.FromString(unknown).model_name == ""
 
 
@@ -99,9 +92,10 @@ def test_take_out_refuses_what_is_no_message(message, why):
 
 @given(st.binary(max_size=60))
 def test_take_out_raises_nothing_but_invalid_argument(message):
-    taken: list[memoryview] = []
+    taken: list[tuple[int, int]] = []
     try:
         rest = take_out(message, {RAW: taken})
     except InvalidArgument:
         return
-    assert len(rest) + sum(len(prefix(7, len(view))) + len(view) for view in taken) <= len(message)
+    sizes = [end - start for start, end in taken]
+    assert len(rest) + sum(len(prefix(7, size)) + size for size in sizes) <= len(message)

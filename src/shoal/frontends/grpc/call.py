@@ -28,13 +28,14 @@ from shoal.frontends.grpc.message import (
     MessageFault,
     MessageReader,
     ReceiveMemory,
+    pack_prefix,
     unpack_prefix,
 )
 from shoal.frontends.grpc.method import Kind, Method, Service
-from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
 
-__all__ = ["Call", "CallResources", "Kind", "Method", "Service"]
+__all__ = ["Call", "CallResources", "Kind", "Method", "Route", "Service"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,20 @@ class CallResources:
     clock: Callable[[], int]
 
 
+class Route:
+    """A method as one listener offers it: with the limits of both."""
+
+    __slots__ = ("compresses", "max_receive_bytes", "max_send_bytes", "start", "unary")
+
+    def __init__(self, method: Method, settings: GrpcSettings) -> None:
+        limits = settings.limits
+        self.start = method.start
+        self.unary = method.kind is Kind.UNARY
+        self.compresses = method.compress and settings.compression is not CompressionLevel.NONE
+        self.max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
+        self.max_send_bytes = _least(limits.max_send_message_bytes, method.max_send_bytes)
+
+
 class Call:
     """One RPC. Every method may be called at any time on the loop; after the end they do nothing.
 
@@ -61,13 +76,11 @@ class Call:
         "_encoding",
         "_head",
         "_headers_sent",
-        "_max_receive_bytes",
-        "_max_send_bytes",
         "_message",
-        "_method",
         "_open",
         "_reader",
         "_resources",
+        "_route",
         "_stream",
         "cancelled",
         "deadline_ns",
@@ -84,21 +97,18 @@ class Call:
         connection: ControlFrames,
         stream: Stream,
         head: RequestHead,
-        method: Method,
+        route: Route,
     ) -> None:
-        limits = resources.settings.limits
         self._resources = resources
         self._connection = connection
         self._stream: Stream | None = stream  # None: gone from the wire
         self._head = head
-        self._method = method
+        self._route = route
         self._open = True  # the service may still answer
         self._headers_sent = False
         self._reader: MessageReader | None = None
         self._message: Buffer | None = None  # of a unary call that is not half-closed yet
         self._encoding: str | None = None  # of our messages
-        self._max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
-        self._max_send_bytes = _least(limits.max_send_message_bytes, method.max_send_bytes)
         self.cancelled = False
         self.deadline_ns: int | None = None  # by the clock of `resources`: time.monotonic_ns
         self.deadline_pending = False
@@ -139,7 +149,7 @@ class Call:
             trailing_metadata
             or self._encoding is not None
             or self._headers_sent
-            or size > self._max_send_bytes
+            or size > self._route.max_send_bytes
         ):
             trailers = status.status_block(0, "", trailing_metadata)
             self.send(parts)
@@ -158,10 +168,10 @@ class Call:
         if stream is None or not self._open:
             return
         size = _size(parts)
-        if size > self._max_send_bytes:
+        if size > self._route.max_send_bytes:
             self.finish(
                 StatusCode.RESOURCE_EXHAUSTED,
-                f"Sent message larger than max ({size} vs. {self._max_send_bytes})",
+                f"Sent message larger than max ({size} vs. {self._route.max_send_bytes})",
             )
             return
         sender = self._connection.sender
@@ -217,19 +227,31 @@ class Call:
         stream = self._stream
         assert stream is not None
         stream.receiver = self
-        method = self._method
-        stream.must_end = method.kind is Kind.UNARY
-        resources = self._resources
+        route = self._route
+        stream.must_end = route.unary
         head = self._head
+        resources = self._resources
         if head.timeout_ns is not None:
             self.deadline_ns = resources.clock() + head.timeout_ns
             self.deadline_pending = True
             resources.deadlines.add(self.deadline_ns, self)
-        if method.compress:
+        if route.compresses:
             self._encoding = compression.choose(
                 resources.settings.compression, head.accepted_encodings
             )
-        self._tell(method.start, self)
+        self._tell(route.start, self)
+
+    def whole(self, message: bytes) -> None:
+        """The request's only message, and its end."""
+        if not self._open:
+            return
+        if len(message) > self._route.max_receive_bytes or not self._route.unary:
+            prefixed = pack_prefix(False, len(message)) + message
+            self.data(prefixed, 0, len(prefixed), True)
+            return
+        self._tell(self.on_message, message)
+        if self.on_half_close is not None:
+            self._tell(self.on_half_close)
 
     def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
         """Bytes of the request."""
@@ -242,7 +264,7 @@ class Call:
                     not compressed
                     and length == stop - start - PREFIX_BYTES
                     and length <= SMALL_BYTES
-                    and length <= self._max_receive_bytes
+                    and length <= self._route.max_receive_bytes
                 ):  # by far the most common: one small message fills the frame
                     self._arrived(bytes(data[start + PREFIX_BYTES : stop]))
                     if ended:
@@ -255,7 +277,10 @@ class Call:
                     self.ended()
                 return
             self._reader = MessageReader(
-                self._resources.memory, self._max_receive_bytes, self._head.encoding, self._expect
+                self._resources.memory,
+                self._route.max_receive_bytes,
+                self._head.encoding,
+                self._expect,
             )
         reader = self._reader
         try:
@@ -298,7 +323,7 @@ class Call:
         if self._reader is not None and self._reader.inside:
             self._break_off(StatusCode.INTERNAL, "the request ended inside a message")
             return
-        if self._method.kind is Kind.UNARY:
+        if self._route.unary:
             message, self._message = self._message, None
             if message is None:
                 self._break_off(
@@ -343,7 +368,7 @@ class Call:
     def _arrived(self, message: Buffer) -> None:
         if not self._open:
             return
-        if self._method.kind is Kind.STREAM:
+        if not self._route.unary:
             self._tell(self.on_message, message)
         elif self._message is None:
             self._message = message
@@ -413,4 +438,6 @@ def _least(limit: int, override: int | None) -> int:
 
 
 def _size(parts: Sequence[Buffer]) -> int:
+    if len(parts) == 1 and isinstance(parts[0], bytes):
+        return len(parts[0])
     return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)

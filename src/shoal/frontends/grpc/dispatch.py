@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from shoal.frontends.grpc import status
 from shoal.frontends.grpc.buffers import BufferPool
-from shoal.frontends.grpc.call import Call, CallResources, Service
+from shoal.frontends.grpc.call import Call, CallResources, Route, Service
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.flow import Stream
@@ -32,12 +32,20 @@ class Dispatcher:
         self.deadlines = Deadlines(deadline_earlier)
         self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, BufferPool())
         self._method = service.method
+        self._routes: dict[str, Route] = {}  # of methods that there are
         self._resources = CallResources(settings, self.memory, self.deadlines, clock)
 
-    def accept(self, connection: ControlFrames, stream: Stream, head: RequestHead) -> None:
-        """Start a call on `stream`, or answer that there is no such method."""
-        method = self._method(head.path)
-        if method is None:
+    def accept(
+        self, connection: ControlFrames, stream: Stream, head: RequestHead, message: bytes | None
+    ) -> None:
+        """Start a call on `stream`, or answer that there is no such method.
+
+        `message` is all that the client sends, where that is known already.
+        """
+        route = self._routes.get(head.path)
+        if route is None:
+            route = self._find(head.path)
+        if route is None:
             connection.sender.end(
                 stream,
                 status.trailers_only(
@@ -45,4 +53,14 @@ class Dispatcher:
                 ),
             )
             return
-        Call(self._resources, connection, stream, head, method).start()
+        call = Call(self._resources, connection, stream, head, route)
+        call.start()
+        if message is not None:
+            call.whole(message)
+
+    def _find(self, path: str) -> Route | None:
+        method = self._method(path)
+        if method is None:
+            return None
+        self._routes[path] = Route(method, self.settings)
+        return self._routes[path]

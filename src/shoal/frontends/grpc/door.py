@@ -25,7 +25,7 @@ from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.errors import SHUTTING_DOWN
 from shoal.frontends.grpc.status import MetadataValue
 from shoal.frontends.requests import build_request, parse_version
-from shoal.wire.grpc_request import InferHead, InferMessage, decode_infer, peek
+from shoal.wire.grpc_request import InferDecoder, InferMessage, peek
 from shoal.wire.plan import PlanCache
 from shoal.wire.regions import Regions
 
@@ -38,6 +38,8 @@ class _Plan:
     sizes: tuple[int, ...]  # of the inputs, in bytes
     rows: int
     batch_key: Any
+    version: int  # the one that was asked for
+    plain: bool  # neither of a sequence nor for a decoupled model
 
 
 class InferDoor:
@@ -58,6 +60,7 @@ class InferDoor:
         self.inbox = inbox
         self.accepting = True  # False: the server is on its way out
         self._forwarding = forwarding
+        self._decoder = InferDecoder(remembers=plans)
         self._plans: PlanCache[_Plan] | None = PlanCache() if plans else None
 
     def decode(self, message: Buffer) -> InferMessage:
@@ -65,7 +68,7 @@ class InferDoor:
         if not self.accepting:
             raise Unavailable(SHUTTING_DOWN)
         try:
-            return decode_infer(message, self._regions)
+            return self._decoder.decode(message, self._regions)
         except ShoalError:
             name, version, _ = peek(message)
             if name:
@@ -89,24 +92,52 @@ class InferDoor:
             parameters=parameters,
         )
 
-    def infer(self, head: InferHead, request: Request) -> None:
+    def infer_plain(self, message: InferMessage, call: Call, reply: Reply) -> bool:
+        """Take the shortest way, with a request like a plain one that was served before; false,
+        with nothing changed, when there is no such way. Raises as `infer`."""
+        if self._plans is None or self._forwarding is not None:
+            return False
+        head = message.head
+        plan = self._plans.get(head)
+        if plan is None or not plan.plain or message.sizes != plan.sizes:
+            return False
+        model = plan.model()
+        if model is None:
+            return False
+        request = Request(
+            head.model_name,
+            message.inputs,
+            reply,
+            model_version=plan.version,
+            id=message.id,
+            requested_outputs=head.output_names,
+            parameters=dict(head.parameters) if head.parameters else None,
+            priority=head.priority,
+            timeout_us=head.timeout_us,
+        )
+        request.rows = plan.rows
+        request.batch_key = plan.batch_key
+        call.on_cancel = request.cancel
+        return self.engine.infer_planned(request, model)
+
+    def infer(self, message: InferMessage, request: Request) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
         plans = self._plans
         if plans is None:
             self.engine.infer(request)
             return
-        plan = plans.get(head)
-        if plan is not None and self._follow(plan, request):
+        plan = plans.get(message.head)
+        if plan is not None and self._follow(plan, message, request):
             return
         inputs = request.inputs
         self.engine.infer(request)
-        if head.remembered:
-            self._learn(plans, head, inputs, request)
+        if message.head.remembered:
+            self._learn(plans, message, inputs, request)
 
-    def _follow(self, plan: _Plan, request: Request) -> bool:
+    def _follow(self, plan: _Plan, message: InferMessage, request: Request) -> bool:
         """Take the short way; false, with nothing changed, when it does not lead there."""
         model = plan.model()
-        if model is None or _sizes(request.inputs) != plan.sizes:
+        if model is None or message.sizes != plan.sizes:
             return False
         request.rows = plan.rows
         request.batch_key = plan.batch_key
@@ -115,7 +146,7 @@ class InferDoor:
     def _learn(
         self,
         plans: PlanCache[_Plan],
-        head: InferHead,
+        message: InferMessage,
         inputs: dict[str, Tensor],
         accepted: Request,
     ) -> None:
@@ -123,14 +154,19 @@ class InferDoor:
         model = accepted.served_by
         if model is None or accepted.inputs is not inputs:  # these were given another shape
             return
+        if message.sizes is None:  # typed, or in shared memory
+            return
         if any(tensor.datatype is BYTES for tensor in inputs.values()):
             return  # their elements have to be checked every time
-        plan = _Plan(weakref.ref(model), _sizes(inputs), accepted.rows, accepted.batch_key)
-        plans.put(head, plan, 0)
-
-
-def _sizes(inputs: dict[str, Tensor]) -> tuple[int, ...]:
-    return tuple([tensor.nbytes for tensor in inputs.values()])
+        plan = _Plan(
+            weakref.ref(model),
+            message.sizes,
+            accepted.rows,
+            accepted.batch_key,
+            accepted.model_version,
+            plain=not (accepted.correlation_id or accepted.flags or model.decoupled),
+        )
+        plans.put(message.head, plan, 0)
 
 
 def _as_bytes(value: MetadataValue) -> bytes:

@@ -12,8 +12,10 @@ connection end in GOAWAY and `closed`.
 from __future__ import annotations
 
 import re
+import struct
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 from shoal.frontends.grpc import frames
 from shoal.frontends.grpc.control import ControlFrames
@@ -41,7 +43,10 @@ from shoal.frontends.grpc.headers import (
     MalformedHeaders,
     RequestHead,
 )
+from shoal.frontends.grpc.message import PREFIX_BYTES, SMALL_BYTES
 from shoal.frontends.grpc.settings import GrpcSettings
+
+Accept: TypeAlias = Callable[["Connection", Stream, RequestHead, bytes | None], None]
 
 _ID_MASK = 0x7FFFFFFF  # the first bit of a stream id is reserved: ignored
 _REMEMBERED_GAPS = 64
@@ -54,15 +59,22 @@ _HTTP1_ANSWER = (
 )
 
 _unpack_header = frames.HEADER.unpack_from
+# What may follow the HEADERS of a small unary call: a DATA frame that begins with its message, or
+# WINDOW_UPDATE for the answer (the C++ library's habit) and then that.
+_unpack_message = struct.Struct(">HBBBIBI").unpack_from
+_MESSAGE_BYTES = HEADER_BYTES + PREFIX_BYTES
+_unpack_window_and_message = struct.Struct(">HBBBIIHBBBIBI").unpack_from
+_WINDOW_BYTES = HEADER_BYTES + 4
 
 
 class Connection(ControlFrames):
-    """The state of one connection. `accept` starts a call on a new stream."""
+    """The state of one connection. `accept` starts a call on a new stream; where it is here whole,
+    it gets its only message, too."""
 
     def __init__(
         self,
         settings: GrpcSettings,
-        accept: Callable[[Connection, Stream, RequestHead], None],
+        accept: Accept,
         wake: Callable[[], None],
         clock: Callable[[], int],
     ) -> None:
@@ -165,6 +177,11 @@ class Connection(ControlFrames):
                     self.check_size(kind, flags, length, stream_id)
                     break
                 if kind == HEADERS:
+                    if flags == END_HEADERS and stream_id == self.last_id + 2:
+                        used = self._whole_call(stream_id, data, start, stop, end)
+                        if used:
+                            position = used
+                            continue
                     self._on_headers(stream_id, flags, bytes(data[start:stop]))
                 elif kind == WINDOW_UPDATE and length == 4:
                     self.on_window_update(stream_id, int.from_bytes(data[start:stop], "big"))
@@ -176,6 +193,63 @@ class Connection(ControlFrames):
             except StreamFault as fault:
                 self._reset(fault.stream_id, fault.code)
         return position
+
+    def _whole_call(
+        self, stream_id: int, data: bytes | memoryview, start: int, stop: int, end: int
+    ) -> int:
+        """A call that is here from its HEADERS, at `start`, to its end, small and in no way
+        unusual: nearly all calls are. Returns where it ends; 0, with nothing done, for any other.
+        """
+        increment = message = size = 0
+        try:
+            if data[stop + 3] == WINDOW_UPDATE:
+                (
+                    high, low, _, _, window_id, increment,
+                    data_high, data_low, kind, flags, data_id, compressed, size,
+                ) = _unpack_window_and_message(data, stop)  # fmt: skip
+                if high or low != 4 or window_id != stream_id or not 0 < increment < _ID_MASK >> 1:
+                    return 0
+                message = stop + _WINDOW_BYTES + _MESSAGE_BYTES
+            else:
+                data_high, data_low, kind, flags, data_id, compressed, size = _unpack_message(
+                    data, stop
+                )
+                message = stop + _MESSAGE_BYTES
+        except (struct.error, IndexError):  # not all here
+            return 0
+        length = data_high << 8 | data_low
+        if (
+            kind != DATA
+            or flags != END_STREAM
+            or data_id != stream_id
+            or compressed
+            or size != length - PREFIX_BYTES
+            or message + size > end
+            or size > SMALL_BYTES
+            or length > self._max_frame_bytes
+        ):
+            return 0
+        head = self._decoder.remembered.get(bytes(data[start:stop]))
+        window: int = self.sender.initial_window + increment
+        if (
+            head is None
+            or head.refusal is not None
+            or head.content_length is not None
+            or window > frames.MAX_WINDOW
+            or self.drained_at is not None
+            or len(self.streams) >= self._limits.max_concurrent_streams
+            or self.sender.queued_bytes > self._limits.max_queued_bytes
+        ):
+            return 0
+        self.last_id = stream_id
+        self._receive_window -= length
+        if self._receive_window < self._low_window:
+            self._grant_connection()
+        stream = Stream(stream_id, window, self._limits.stream_window_bytes)
+        stream.remote_closed = True
+        self.streams[stream_id] = stream
+        self._accept(self, stream, head, bytes(data[message : message + size]))
+        return int(message + size)
 
     def _check_order(self, kind: int, flags: int, length: int, stream_id: int) -> None:
         """The rules that hold for frames of every type."""
@@ -409,7 +483,7 @@ class Connection(ControlFrames):
         if head.refusal is not None:
             self.sender.end(stream, head.refusal)
             return
-        self._accept(self, stream, head)
+        self._accept(self, stream, head, None)
         if ends and stream.receiver is not None:
             stream.receiver.ended()
 

@@ -27,6 +27,8 @@ _REMEMBERED_BLOCK_BYTES = 1_024
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
+# gRPC lets metadata begin and end with spaces, which HTTP/2 would not.
+_BAD_METADATA = re.compile(rb"[\x00\r\n]|\A\t|\t\Z")
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _CONTENT_TYPE = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE | re.DOTALL)
 _UNIT_NS = {
@@ -112,7 +114,7 @@ class HeaderDecoder:
     def __init__(self, max_list_bytes: int, max_block_bytes: int) -> None:
         self._max_list_bytes = max_list_bytes
         self._decoder = hpack.Decoder(max_header_list_size=max_block_bytes)
-        self._remembered: dict[bytes, RequestHead] = {}
+        self.remembered: dict[bytes, RequestHead] = {}  # blocks that leave the table as it is
 
     def request(self, block: bytes) -> RequestHead:
         """The head in `block`.
@@ -120,15 +122,15 @@ class HeaderDecoder:
         Raises MalformedHeaders, after which the connection may go on, or ConnectionFault, after
         which it cannot: the HPACK state is lost.
         """
-        head = self._remembered.get(block)
+        head = self.remembered.get(block)
         if head is not None:
             return head
         fields, table_changed = self._decode(block)
         head = self._head(fields)
         if not table_changed and len(block) <= _REMEMBERED_BLOCK_BYTES:
-            if len(self._remembered) >= _REMEMBERED_HEADS:
-                del self._remembered[next(iter(self._remembered))]
-            self._remembered[block] = head
+            if len(self.remembered) >= _REMEMBERED_HEADS:
+                del self.remembered[next(iter(self.remembered))]
+            self.remembered[block] = head
         return head
 
     def trailers(self, block: bytes) -> None:
@@ -141,7 +143,7 @@ class HeaderDecoder:
 
     def skip(self, block: bytes) -> None:
         """Keep the HPACK state right for a block whose content does not matter."""
-        if block not in self._remembered:
+        if block not in self.remembered:
             self._decode(block)
 
     def _decode(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
@@ -164,7 +166,7 @@ class HeaderDecoder:
         newest_now = entries[0] if entries else None
         changed = newest_now is not newest or _starts_with_size_update(block)
         if changed:
-            self._remembered.clear()
+            self.remembered.clear()
         return fields, changed
 
     def _raw(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
@@ -215,7 +217,7 @@ def _split(
 def _check_field(name: bytes, value: bytes) -> None:
     if not _NAME.fullmatch(name):
         raise MalformedHeaders(f"header name {_shown(name)} is not lower-case HTTP")
-    if _BAD_VALUE.search(value):
+    if _BAD_METADATA.search(value):
         raise MalformedHeaders(f"value of {_shown(name)} has characters it may not have")
     if name in _CONNECTION_SPECIFIC or (name == b"te" and value.lower() != b"trailers"):
         raise MalformedHeaders(f"header {_shown(name)} has no place in HTTP/2")

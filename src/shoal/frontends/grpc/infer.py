@@ -52,16 +52,19 @@ class _InferCall:
         call.on_message = self._message
 
     def _message(self, message: Buffer) -> None:
+        door = self._door
         try:
-            tracer = self._door.engine.tracer
+            tracer = door.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
-            self._asked = self._door.decode(message)
+            asked = self._asked = door.decode(message)
             trace = None
             if arrived_ns:
-                trace = begin(tracer, self._call, self._asked.head.model_name, arrived_ns)
+                trace = begin(tracer, self._call, asked.head.model_name, arrived_ns)
                 if trace is not None:
                     self._call = cast("Call", TracedCall(self._call, trace))
-            self._submit(self._asked, trace)
+            elif not asked.head.classifies and door.infer_plain(asked, self._call, self):
+                return
+            self._submit(asked, trace)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._release()
             fail(self._call, error)
@@ -80,7 +83,7 @@ class _InferCall:
         call.on_cancel = request.cancel
         if trace is not None:
             trace.attach(request)
-        door.infer(head, request)
+        door.infer(message, request)
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""

@@ -23,7 +23,9 @@ SMALL_BYTES = 32 << 10  # up to here a copy costs less than a buffer of its own
 _EAGER_BYTES = 64 << 20  # what is made for a client on its word alone
 _GROWTH = 4  # how far memory may run ahead of a longer message
 
-unpack_prefix = struct.Struct(">BI").unpack_from
+_PREFIX = struct.Struct(">BI")
+pack_prefix = _PREFIX.pack
+unpack_prefix = _PREFIX.unpack_from
 
 
 class MessageFault(Exception):

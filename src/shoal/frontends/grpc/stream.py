@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shoal.core.request import Request
 from shoal.core.response import Response
@@ -132,7 +132,7 @@ class _InferStream:
         if asked.trace is not None:
             asked.trace.attach(asked.request)
         self._running.add(asked)
-        self._door.infer(head, asked.request)
+        self._door.infer(message, asked.request)
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -278,7 +278,7 @@ class _StreamRequest:
         self.outcome: Outcome | None = None
 
     @property
-    def slices(self) -> dict[str, RegionSlice]:
+    def slices(self) -> Mapping[str, RegionSlice]:
         """Where in shared memory outputs are wanted."""
         return {} if self.message is None else self.message.slices
 

@@ -282,7 +282,7 @@ def test_messages_larger_than_the_method_takes(peer, tools):
 def test_answers_larger_than_the_method_sends(peer):
     peer.call(1, b"x", path="/test.Echo/Small")
     call = hold(peer, 3)
-    call._max_send_bytes = 10
+    call._route.max_send_bytes = 10
     call.reply((b"x" * 11,))
     peer.collect()
     assert peer.answers[3].status == 8

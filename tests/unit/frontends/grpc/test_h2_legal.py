@@ -348,6 +348,11 @@ def test_binary_metadata_that_is_none(peer, value):
     assert "data-bin" in peer.answers[1].text
 
 
+def test_metadata_may_begin_and_end_with_spaces(peer):
+    peer.call(1, a=" x  ")
+    assert peer.service.calls[0].metadata == [("a", " x  ")]
+
+
 def test_text_metadata_need_not_be_ascii(peer):
     block = peer.encoder.encode([*peer_headers(), ("a", "ü".encode()), ("b", b"\xff")])
     peer.send(HeadersFrame(1, data=block, flags=["END_HEADERS"]))

@@ -139,7 +139,7 @@ MALFORMED = {
     "an empty name": [*GOOD.items(), ("", "1")],
     "a value with a line feed": [*GOOD.items(), ("a", "x\ny")],
     "a value with NUL": [*GOOD.items(), ("a", "x\0y")],
-    "a value that begins with a space": [*GOOD.items(), ("a", " x")],
+    "a path that ends with a space": list({**GOOD, ":path": "/test.Echo/Unary "}.items()),
     "a value that ends with a tab": [*GOOD.items(), ("a", "x\t")],
     "no method": [item for item in GOOD.items() if item[0] != ":method"],
     "no scheme": [item for item in GOOD.items() if item[0] != ":scheme"],
