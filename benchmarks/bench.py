@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import limit
 from benchmarks.environments import Unavailable
 from benchmarks.loads import h2load, perf_analyzer, program, wrk
-from benchmarks.loads.program import LoadFailed
+from benchmarks.loads.program import LoadFailed, NeverEnded
 from benchmarks.measures import Load, Measurement, quietest
 from benchmarks.peers.base import Peer, Running, Target, WrongAnswer, serving
 from benchmarks.processes import metered
@@ -26,6 +26,7 @@ from benchmarks.workloads import Workload
 
 WARM_UP_SECS = 1.0
 WARM_UP_REQUESTS = 16
+MOST_HANGS = 2
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _all_doors(
             for concurrency in plan.concurrencies or workload.concurrencies:
                 job = Job(plan, peer.name, workload, turn, running, target, tool, concurrency)
                 try:
-                    yield quietest(job.measure, plan.quiet_cores)
+                    yield quietest(job.until_ended, plan.quiet_cores)
                 except (LoadFailed, WrongAnswer, OSError) as error:
                     where = f"{workload.name} {tool} {target.protocol} {concurrency}"
                     print(f"  {peer.name}: {where} failed: {error}", flush=True)
@@ -155,6 +156,15 @@ class Job:
     target: Target
     tool: str
     concurrency: int
+
+    def until_ended(self) -> Measurement:
+        """`measure`, again where the load generator hung. Raises as it does."""
+        for _ in range(MOST_HANGS):
+            try:
+                return self.measure()
+            except NeverEnded as error:
+                print(f"  {self.peer}: {error}; once more", flush=True)
+        return self.measure()
 
     def measure(self) -> Measurement:
         """Check, warm up, load, check. Raises LoadFailed or WrongAnswer; the server goes on."""

@@ -25,7 +25,7 @@ def run(target: Target, workload: Workload, concurrency: int, seconds: float) ->
     line += ["-u", f"127.0.0.1:{target.port}", "--concurrency-range", str(concurrency)]
     line += ["-p", str(max(100, round(1000 * seconds / WINDOWS))), "-r", str(WINDOWS), "-s", "999"]
     line += ["--input-data", str(data)]
-    return parse(program.run(line, 4 * seconds + 60))
+    return parse(program.run(line, 4 * seconds + 20))
 
 
 def parse(text: str) -> Load:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.core.request import Request
 from shoal.instance.execution import Execution
+from shoal.instance.inline import executions_of
 from shoal.scheduler.base import Scheduler
 
 
@@ -25,7 +26,7 @@ class Worker:
         passive: bool = False,
         observe: Callable[[int], None] | None = None,
     ) -> None:
-        """`observe` hears how many nanoseconds of CPU time each batch took."""
+        """`observe` hears how many nanoseconds of CPU time each execution took."""
         self.placement = placement
         self.executor = executor
         self.passive = passive
@@ -56,7 +57,8 @@ class Worker:
                 # CPU time: here a quick model spends most of its time waiting for the interpreter.
                 before_ns = time.thread_time_ns()
                 self._execution.run(self.executor, batch)
-                self._observe(time.thread_time_ns() - before_ns)
+                took_ns = time.thread_time_ns() - before_ns
+                self._observe(took_ns // executions_of(batch))
             self._batcher.finished(batch)
             self.busy_with = 0
             del batch  # an idle instance must not keep the last requests' tensors alive

@@ -304,6 +304,10 @@ class Call:
             self._refuse(fault)
             return None
 
+    def rest(self) -> memoryview | None:
+        """Where all that is missing of the message goes."""
+        return self._reader.rest() if self._reader is not None and self._open else None
+
     def filled(self, count: int) -> None:
         """The rest of a large message has come, or some of it."""
         if self._reader is None:

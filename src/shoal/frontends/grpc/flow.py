@@ -41,8 +41,11 @@ class Receiver(Protocol):
     def room(self, limit: int) -> memoryview | None:
         """Where the next bytes may be written directly, at most `limit` of them."""
 
+    def rest(self) -> memoryview | None:
+        """Where all that is missing of the message goes, as far as there is memory for it."""
+
     def filled(self, count: int) -> None:
-        """`count` bytes were written to `room`."""
+        """`count` bytes were written to `room` or `rest`."""
 
     def ended(self) -> None:
         """The peer sends no more."""

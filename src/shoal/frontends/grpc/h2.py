@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from shoal.frontends.grpc import frames
-from shoal.frontends.grpc.control import ControlFrames
-from shoal.frontends.grpc.flow import Receiver, Stream
+from shoal.frontends.grpc.data import DataFrames
+from shoal.frontends.grpc.flow import Stream
 from shoal.frontends.grpc.frames import (
     ACK,
     CONTINUATION,
@@ -67,7 +67,7 @@ _unpack_window_and_message = struct.Struct(">HBBBIIHBBBIBI").unpack_from
 _WINDOW_BYTES = HEADER_BYTES + 4
 
 
-class Connection(ControlFrames):
+class Connection(DataFrames):
     """The state of one connection. `accept` starts a call on a new stream; where it is here whole,
     it gets its only message, too."""
 
@@ -80,18 +80,10 @@ class Connection(ControlFrames):
     ) -> None:
         super().__init__(settings, wake, clock)
         limits = settings.limits
-        self.direct: memoryview | None = None
         self._accept = accept
         self._decoder = HeaderDecoder(limits.max_header_list_bytes, limits.max_header_block_bytes)
         self._block: HeaderBlock | None = None
         self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # ids that were left out
-        self._receive_window = limits.connection_window_bytes
-        self._low_window = limits.connection_window_bytes // 2
-        # The DATA frame of which a part has arrived.
-        self._left = 0  # bytes of its payload, or of what is to be skipped
-        self._padding_left = 0
-        self._sink: Stream | None = None  # None: nobody wants these bytes
-        self._sink_ends = False
 
     # What arrives.
 
@@ -106,33 +98,6 @@ class Connection(ControlFrames):
         except ConnectionFault as fault:
             self.fail(fault.code, fault.message)
             return len(data)
-
-    def direct_filled(self, count: int) -> None:
-        """`count` bytes were written to `direct`. Never raises."""
-        try:
-            self._direct_filled(count)
-        except ConnectionFault as fault:
-            self.fail(fault.code, fault.message)
-
-    def _direct_filled(self, count: int) -> None:
-        assert self.direct is not None
-        stream = self._sink
-        assert stream is not None
-        receiver = self._receiver(stream)
-        self._left -= count
-        self.direct = self.direct[count:]
-        receiver.filled(count)
-        if self._sink is not stream:  # the message was the end of it
-            return
-        if self._left:
-            if not self.direct:
-                self._aim(stream)
-            return
-        ends = self._sink_ends
-        self.direct = None
-        self._payload_done()
-        if ends and self._end_remote(stream):
-            receiver.ended()
 
     def _greet(self, data: bytes | memoryview) -> int:
         """The client's preface; ours follows it."""
@@ -162,6 +127,11 @@ class Connection(ControlFrames):
             if self._block is not None or not self.settled or length > self._max_frame_bytes:
                 self._check_order(kind, flags, length, stream_id)
             try:
+                if kind <= HEADERS and stop <= end:
+                    used = self._at_once(kind, flags, stream_id, data, position, end)
+                    if used:
+                        position = used
+                        continue
                 if kind == DATA:
                     if flags & PADDED and start >= end and length:
                         break  # the length of the padding is still to come
@@ -177,11 +147,6 @@ class Connection(ControlFrames):
                     self.check_size(kind, flags, length, stream_id)
                     break
                 if kind == HEADERS:
-                    if flags == END_HEADERS and stream_id == self.last_id + 2:
-                        used = self._whole_call(stream_id, data, start, stop, end)
-                        if used:
-                            position = used
-                            continue
                     self._on_headers(stream_id, flags, bytes(data[start:stop]))
                 elif kind == WINDOW_UPDATE and length == 4:
                     self.on_window_update(stream_id, int.from_bytes(data[start:stop], "big"))
@@ -194,12 +159,28 @@ class Connection(ControlFrames):
                 self._reset(fault.stream_id, fault.code)
         return position
 
-    def _whole_call(
-        self, stream_id: int, data: bytes | memoryview, start: int, stop: int, end: int
+    def _at_once(
+        self,
+        kind: int,
+        flags: int,
+        stream_id: int,
+        data: bytes | memoryview,
+        position: int,
+        end: int,
     ) -> int:
-        """A call that is here from its HEADERS, at `start`, to its end, small and in no way
-        unusual: nearly all calls are. Returns where it ends; 0, with nothing done, for any other.
-        """
+        """Several frames together, beginning with a whole DATA or HEADERS frame at `position`, if
+        they are of the two kinds that are seen most. Returns where they end; 0, with nothing done,
+        if they are not."""
+        if kind == DATA:
+            return 0 if flags else self._data_run(stream_id, data, position, end)
+        if flags == END_HEADERS and stream_id == self.last_id + 2:
+            return self._whole_call(stream_id, data, position, end)
+        return 0
+
+    def _whole_call(self, stream_id: int, data: bytes | memoryview, position: int, end: int) -> int:
+        """A call that is here from its HEADERS to its end, small and in no way unusual."""
+        start = position + HEADER_BYTES
+        stop = start + (data[position + 1] << 8 | data[position + 2])
         increment = message = size = 0
         try:
             if data[stop + 3] == WINDOW_UPDATE:
@@ -267,144 +248,6 @@ class Connection(ControlFrames):
                 ErrorCode.FRAME_SIZE_ERROR,
                 f"a frame of {length} bytes is larger than {self._max_frame_bytes}",
             )
-
-    # DATA.
-
-    def _on_data(
-        self,
-        stream_id: int,
-        flags: int,
-        length: int,
-        data: bytes | memoryview,
-        start: int,
-        end: int,
-    ) -> None:
-        """A DATA frame whose payload begins at `start`; `end` is where the received bytes end."""
-        if not stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
-        self._receive_window -= length
-        if self._receive_window < self._low_window:
-            self._grant_connection()
-        padding = 0
-        payload = length
-        if flags & PADDED:
-            payload, padding = self._unpadded(length, data[start] if length else 0)
-            start += 1
-        stream = self._data_stream(stream_id, length)
-        ends = flags & END_STREAM != 0
-        stop = start + payload
-        if stop + padding > end:
-            self._left = max(0, stop - end)
-            self._padding_left = stop + padding - max(stop, end)
-            self._sink = stream
-            self._sink_ends = ends
-            if not self._left:
-                self._payload_done()
-        if not payload and not ends:
-            self.idle_frame()
-        if stream is None:
-            return
-        stream.received_bytes += payload
-        if ends and stop <= end:
-            if self._end_remote(stream):
-                self._receiver(stream).data(data, start, stop, True)
-            return
-        if start < end:
-            self._receiver(stream).data(data, start, min(stop, end), False)
-        if stream.receiver is not None:
-            if self._sink is stream:
-                self._aim(stream)
-            if not ends and stream.receive_window < self._low_stream_window:
-                self.replenish(stream)
-
-    def _unpadded(self, length: int, padding: int) -> tuple[int, int]:
-        """How much of a padded payload is data, and how much padding follows it."""
-        if not length:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without its padding")
-        if padding >= length:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
-        return length - 1 - padding, padding
-
-    def _data_stream(self, stream_id: int, length: int) -> Stream | None:
-        """Who gets a DATA frame; None when it is to be dropped."""
-        stream = self.streams.get(stream_id)
-        if stream is None:
-            if self.is_idle(stream_id):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
-            if stream_id not in self._reset_ids:
-                self._reset(stream_id, ErrorCode.STREAM_CLOSED)
-            return None
-        stream.receive_window -= length
-        if stream.remote_closed:
-            self._reset(stream_id, ErrorCode.STREAM_CLOSED)
-        elif stream.receive_window < 0:
-            self._reset(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        else:
-            return stream
-        return None
-
-    def _more_payload(self, data: bytes | memoryview, position: int, end: int) -> int:
-        """What arrived of a DATA frame that began earlier."""
-        stop = min(position + self._left, end)
-        self._left -= stop - position
-        stream = self._sink
-        ends = self._sink_ends and not self._left
-        if not self._left:
-            self._payload_done()
-        if stream is None:
-            return stop
-        if not ends:
-            self._receiver(stream).data(data, position, stop, False)
-            if self._sink is stream:
-                self._aim(stream)
-        elif self._end_remote(stream):
-            self._receiver(stream).data(data, position, stop, True)
-        return stop
-
-    def _receiver(self, stream: Stream) -> Receiver:
-        receiver = stream.receiver
-        assert receiver is not None
-        return receiver
-
-    def _payload_done(self) -> None:
-        """Nobody is waiting for the rest of this frame; its padding is skipped."""
-        self._left = self._padding_left
-        self._padding_left = 0
-        self._sink = None
-        self._sink_ends = False
-
-    def _aim(self, stream: Stream) -> None:
-        """Point `direct` at the memory the rest of this frame belongs to, if it is worth it."""
-        self.direct = self._receiver(stream).room(self._left)
-
-    def _end_remote(self, stream: Stream) -> bool:
-        """The client has sent everything; False if that is not what it announced."""
-        stream.remote_closed = True
-        announced = stream.content_length
-        if announced is not None and announced != stream.received_bytes:
-            self._reset(stream.id, ErrorCode.PROTOCOL_ERROR)
-            return False
-        return True
-
-    def paid_for(self, stream: Stream) -> int:
-        """What is still to come of the frame that is arriving, if it belongs to `stream`."""
-        return self._left if self._sink is stream else 0
-
-    def _drop(self, stream: Stream) -> None:
-        if self._sink is stream:  # the rest of its frame is skipped
-            self._sink = None
-            self._sink_ends = False
-            self.direct = None
-        super()._drop(stream)
-
-    def _grant_connection(self) -> None:
-        if self._receive_window < 0:
-            raise ConnectionFault(
-                ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows"
-            )
-        target = self._limits.connection_window_bytes
-        self.sender.control(frames.window_update(0, target - self._receive_window))
-        self._receive_window = target
 
     # HEADERS and CONTINUATION.
 

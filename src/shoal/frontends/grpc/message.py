@@ -109,8 +109,12 @@ class MessageReader:
         count = min(limit, self._length - self._filled)
         return self._room()[:count] if count >= SMALL_BYTES else None
 
+    def rest(self) -> memoryview | None:
+        """Where all that is missing of the message goes, as far as there is memory for it now."""
+        return None if self._body is None else self._body[self._filled :]
+
     def filled(self, count: int) -> Buffer | None:
-        """`count` bytes were written to `room`; returns the message if that completed it."""
+        """`count` bytes were written to `room` or `rest`; returns the message if it is complete."""
         self._count(count)
         return self.take()
 

@@ -125,3 +125,26 @@ def outcome(tools, data, piece):
 def test_whole_or_in_pieces_the_outcome_is_the_same(tools, made):
     data = conversation(tools, made)
     assert outcome(tools, data, len(data)) == outcome(tools, data, 7)
+
+
+@pytest.mark.parametrize("frame_bytes", [1_000, 16_384])
+@pytest.mark.parametrize("piece", [999, 50_000, 1 << 20])
+def test_a_large_message_in_many_frames(tools, frame_bytes, piece):
+    message = bytes(range(256)) * 800
+    peer = tools.Peer()
+    prefixed = tools.prefixed(message)
+    frames = [PREFACE, tools.raw(4, 0, 0), peer.headers(1)]
+    for start in range(0, len(prefixed), frame_bytes):
+        last = start + frame_bytes >= len(prefixed)
+        frames.append(tools.data(1, prefixed[start : start + frame_bytes], end=last))
+        if start == 4 * frame_bytes:
+            frames.append(PingFrame(0, opaque_data=b"12345678"))
+    data = b"".join(f if isinstance(f, bytes) else f.serialize() for f in frames)
+    peer = tools.Peer()
+    for start in range(0, len(data), piece):
+        peer.feed(data[start : start + piece])
+        peer.collect()
+    assert peer.service.messages == [message]
+    assert peer.dispatcher.memory.unfinished_bytes == 0
+    windows = (peer.connection._receive_window, peer.connection._limits.connection_window_bytes)
+    assert windows[1] - windows[0] == len(prefixed)
