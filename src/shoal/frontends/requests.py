@@ -16,7 +16,6 @@ _NEWEST_POSSIBLE = 2**63 - 1
 class Asked(Protocol):
     """What a decoded request says beside its model and its tensors, in any protocol."""
 
-    sequence_id: int | str
     sequence_start: bool
     sequence_end: bool
     priority: int
@@ -30,6 +29,7 @@ def build_request(
     reply: Reply,
     *,
     id: str,
+    sequence_id: int | str,
     outputs: tuple[str, ...],
     parameters: dict[str, ParameterValue],
 ) -> Request:
@@ -44,7 +44,7 @@ def build_request(
         parameters=parameters,
         priority=asked.priority,
         timeout_us=asked.timeout_us,
-        correlation_id=asked.sequence_id,
+        correlation_id=sequence_id,
         flags=Request.SEQUENCE_START * asked.sequence_start
         | Request.SEQUENCE_END * asked.sequence_end,
     )

@@ -1,22 +1,24 @@
-"""Where a client's ModelInferRequests have their id and their tensors: learnt once, tried again.
+"""Where a client's ModelInferRequests have their ids and their tensors: learnt once, tried again.
 
-    message --by its length--> Layout --cut--> what is around | id | contents
+    message --by its length--> Layout --cut--> what is around | id | sequence's id | contents
                                                     |
                                     compared with what was read before
 
-Requests of one client have the same fields at the same places; only the id and the contents
+Requests of one client have the same fields at the same places; only the ids and the contents
 differ. What stands around those tells how long they are, so two messages of one layout that agree
 there fall into the same fields: the second need not be walked through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from shoal.core.tensor import Buffer
 from shoal.wire.plan import PlanCache
+from shoal.wire.protobuf_wire import tag, take_out
 
 Read = TypeVar("Read")
 Span: TypeAlias = tuple[int, int]  # start and end in a message
@@ -25,7 +27,36 @@ LARGEST_MESSAGE_BYTES = 32 << 10  # of larger ones only the contents take time
 _COPIED_BYTES = 4 << 10  # slices of bytes are copies; up to here they cost less than views
 _MOST_LENGTHS = 256
 _MOST_LAYOUTS = 4  # of one length
+_PARAMETERS_FIELD = 4  # of ModelInferRequest: a map, whose entries have key and value
+_KEY = b"\x0a\x0bsequence_id"
+_VALUE_TAG = tag(2)
+_NUMBER_TAG = 2 << 3  # int64_param and string_param of InferParameter
+_TEXT_TAG = tag(3)
+_ALL_BITS = 2**64 - 1
 _NOTHING = slice(0, 0)  # keeps itemgetter from returning a single slice bare
+
+
+class Sequence(enum.Enum):
+    """How a message names its sequence."""
+
+    NONE = 0
+    NUMBER = 1  # in a varint
+    TEXT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a message has what differs from call to call."""
+
+    ids: tuple[Span, ...]
+    contents: tuple[Span, ...]
+    sequence: Sequence = Sequence.NONE
+    sequence_id: tuple[Span, ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All of them, in the order in which protobuf's own libraries write them."""
+        return (*self.ids, *self.sequence_id, *self.contents)
 
 
 class Layout:
@@ -33,49 +64,64 @@ class Layout:
 
     __slots__ = ("around", "contents", "places", "sizes")
 
-    def __init__(self, spans: tuple[Span, ...], length: int, *, has_id: bool) -> None:
-        """`spans` are the id, where there is one, and the contents, in order."""
+    def __init__(self, places: Places, length: int) -> None:
+        spans = places.spans
         ends = [0, *[end for _, end in spans]]
         starts = [*[start for start, _ in spans], length]
         around = [slice(end, start) for end, start in zip(ends, starts, strict=True)]
-        inside = [slice(*span) for span in spans]
-        if not has_id:
-            inside.insert(0, _NOTHING)
-        self.places = (spans, has_id)
+        inside = [_NOTHING, _NOTHING, *[slice(*span) for span in places.contents]]
+        for index, span in enumerate((places.ids, places.sequence_id)):
+            if span:
+                inside[index] = slice(*span[0])
+        self.places = places
         self.around: Any = itemgetter(*around, _NOTHING)
-        self.contents: Any = itemgetter(*inside, _NOTHING)  # id, contents …, nothing
-        self.sizes = tuple([end - start for start, end in spans[has_id:]])
+        self.contents: Any = itemgetter(*inside, _NOTHING)
+        self.sizes = tuple([end - start for start, end in places.contents])
+
+
+@dataclass(slots=True)
+class Found(Generic[Read]):
+    """A message like one that was read before."""
+
+    read: Read
+    parts: tuple[Buffer, ...]  # id, the sequence's id, contents …, nothing
+    sizes: tuple[int, ...]  # of the contents
+    sequence_id: int | str | None  # None: what was read before says it
 
 
 class KnownMessages(Generic[Read]):
-    """What was read from messages, found again by the bytes around their id and contents."""
+    """What was read from messages, found again by the bytes around their ids and contents."""
 
     def __init__(self) -> None:
         self._layouts: dict[int, list[Layout]] = {}
         self._read: PlanCache[Read] = PlanCache()
 
-    def find(self, message: bytes) -> tuple[Read, Sequence[Buffer], tuple[int, ...]] | None:
-        """What was read from a message like this one, this one's id, contents and an empty slice,
-        and the sizes of the contents; None for one that nobody has seen."""
+    def find(self, message: bytes) -> Found[Read] | None:
+        """What is known of a message like this one; None for one that nobody has seen."""
         for layout in self._layouts.get(len(message), ()):
             read = self._read.get((layout, layout.around(message)))
-            if read is not None:
-                whole = message if len(message) <= _COPIED_BYTES else memoryview(message)
-                return read, layout.contents(whole), layout.sizes
+            if read is None:
+                continue
+            whole = message if len(message) <= _COPIED_BYTES else memoryview(message)
+            parts = layout.contents(whole)
+            if layout.places.sequence is Sequence.NONE:
+                return Found(read, parts, layout.sizes, None)
+            sequence_id = _sequence_id(layout.places.sequence, bytes(parts[1]))
+            return Found(read, parts, layout.sizes, sequence_id) if sequence_id else None
         return None
 
-    def learn(self, message: bytes, ids: Sequence[Span], raw: Sequence[Span], read: Read) -> None:
-        """Remember what was read from a message with its id and contents at these places."""
-        spans = (*ids, *raw)
+    def learn(self, message: bytes, places: Places, read: Read) -> None:
+        """Remember what was read from a message with this at these places."""
+        spans = places.spans
         length = len(message)
-        if len(ids) > 1 or length > LARGEST_MESSAGE_BYTES or list(spans) != sorted(spans):
-            return  # in an order in which protobuf's own libraries do not write
+        if len(places.ids) > 1 or length > LARGEST_MESSAGE_BYTES or list(spans) != sorted(spans):
+            return
         layouts = self._layouts.setdefault(length, [])
         for layout in layouts:
-            if layout.places == (spans, bool(ids)):
+            if layout.places == places:
                 break
         else:
-            layout = Layout(spans, length, has_id=bool(ids))
+            layout = Layout(places, length)
             if len(layouts) >= _MOST_LAYOUTS:
                 del layouts[0]
             layouts.append(layout)
@@ -83,3 +129,50 @@ class KnownMessages(Generic[Read]):
                 del self._layouts[next(iter(self._layouts))]
         around = layout.around(message)
         self._read.put((layout, around), read, sum(map(len, around)))
+
+
+def _sequence_id(kind: Sequence, content: bytes) -> int | str:
+    """The id in a message like one that was read before; 0 or empty if it is none, or odd."""
+    if kind is Sequence.TEXT:
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return ""
+    number = shift = 0
+    for byte in content[:-1]:
+        if byte < 0x80:
+            return 0
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    if content[-1] >= 0x80:
+        return 0
+    # As protobuf reads it: 64 bits, and what is beyond them is dropped.
+    return (number | content[-1] << shift) & _ALL_BITS
+
+
+def find_sequence(message: bytes) -> tuple[Sequence, tuple[Span, ...]] | None:
+    """Where a message names its sequence; nowhere, mostly. None if in a way that is unusual."""
+    if _KEY not in message:
+        return Sequence.NONE, ()
+    parameters: list[Span] = []
+    take_out(message, {tag(_PARAMETERS_FIELD): parameters})
+    found = [span for span in parameters if _KEY in message[slice(*span)]]
+    if len(found) != 1 or message.count(_KEY) != 1:
+        return None
+    start, end = found[0]
+    value = start + len(_KEY) + 2
+    # The entry's value is a message of the rest, with one field that fills it.
+    if not message.startswith(_KEY + bytes((_VALUE_TAG,)), start) or value >= end:
+        return None
+    if message[value - 1] != end - value:
+        return None
+    if message[value] == _NUMBER_TAG and value + 1 < end <= value + 11:
+        span = (value + 1, end)
+        return (
+            (Sequence.NUMBER, (span,))
+            if _sequence_id(Sequence.NUMBER, message[slice(*span)])
+            else None
+        )
+    if message[value] == _TEXT_TAG and value + 2 < end and message[value + 1] == end - value - 2:
+        return Sequence.TEXT, ((value + 2, end),)
+    return None

@@ -21,7 +21,7 @@ from shoal.core.dtypes import DataType, from_name
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.wire.grpc_layout import KnownMessages, Span
+from shoal.wire.grpc_layout import Found, KnownMessages, Places, Span, find_sequence
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import malformed, tag, take_out
 from shoal.wire.regions import Lease, Regions, RegionSlice
@@ -54,7 +54,7 @@ Sent: TypeAlias = tuple[str, DataType, tuple[int, ...]]
 
 @dataclass(slots=True, eq=False)
 class InferHead:
-    """What a ModelInferRequest says around its id and its data. Equal requests share one, so
+    """What a ModelInferRequest says around its ids and its data. Equal requests share one, so
     compare with `is`; whoever wants to change its parameters makes a copy of them."""
 
     model_name: str
@@ -64,7 +64,7 @@ class InferHead:
     output_names: tuple[str, ...] = ()
     classifies: bool = False  # whether any output is wanted as classes
     parameters: dict[str, ParameterValue] = field(default_factory=dict)  # meant for the model
-    sequence_id: int | str = 0
+    sequence_id: int | str = 0  # of the first such request; each message has its own
     sequence_start: bool = False
     sequence_end: bool = False
     priority: int = 0
@@ -78,7 +78,7 @@ class InferHead:
 class InferMessage:
     """What a ModelInferRequest asks for."""
 
-    __slots__ = ("head", "id", "inputs", "leases", "sizes", "slices")
+    __slots__ = ("head", "id", "inputs", "leases", "sequence_id", "sizes", "slices")
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class InferMessage:
         self.head = head
         self.id = id
         self.inputs = inputs
+        self.sequence_id = head.sequence_id
         self.sizes = sizes  # of raw contents, in the order of the inputs; None: other contents
         self.slices: Mapping[str, RegionSlice] = _NO_SLICES  # where outputs shall be put
         self.leases: Sequence[Lease] = ()  # shared memory in use until the answer
@@ -116,18 +117,7 @@ class InferDecoder:
         if self._known is not None and isinstance(message, bytes):
             found = self._known.find(message)
             if found is not None:
-                head, (request_id, *contents, _), sizes = found
-                return InferMessage(
-                    head,
-                    _text(request_id),
-                    {
-                        name: Tensor(name, datatype, shape, raw=content)
-                        for (name, datatype, shape), content in zip(
-                            head.inputs, contents, strict=True
-                        )
-                    },
-                    sizes,
-                )
+                return _like(found)
         return self._read(message, regions)
 
     def _read(self, message: Buffer, regions: Regions | None) -> InferMessage:
@@ -160,7 +150,9 @@ class InferDecoder:
         if head.input_regions or head.output_regions:
             return _with_regions(InferMessage(head, request_id, inputs), regions)
         if self._known is not None and head.remembered and isinstance(message, bytes):
-            self._known.learn(message, ids, raw, head)
+            sequence = find_sequence(message)
+            if sequence is not None:
+                self._known.learn(message, Places(tuple(ids), tuple(raw), *sequence), head)
         sizes = tuple([end - start for start, end in raw])
         return InferMessage(head, request_id, inputs, sizes)
 
@@ -171,6 +163,20 @@ class InferDecoder:
             del self._heads[next(iter(self._heads))]
         self._heads[around] = head
         head.remembered = True
+
+
+def _like(found: Found[InferHead]) -> InferMessage:
+    """A message that differs from one before in its ids and contents alone."""
+    head = found.read
+    request_id, _, *contents, _ = found.parts
+    inputs = {
+        name: Tensor(name, datatype, shape, raw=content)
+        for (name, datatype, shape), content in zip(head.inputs, contents, strict=True)
+    }
+    message = InferMessage(head, _text(request_id), inputs, found.sizes)
+    if found.sequence_id is not None:
+        message.sequence_id = found.sequence_id
+    return message
 
 
 def _with_regions(decoded: InferMessage, regions: Regions | None) -> InferMessage:

@@ -1,11 +1,12 @@
 """Plans: what was learnt from a request, for the next one that looks the same.
 
-    header bytes --without id--> PlanCache --> InferPlan: inputs, outputs, rows, batch key
+    header bytes --without ids--> PlanCache --> InferPlan: inputs, outputs, rows, batch key
 
 Clients repeat themselves: around the tensors, a request is byte for byte the one before, but for
-its id. A plan is found by those bytes (compared, not only hashed), so a hit is the same request
-but for the id and the tensors, and parsing and validation can be skipped. Anything unusual has no
-plan and takes the full path; a plan is only ever a shortcut to the same answer.
+its id and the id of its sequence. A plan is found by those bytes (compared, not only hashed), so a
+hit is the same request but for the ids and the tensors, and parsing and validation can be skipped.
+Anything unusual has no plan and takes the full path; a plan is only ever a shortcut to the same
+answer.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ _MOST_ANSWERS = 16  # remembered per plan
 
 # An id that needs no escaping, at the place where clients write it: first.
 _JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]*)", ?')
+# A sequence's id: a number that JSON allows, or a text that needs no escaping; never "no sequence".
+_SEQUENCE_KEY = b'"sequence_id"'
+_JSON_SEQUENCE = re.compile(
+    rb'"sequence_id": ?(?:([1-9][0-9]{0,17})(?![0-9.eE+-])|"([ !#-\[\]-~]{1,128})")'
+)
 
 
 class PlanCache(Generic[Plan]):
@@ -78,6 +84,7 @@ class InferPlan:
     model_version: int
     priority: int
     timeout_us: int
+    flags: int  # of its sequence
     answers: dict[Hashable, Any] = field(default_factory=dict)  # by `form_of` the outputs
 
     def tensors(self, body: bytes | memoryview, offset: int) -> dict[str, Tensor]:
@@ -103,9 +110,9 @@ def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
     """A plan from a request that the engine has accepted; None when it is not plain enough.
 
     `sizes` are the bytes of each input, in the order they were sent. Plain means: nothing but
-    fixed-size tensors, no parameters for the model, no sequence.
+    fixed-size tensors, no parameters for the model.
     """
-    if request.parameters or request.correlation_id or request.flags or request.served_by is None:
+    if request.parameters or request.served_by is None:
         return None
     inputs = []
     position = 0
@@ -125,6 +132,7 @@ def learn(request: Request, sizes: dict[str, int]) -> InferPlan | None:
         model_version=request.model_version,
         priority=request.priority,
         timeout_us=request.timeout_us,
+        flags=request.flags,
     )
 
 
@@ -138,6 +146,20 @@ def split_json_id(header: bytes) -> tuple[bytes | None, bytes]:
     if match is None:
         return None, header
     return match[1], header[match.end() :]
+
+
+def split_json_sequence(rest: bytes) -> tuple[int | str, tuple[bytes, bytes]] | None:
+    """The id of the sequence in a header whose own id was taken out, and what is before and after
+    it; None where there is none, or not exactly one that is sure to be read like this."""
+    if _SEQUENCE_KEY not in rest:
+        return None
+    match = _JSON_SEQUENCE.search(rest)
+    if match is None or rest.count(_SEQUENCE_KEY) > 1:
+        return None
+    number, text = match.groups()
+    # What is before it ends with the quote of a text, so a number and a text differ there.
+    around = rest[: match.start(match.lastindex or 0)], rest[match.end(match.lastindex or 0) :]
+    return int(number) if number else text.decode("ascii"), around
 
 
 def is_plain_json(header: bytes, rest: bytes) -> bool:

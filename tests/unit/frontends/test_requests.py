@@ -40,11 +40,18 @@ def test_a_negative_version():
     ],
 )
 def test_a_request_says_what_was_asked(begins, ends, flags):
-    asked = InferHead("m", "2", sequence_id="s", sequence_start=begins, sequence_end=ends)
+    asked = InferHead("m", "2", sequence_start=begins, sequence_end=ends)
     asked.priority, asked.timeout_us = 2, 500
     reply = Collector()
     request = build_request(
-        ("m", 2), asked, {}, reply, id="7", outputs=("OUT",), parameters={"a": 1}
+        ("m", 2),
+        asked,
+        {},
+        reply,
+        id="7",
+        sequence_id="s",
+        outputs=("OUT",),
+        parameters={"a": 1},
     )
     assert (request.model_name, request.model_version, request.id) == ("m", 2, "7")
     assert (request.correlation_id, request.flags) == ("s", flags)

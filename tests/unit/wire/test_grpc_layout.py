@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import InvalidArgument
 from shoal.wire import grpc_layout
-from shoal.wire.grpc_layout import KnownMessages
+from shoal.wire.grpc_layout import KnownMessages, Places, find_sequence
 from shoal.wire.grpc_request import InferDecoder
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import delimited, tag, take_out
@@ -17,7 +17,9 @@ from shoal.wire.protobuf_wire import delimited, tag, take_out
 def learnt(known, message, read):
     ids, raw = [], []
     take_out(message, {tag(3): ids, tag(7): raw})
-    known.learn(message, ids, raw, read)
+    sequence = find_sequence(message)
+    if sequence is not None:
+        known.learn(message, Places(tuple(ids), tuple(raw), *sequence), read)
 
 
 def make(id="1", contents=(b"abcd", b"ef"), name="m"):
@@ -31,15 +33,15 @@ def make(id="1", contents=(b"abcd", b"ef"), name="m"):
 def test_id_and_contents_may_differ():
     known = KnownMessages()
     learnt(known, make(), "read")
-    read, parts, sizes = known.find(make("7", (b"ABCD", b"EF")))
-    assert (read, list(parts), sizes) == ("read", [b"7", b"ABCD", b"EF", b""], (4, 2))
+    found = known.find(make("7", (b"ABCD", b"EF")))
+    assert (found.read, found.sizes, found.sequence_id) == ("read", (4, 2), None)
+    assert list(found.parts) == [b"7", b"", b"ABCD", b"EF", b""]
 
 
 def test_a_message_without_an_id():
     known = KnownMessages()
     learnt(known, make(id=""), "read")
-    _, parts, _ = known.find(make("", (b"ABCD", b"EF")))
-    assert list(parts) == [b"", b"ABCD", b"EF", b""]
+    assert list(known.find(make("", (b"ABCD", b"EF"))).parts) == [b"", b"", b"ABCD", b"EF", b""]
 
 
 @pytest.mark.parametrize(
@@ -64,17 +66,17 @@ def test_large_messages_are_cut_without_a_copy():
     known = KnownMessages()
     message = make(contents=(bytes(5000),))
     learnt(known, message, "read")
-    _, parts, _ = known.find(message)
-    assert isinstance(parts[1], memoryview)
-    assert len(parts[1]) == 5000
+    content = known.find(message).parts[2]
+    assert isinstance(content, memoryview)
+    assert len(content) == 5000
 
 
 def test_an_id_is_not_taken_for_contents_at_the_same_place():
     known = KnownMessages()
     learnt(known, delimited(3, b"1"), "an id")
     learnt(known, delimited(7, b"1"), "contents")
-    assert [known.find(delimited(field, b"2"))[0] for field in (3, 7)] == ["an id", "contents"]
-    assert list(known.find(delimited(7, b"2"))[1]) == [b"", b"2", b""]
+    assert [known.find(delimited(field, b"2")).read for field in (3, 7)] == ["an id", "contents"]
+    assert list(known.find(delimited(7, b"2")).parts) == [b"", b"", b"2", b""]
 
 
 def test_what_protobuf_would_not_write_is_not_learnt():
@@ -90,8 +92,59 @@ def test_its_memory_is_bounded(monkeypatch):
     for size in range(10):
         learnt(known, make(contents=(bytes(size),)), size)
     assert len(known._layouts) == 3
-    assert known.find(make(contents=(bytes(9),)))[0] == 9
+    assert known.find(make(contents=(bytes(9),))).read == 9
     assert known.find(make(contents=(bytes(1),))) is None
+
+
+def step(sequence_id, *, kind="int64_param", start=True, key="sequence_id", **more):
+    request = messages.ModelInferRequest(model_name="m", **more)
+    setattr(request.parameters[key], kind, sequence_id)
+    request.parameters["sequence_start"].bool_param = start
+    request.inputs.add(name="IN", datatype="UINT8", shape=[2])
+    request.raw_input_contents.append(b"ab")
+    return request.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "others"),
+    [
+        ("int64_param", 1, (2, 127)),
+        ("int64_param", 300, (301, 16_383)),
+        ("int64_param", 2**62, (2**62 + 1, 2**63 - 1)),
+        ("int64_param", -1, (-2, -(2**63))),
+        ("string_param", "abc", ("xyz", "a c")),
+    ],
+)
+def test_the_ids_of_sequences_may_differ(kind, first, others):
+    known = KnownMessages()
+    learnt(known, step(first, kind=kind, id="9"), "read")
+    for other in (first, *others):
+        found = known.find(step(other, kind=kind, id="8"))
+        wanted = other % 2**64 if isinstance(other, int) else other
+        assert (found.read, found.sequence_id) == ("read", wanted)
+    assert known.find(step(first, kind=kind, id="9", start=False)) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        step(0),  # no sequence
+        step(7).replace(b"\x12\x02\x10\x07", b"\x12\x02\x10\x87"),  # no complete number
+        step(7, key="sequence_ie"),
+        step("7", kind="string_param")[:-1],
+    ],
+)
+def test_what_need_not_be_a_sequence_is_not_taken_for_one(other):
+    known = KnownMessages()
+    learnt(known, step(5), "read")
+    assert known.find(other) is None
+
+
+def test_a_sequence_named_twice_is_not_learnt():
+    known = KnownMessages()
+    message = step(5) + step(6)
+    learnt(known, message, "read")
+    assert known.find(message) is None
 
 
 small = st.binary(max_size=6)
@@ -120,5 +173,8 @@ def test_remembering_changes_no_answer(parts):
             outcomes.append(error.message)
         else:
             inputs = {name: bytes(tensor.raw) for name, tensor in read.inputs.items()}
-            outcomes.append((read.id, read.head.model_name, inputs, read.sizes))
+            head = read.head
+            outcomes.append(
+                (read.id, read.sequence_id, head.model_name, head.parameters, inputs, read.sizes)
+            )
     assert outcomes[0] == outcomes[1] == outcomes[2]

@@ -169,17 +169,37 @@ def test_a_plan_does_not_keep_its_model():
     assert learnt.model() is None
 
 
+def test_what_the_model_is_told_besides_is_not_learnt():
+    assert plan.learn(accepted(*TWO, parameters={"x": 1}), {"a": 24, "b": 24}) is None
+
+
+def test_where_in_its_sequence_a_request_stands_is_learnt():
+    flags = Request.SEQUENCE_START
+    request = accepted(*TWO, correlation_id=7, flags=flags)
+    assert plan.learn(request, {"a": 24, "b": 24}).flags == flags
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("header", "split"),
     [
-        {"parameters": {"x": 1}},
-        {"correlation_id": 7},
-        {"correlation_id": "seven"},
-        {"flags": Request.SEQUENCE_START},
+        (b'"a":1}', None),
+        (b'"sequence_id":7}', (7, (b'"sequence_id":', b"}"))),
+        (b'"p":{"sequence_id": 12,"x":1}', (12, (b'"p":{"sequence_id": ', b',"x":1}'))),
+        (b'"sequence_id":"ab"}', ("ab", (b'"sequence_id":"', b'"}'))),
+        (b'"sequence_id":0}', None),
+        (b'"sequence_id":""}', None),
+        (b'"sequence_id":07}', None),
+        (b'"sequence_id":7.0}', None),
+        (b'"sequence_id":7e1}', None),
+        (b'"sequence_id":-7}', None),
+        (b'"sequence_id":1234567890123456789}', None),  # may be more than 64 bits hold
+        (b'"sequence_id":"a\\u0041"}', None),
+        (b'"sequence_id":7,"sequence_id":8}', None),
+        (b'"sequence_id"', None),
     ],
 )
-def test_what_the_model_is_told_besides_is_not_learnt(options):
-    assert plan.learn(accepted(*TWO, **options), {"a": 24, "b": 24}) is None
+def test_the_id_of_a_sequence_in_json(header, split):
+    assert plan.split_json_sequence(header) == split
 
 
 def test_strings_are_not_learnt():

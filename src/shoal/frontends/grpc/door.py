@@ -88,6 +88,7 @@ class InferDoor:
             message.inputs,
             reply,
             id=message.id,
+            sequence_id=message.sequence_id,
             outputs=head.output_names,
             parameters=parameters,
         )

@@ -75,6 +75,7 @@ class GenerateRoutes:
             body.inputs,
             LoopReply(self._inbox, call.deliver),
             id=body.id,
+            sequence_id=body.sequence_id,
             outputs=(),
             parameters=body.parameters,
         )

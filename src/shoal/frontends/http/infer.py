@@ -166,6 +166,7 @@ class _InferCall:
             body.inputs,
             LoopReply(route.inbox, self._deliver),
             id=body.id,
+            sequence_id=body.sequence_id,
             outputs=tuple([output.name for output in body.outputs]),
             parameters=body.parameters,
         )

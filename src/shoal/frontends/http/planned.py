@@ -8,6 +8,8 @@ teaches the plans. See `shoal.wire.plan` for why the answers are the same.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from shoal.core.dtypes import BYTES
 from shoal.core.inbox import LoopInbox
 from shoal.core.request import Request
@@ -46,8 +48,16 @@ class PlannedInference:
             return False
         body = request.body
         request_id, rest = plan.split_json_id(bytes(body[:offset]))
-        key = (target.model, target.version, request_id is None, rest)
+        sequence_id: int | str = 0
+        key: Hashable = (target.model, target.version, request_id is None, rest)
         found = self._plans.get(key)
+        if found is None:
+            sequence = plan.split_json_sequence(rest)
+            if sequence is None:
+                return False
+            sequence_id, around = sequence
+            key = (target.model, target.version, request_id is None, around)
+            found = self._plans.get(key)
         if found is None or len(body) != offset + found.total_bytes:
             return False
         planned = Request(
@@ -59,6 +69,8 @@ class PlannedInference:
             requested_outputs=found.requested_outputs,
             priority=found.priority,
             timeout_us=found.timeout_us,
+            correlation_id=sequence_id,
+            flags=found.flags,
         )
         planned.rows = found.rows
         planned.batch_key = found.batch_key
@@ -86,10 +98,16 @@ class PlannedInference:
         request_id, rest = plan.split_json_id(header)
         if not plan.is_plain_json(header, rest):
             return
+        around: Hashable = rest
+        if accepted.correlation_id:
+            sequence = plan.split_json_sequence(rest)
+            if sequence is None or sequence[0] != accepted.correlation_id:
+                return  # it stands elsewhere, or in a way that need not mean the same again
+            around = sequence[1]
         sizes = {name: tensor.nbytes for name, tensor in body.inputs.items()}
         learnt = plan.learn(accepted, sizes)
         if learnt is not None:
-            key = (target.model, target.version, request_id is None, rest)
+            key = (target.model, target.version, request_id is None, around)
             self._plans.put(key, learnt, len(rest))
 
 
