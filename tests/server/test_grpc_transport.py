@@ -14,6 +14,7 @@ import grpc
 import pytest
 import uvloop
 
+from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import (
     Call,
     CompressionLevel,
@@ -114,7 +115,7 @@ class Server:
     def __init__(self, new_loop=uvloop.new_event_loop, settings=None, ssl=None) -> None:
         self.service = Echo()
         self.loop = new_loop()
-        self.listener = GrpcListener(self.service, settings)
+        self.listener = GrpcListener(self.service, settings, pool=BufferPool())
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         self.port = self.run(self.listener.start("127.0.0.1", 0, ssl=ssl))

@@ -10,6 +10,7 @@ import grpc
 import pytest
 import uvloop
 
+from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import (
     Call,
     CompressionLevel,
@@ -123,7 +124,9 @@ async def until(condition) -> None:
 async def soak() -> None:
     loop = asyncio.get_running_loop()
     service = Echo(loop)
-    listener = GrpcListener(service, GrpcSettings(compression=CompressionLevel.LOW))
+    listener = GrpcListener(
+        service, GrpcSettings(compression=CompressionLevel.LOW), pool=BufferPool()
+    )
     port = await listener.start("127.0.0.1")
     tasks_before = len(asyncio.all_tasks())
     options = [("grpc.use_local_subchannel_pool", 1)]

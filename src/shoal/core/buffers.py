@@ -37,10 +37,16 @@ class BufferPool:
         """How much is free to be lent again."""
         return self._kept_bytes
 
+    @property
+    def lent(self) -> int:
+        """How many buffers are in use."""
+        return len(self._lent)
+
     def take(self, size: int, aligned_at: int = 0) -> memoryview:
         """`size` bytes, of which number `aligned_at` lies on a 64-byte boundary.
 
-        They are free again once nothing refers to the view, or to a part of it, any more.
+        They are free again once nothing refers to the view, or to a part of it, any more. Raises
+        MemoryError when there is no such memory.
         """
         skipped = -aligned_at % ALIGNMENT
         memory = self._find(_rounded(size + skipped))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from shoal.core import buffers
+from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import status
-from shoal.frontends.grpc.buffers import BufferPool
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
@@ -26,11 +27,12 @@ class Dispatcher:
         settings: GrpcSettings,
         deadline_earlier: Callable[[int], None],
         clock: Callable[[], int] = time.monotonic_ns,
+        pool: BufferPool = buffers.pool,
     ) -> None:
         self.settings = settings
         self.clock = clock
         self.deadlines = Deadlines(deadline_earlier)
-        self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, BufferPool())
+        self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, pool)
         self._method = service.method
         self._routes: dict[str, Route] = {}  # of methods that there are
         self._resources = CallResources(settings, self.memory, self.deadlines, clock)

@@ -12,13 +12,14 @@ import ssl
 import time
 from collections.abc import Callable
 
+from shoal.core import buffers
+from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.call import Service
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.transport import Hub, Transport, server_context
 
 _BACKLOG = 1_024
-_TRIM_SECS = 10.0
 _LEAST_TIMER_SECS = 0.001  # event loops count milliseconds
 _LONGEST_TIMER_SECS = 3_600.0  # and not all of them count to the end of time
 
@@ -31,16 +32,16 @@ class GrpcListener:
         service: Service,
         settings: GrpcSettings | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
+        pool: BufferPool = buffers.pool,
     ) -> None:
         self._settings = settings or GrpcSettings()
         self._clock = clock
-        self._dispatcher = Dispatcher(service, self._settings, self._deadline_earlier, clock)
+        self._dispatcher = Dispatcher(service, self._settings, self._deadline_earlier, clock, pool)
         self._hub: Hub | None = None
         self._server: asyncio.Server | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_ns = 0
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._trim_at_ns = 0
 
     async def start(
         self,
@@ -136,9 +137,6 @@ class GrpcListener:
         now_ns = self._clock()
         for transport in list(hub.transports):
             transport.sweep(now_ns)
-        if now_ns >= self._trim_at_ns:
-            self._trim_at_ns = now_ns + int(_TRIM_SECS * 1e9)
-            self._dispatcher.memory.pool.trim()
 
     def _deadline_earlier(self, deadline_ns: int) -> None:
         """A deadline comes before all others: have the timer ring in time for it.

@@ -12,9 +12,9 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from shoal.core.buffers import BufferPool
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression
-from shoal.frontends.grpc.buffers import BufferPool
 from shoal.frontends.grpc.compression import CompressionError, TooLarge
 from shoal.frontends.grpc.status import StatusCode
 
@@ -179,7 +179,9 @@ class MessageReader:
 
     def _memory_for(self, size: int) -> memoryview:
         try:
-            return self._memory.pool.take(size)
+            # The large tensor of a message comes last in it, and its size mostly is a multiple of
+            # 64: where the message ends on a boundary, that tensor begins on one.
+            return self._memory.pool.take(size, aligned_at=size)
         except MemoryError:
             raise MessageFault(
                 StatusCode.RESOURCE_EXHAUSTED, f"no memory for a message of {self._length} bytes"

@@ -18,6 +18,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
+from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.frames import PREFACE, ErrorCode
@@ -138,7 +139,11 @@ class Peer:
         self.service = EchoService()
         self.deadlines: list[int] = []
         self.dispatcher = Dispatcher(
-            self.service, settings or GrpcSettings(), self.deadlines.append, self.clock
+            self.service,
+            settings or GrpcSettings(),
+            self.deadlines.append,
+            self.clock,
+            BufferPool(),
         )
         self.woken = 0
         self.connection = Connection(

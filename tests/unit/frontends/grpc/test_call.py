@@ -328,7 +328,7 @@ def test_memory_does_not_run_far_ahead_of_very_long_messages(peer, tools, monkey
 
 
 def test_no_memory_for_a_message(peer, tools, monkeypatch):
-    def take(_length):
+    def take(_length, aligned_at):
         raise MemoryError
 
     monkeypatch.setattr(peer.dispatcher.memory.pool, "take", take)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-
 import hpack
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.frontends.grpc import frames, status
-from shoal.frontends.grpc.buffers import MOST_POOLED_BYTES, BufferPool
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.keepalive import Action, Lifetime
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings, KeepAlive
@@ -88,69 +83,6 @@ def test_header_blocks_are_cut_into_frames(length):
     assert [bool(flags & frames.END_HEADERS) for _, flags in kinds] == [False] * (
         len(kinds) - 1
     ) + [True]
-
-
-# Buffers.
-
-
-@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=20))
-def test_buffers_are_as_long_as_asked_and_end_on_a_boundary(lengths):
-    pool = BufferPool()
-    for length in lengths:
-        view = pool.take(length)
-        assert len(view) == length
-        assert not view.readonly
-        assert (np.frombuffer(view, np.uint8).ctypes.data + length) % 64 == 0
-
-
-def test_a_buffer_is_used_again_once_nobody_looks_at_it():
-    pool = BufferPool()
-    view = pool.take(100_000)
-    address = np.frombuffer(view, np.uint8).ctypes.data
-    array = np.frombuffer(view[1000:], np.uint8)[5:].reshape(-1)
-    del view
-    assert pool.lent == 1, "an array made from it still looks"
-    other = pool.take(100_000)
-    assert np.frombuffer(other, np.uint8).ctypes.data != address
-    del array
-    assert pool.lent == 1
-    again = pool.take(100_000)
-    assert np.frombuffer(again, np.uint8).ctypes.data == address
-    del again, other
-    assert pool.lent == 0
-    assert pool.idle_bytes > 0
-    pool.trim()
-    pool.trim()
-    assert pool.idle_bytes == 0
-
-
-def test_buffers_come_back_from_other_threads():
-    pool = BufferPool()
-
-    def work():
-        for length in range(40_000, 60_000, 50):
-            view = pool.take(length)
-            view[0] = 1
-            del view
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    gc.collect()
-    assert pool.lent == 0
-
-
-def test_idle_memory_is_bounded():
-    pool = BufferPool()
-    views = [pool.take(4 << 20) for _ in range(20)]
-    del views
-    assert pool.idle_bytes <= 16 << 20
-    huge = pool.take(MOST_POOLED_BYTES + 1)
-    assert pool.lent == 0
-    del huge
-    assert pool.idle_bytes <= 16 << 20
 
 
 # Deadlines.
