@@ -29,13 +29,13 @@ serve: $(VENV)/.installed ## install, then serve the demo models on ports 8000 (
 test: $(VENV)/.installed-dev ## install, then run the whole test suite
 	@tools/test_programs.sh
 	@$(BIN)/python tools/perf_analyzer.py >/dev/null || echo "left out: the tests marked 'perf_analyzer'"
-	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python -m pytest $(ARGS)
+	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python tools/run_tests.py $(ARGS)
 
 test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plans each forced on and off
 	@for execution in loop threads; do for plans in true false; do \
 	    echo "SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans"; \
 	    SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans PATH="$(CURDIR)/.tools/bin:$$PATH" \
-	        $(BIN)/python -m pytest --quiet $(ARGS) || exit 1; \
+	        $(BIN)/python tools/run_tests.py $(ARGS) || exit 1; \
 	done; done
 
 check: $(VENV)/.installed-dev ## lint, format, types and layers: ruff, mypy --strict, import-linter

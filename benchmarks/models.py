@@ -1,4 +1,4 @@
-"""Make what is served and what is posted: four ONNX models and a photo, all from fixed seeds.
+"""Make what is served and what is posted: a few ONNX models and a photo, all from fixed seeds.
 
     seeds --onnx.helper--> .tools/bench/models/<name>.onnx, photo.jpg
 
@@ -6,6 +6,7 @@
     classifier  ResNet-18 with random weights: FP32[3,224,224] to 1000 scores  W2
     encoder     BERT-base with random weights: 128 token ids to 768 numbers    W3
     pool, echo  600 KB of FP32 to 16 sums, or to the same size doubled         W4
+    text        MiniLM's size, random weights: any number of tokens to 384     mixed_lengths
 
 Nothing is downloaded. Random weights compute as long as trained ones, and the answers of a model
 that nobody trained can be compared just as well.
@@ -29,7 +30,8 @@ SEED = 4
 PHOTO_SIZE = (500, 400)
 PHOTO_BYTES = 100_000
 
-VOCABULARY, LAYERS, HEADS, INNER = 30_522, 12, 12, 3_072  # with HIDDEN: BERT-base
+VOCABULARY = 30_522
+LONGEST_TEXT = 512
 
 
 class Graph:
@@ -137,8 +139,19 @@ def classifier() -> onnx.ModelProto:
 
 def encoder() -> onnx.ModelProto:
     """BERT-base (109 million weights): the first token's hidden state, through its pooler."""
-    graph = Graph("encoder")
-    hidden = HIDDEN[0]
+    return _bert("encoder", hidden=HIDDEN[0], layers=12, heads=12, inner=3_072, tokens=TOKENS[0])
+
+
+def text() -> onnx.ModelProto:
+    """As large as all-MiniLM-L6 (22 million weights), for texts of any length up to 512 tokens."""
+    return _bert("text", hidden=384, layers=6, heads=12, inner=1_536, tokens=None)
+
+
+def _bert(
+    name: str, *, hidden: int, layers: int, heads: int, inner: int, tokens: int | None
+) -> onnx.ModelProto:
+    """An encoder with a pooler; `tokens` is how many it takes, None for any number."""
+    graph = Graph(name)
 
     def dense(data: str, shape: tuple[int, int]) -> str:
         product = graph.add("MatMul", data, graph.weight(*shape, scale=0.02))
@@ -149,15 +162,15 @@ def encoder() -> onnx.ModelProto:
         shift = graph.constant(np.zeros(hidden, np.float32))
         return graph.add("LayerNormalization", data, scale, shift, axis=-1, epsilon=1e-12)
 
-    heads = graph.constant(np.array([0, 0, HEADS, hidden // HEADS], np.int64))
+    apart = graph.constant(np.array([0, 0, heads, hidden // heads], np.int64))
     together = graph.constant(np.array([0, 0, hidden], np.int64))
-    divisor = graph.constant(np.array((hidden // HEADS) ** 0.5, np.float32))
+    divisor = graph.constant(np.array((hidden // heads) ** 0.5, np.float32))
     root_two = graph.constant(np.array(2**0.5, np.float32))
     one = graph.constant(np.array(1.0, np.float32))
     half = graph.constant(np.array(0.5, np.float32))
 
     def split(data: str, order: list[int]) -> str:
-        return graph.add("Transpose", graph.add("Reshape", data, heads), perm=order)
+        return graph.add("Transpose", graph.add("Reshape", data, apart), perm=order)
 
     def attend(data: str, mask: str) -> str:
         query = split(dense(data, (hidden, hidden)), [0, 2, 1, 3])
@@ -173,21 +186,26 @@ def encoder() -> onnx.ModelProto:
         return graph.add("Mul", graph.add("Mul", data, error), half)
 
     words = graph.add("Gather", graph.weight(VOCABULARY, hidden, scale=0.02), "input_ids")
-    places = graph.weight(1, TOKENS[0], hidden, scale=0.02)
+    places = graph.weight(1, tokens or LONGEST_TEXT, hidden, scale=0.02)
+    if tokens is None:
+        second = graph.constant(np.array([1], np.int64))
+        length = graph.add("Gather", graph.add("Shape", "input_ids"), second)
+        places = graph.add("Slice", places, graph.constant(np.zeros(1, np.int64)), length, second)
     data = normal(graph.add("Add", words, places))
     middle = graph.constant(np.array([1, 2], np.int64))
     shown = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
     hidden_ones = graph.add("Sub", one, graph.add("Unsqueeze", shown, middle))
     mask = graph.add("Mul", hidden_ones, graph.constant(np.array(-10_000.0, np.float32)))
-    for _ in range(LAYERS):
+    for _ in range(layers):
         data = normal(graph.add("Add", attend(data, mask), data))
-        inner = dense(gelu(dense(data, (hidden, INNER))), (INNER, hidden))
-        data = normal(graph.add("Add", inner, data))
+        wider = dense(gelu(dense(data, (hidden, inner))), (inner, hidden))
+        data = normal(graph.add("Add", wider, data))
     first = graph.add("Gather", data, graph.constant(np.array(0, np.int64)), axis=1)
     graph.add("Tanh", dense(first, (hidden, hidden)), output="embedding")
+    shape: tuple[int | str, ...] = ("sequence" if tokens is None else tokens,)
     return graph.finish(
-        [_value(name, TensorProto.INT64, TOKENS) for name in ("input_ids", "attention_mask")],
-        [_value("embedding", TensorProto.FLOAT, HIDDEN)],
+        [_value(name, TensorProto.INT64, shape) for name in ("input_ids", "attention_mask")],
+        [_value("embedding", TensorProto.FLOAT, (hidden,))],
     )
 
 
@@ -197,6 +215,7 @@ MAKERS: dict[str, Callable[[], onnx.ModelProto]] = {
     "encoder": encoder,
     "pool": pool,
     "echo": echo,
+    "text": text,
 }
 
 
@@ -231,5 +250,5 @@ def photo() -> bytes:
     return bytes(data)
 
 
-def _value(name: str, element: int, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+def _value(name: str, element: int, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, element, ["batch", *shape])

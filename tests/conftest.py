@@ -10,9 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {
+    "browser": ("chromium",),
     "curl": ("curl",),
+    "java": ("javac", "protoc", "grpc_java_plugin", "curl"),
     "nghttp2": ("nghttp", "h2load"),
     "perf_analyzer": ("perf_analyzer",),
+    "redis": ("redis-server",),
 }
 
 # `make test` unpacks perf_analyzer there; a plain `pytest` finds it too.

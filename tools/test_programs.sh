@@ -4,6 +4,9 @@
 #     program or library   package          what is left out without it
 #     curl                 curl             tests marked `curl`, examples/curl.sh, the README's lines
 #     nghttp, h2load       nghttp2-client   tests marked `nghttp2`
+#     redis-server         redis-server     tests marked `redis`
+#     chromium             chromium         tests marked `browser`
+#     javac, protoc …      (see below)      tests marked `java`
 #     libb64.so.0d         libb64-0d        tests marked `perf_analyzer` (Linux on x86-64 only)
 #
 # Exits with 0 in every case: a missing program leaves tests out, it does not fail the rest.
@@ -13,6 +16,17 @@ set -u
 missing=""
 command -v curl >/dev/null 2>&1 || missing="$missing curl"
 command -v nghttp >/dev/null 2>&1 && command -v h2load >/dev/null 2>&1 || missing="$missing nghttp2-client"
+command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
+command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+command -v javac >/dev/null 2>&1 || missing="$missing default-jdk-headless"
+command -v protoc >/dev/null 2>&1 || missing="$missing protobuf-compiler"
+command -v grpc_java_plugin >/dev/null 2>&1 || missing="$missing protobuf-compiler-grpc-java-plugin"
+[ -e /usr/share/java/grpc-netty.jar ] || missing="$missing libgrpc-java"
+[ -e /usr/share/java/protobuf.jar ] || missing="$missing libprotobuf-java"
+[ -e /usr/share/java/netty-codec-http2.jar ] || missing="$missing libnetty-java"
+[ -e /usr/share/java/perfmark-api.jar ] || missing="$missing libperfmark-java"
+[ -e /usr/share/java/geronimo-annotation-1.3-spec.jar ] ||
+    missing="$missing libgeronimo-annotation-1.3-spec-java"
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
     library=""
     for path in /usr/lib/*/libb64.so.0d /usr/lib*/libb64.so.0d; do
@@ -40,7 +54,10 @@ for package in $missing; do
     case $package in
     curl) tests="the tests marked 'curl' and those of examples/curl.sh and the README" ;;
     nghttp2-client) tests="the tests marked 'nghttp2'" ;;
+    redis-server) tests="the tests marked 'redis'" ;;
     libb64-0d) tests="the tests marked 'perf_analyzer'" ;;
+    chromium) tests="the tests marked 'browser'" ;;
+    *) tests="the tests marked 'java'" ;;
     esac
     echo "left out: $tests; they need the package $package (apt-get install $package)"
 done

@@ -59,9 +59,13 @@ class Triton(Peer):
         text = repository.config(workload, workload.model, "python", instances)
         source = SERVICES / "triton_model.py"
         repository.write(folder / "models", workload.model, text, "model.py", source)
+        return self.serve(folder / "models", ports)
+
+    def serve(self, models: Path, ports: list[int]) -> list[str]:
+        """The command that serves a repository."""
         return [
             str(self._home / "bin" / "tritonserver"),
-            f"--model-repository={folder / 'models'}",
+            f"--model-repository={models}",
             f"--backend-directory={self._home / 'backends'}",
             *addresses(ports),
         ]

@@ -1,6 +1,7 @@
 """Directives that show what the code says, so that the documentation does not say it again.
 
     {option-table}    shoal.config.options.TABLE: one section per group, one entry per flag
+    {perf-option-table}   the same of shoal.perf.options.TABLE
     {unused-fields}   shoal.config.rules.support: the fields of config.pbtxt that only warn
 
 What `shoal serve --help` says about a flag is said here in the same words.
@@ -17,6 +18,7 @@ from docutils.parsers.rst import Directive
 from shoal.cli.help import _description, _placeholder
 from shoal.config.options import TABLE, Option
 from shoal.config.rules.support import _NOT_ACTED_ON
+from shoal.perf.options import TABLE as PERF_TABLE
 
 
 class OptionTable(Directive):
@@ -25,6 +27,15 @@ class OptionTable(Directive):
     def run(self) -> list[nodes.Node]:
         """One section per group, in the order of the table."""
         groups = groupby(TABLE, key=lambda option: option.group)
+        return [_section(title, list(options)) for title, options in groups]
+
+
+class PerfOptionTable(Directive):
+    """Takes no arguments; stands where sections may stand."""
+
+    def run(self) -> list[nodes.Node]:
+        """One section per group, in the order of the table."""
+        groups = groupby(PERF_TABLE, key=lambda option: option.group)
         return [_section(title, list(options)) for title, options in groups]
 
 
@@ -51,7 +62,8 @@ def _section(title: str, options: list[Option]) -> nodes.section:
     listed = nodes.definition_list()
     for option in options:
         term = nodes.term()
-        term += nodes.literal(text=f"{option.flag} {_placeholder(option)}".strip())
+        names = [option.flag] if option.flag.startswith("--") else option.flags
+        term += nodes.literal(text=f"{', '.join(names)} {_placeholder(option)}".strip())
         item = nodes.definition_list_item("", term)
         item += nodes.definition("", nodes.paragraph(text=_description(option, shared)))
         listed += item
@@ -62,5 +74,6 @@ def _section(title: str, options: list[Option]) -> nodes.section:
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_directive("option-table", OptionTable)
+    app.add_directive("perf-option-table", PerfOptionTable)
     app.add_directive("unused-fields", UnusedFields)
     return {"parallel_read_safe": True}

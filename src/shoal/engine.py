@@ -18,9 +18,11 @@ import shoal
 from shoal.config import codec
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
-from shoal.ensemble_model import ServedModel
 from shoal.errors import InvalidArgument
+from shoal.explanation import explained
+from shoal.instance import device
 from shoal.logs import Log
+from shoal.models.ensemble import ServedModel
 from shoal.repository.repository import ModelRepository
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics
@@ -28,6 +30,8 @@ from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
 
 logger = logging.getLogger(__name__)
+
+CUDA = "cuda_shared_memory"  # where there is a GPU
 
 # What this server does, in the order Triton lists it; clients read this before they use it.
 EXTENSIONS = (
@@ -38,6 +42,7 @@ EXTENSIONS = (
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
+    CUDA,
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -133,7 +138,7 @@ class Engine:
         return self._repository.asks_readiness(name, version)
 
     def knows(self, name: str) -> bool:
-        """Whether anybody has tried to load a model of that name."""
+        """Whether anybody has tried to load a model of that name, or in lazy mode could."""
         return self._repository.knows(name)
 
     # ---- what there is
@@ -143,7 +148,7 @@ class Engine:
         return {
             "name": self._server_id,
             "version": shoal.__version__,
-            "extensions": list(EXTENSIONS),
+            "extensions": [name for name in EXTENSIONS if name != CUDA or device.gpus()],
         }
 
     def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
@@ -183,6 +188,17 @@ class Engine:
             return [_counted(first)]
         return [_counted(model) for model in self._repository.models() if model.name == name]
 
+    def explain(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """Why batches are as they are, of one version (the newest unless told) or of all models.
+
+        See `shoal.scheduler.explain`. Raises as `statistics` for a model that does not serve.
+        """
+        models = [self._repository.find(name, version)] if name else self._repository.models()
+        return [
+            explained(model, self._repository.seen_from(model.spec.namespace).serving)
+            for model in models
+        ]
+
     def model_statistics(self) -> Iterator[ModelStatistics]:
         """The counters of every version that serves, for metrics."""
         return (model.statistics for model in self._repository.models())
@@ -204,7 +220,8 @@ class Engine:
         self.tracer.update(model, changes)
 
     def _check_traceable(self, model: str) -> None:
-        if model and self._repository.serving(model) is None:
+        known = self._repository.serving(model) or self._repository.loads_on_demand(model)
+        if model and not known:
             raise InvalidArgument(f"Request for unknown model : {model}")
 
     def log_settings(self) -> dict[str, Any]:

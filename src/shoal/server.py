@@ -17,9 +17,11 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shoal.backends.registry import BackendRegistry
+from shoal.cache.registry import open_cache
+from shoal.cache.store import CacheStore
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
@@ -32,7 +34,9 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.instance.inline import LoopHandle
+from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.logs import Log
+from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
 from shoal.statistics.custom import CustomMetrics
@@ -55,6 +59,9 @@ class ModelsFailed(Internal):
         super().__init__("failed to load all models")
         self.reasons = reasons
 
+    def __str__(self) -> str:
+        return f"{self.message}: {'; '.join(self.reasons)}"
+
 
 class Server:
     """One server in this process. Its methods belong to the thread of one event loop."""
@@ -63,19 +70,24 @@ class Server:
         self,
         options: Options,
         *,
+        functions: Sequence[Any] = (),
         backends: BackendRegistry | None = None,
         log: Log | None = None,
     ) -> None:
         """Nothing is opened or read yet. Raises InvalidArgument for settings that cannot be.
 
-        `backends` are those that are installed, unless somebody (a test) brings others. `log` is
-        what clients may change the settings of; without one that has no effect.
+        `functions` with `@shoal.model` are served beside what the options name. `backends` are
+        those that are installed, unless somebody (a test) brings others. `log` is what clients may
+        change the settings of; without one that has no effect.
         """
         self.options = options
         self._loop = LoopHandle()
         custom = CustomMetrics()
+        self._cache = _cache_store(options)
         self.repository = ModelRepository(
-            _repository_settings(options, backends or BackendRegistry(), self._loop, custom)
+            _repository_settings(
+                options, functions, backends or BackendRegistry(), self._loop, custom, self._cache
+            )
         )
         self._tracer = Tracer(options.trace_options())
         self.engine = Engine(
@@ -88,7 +100,10 @@ class Server:
         self._http_options = _http_options(options)
         self._render_metrics = (
             MetricsRenderer(
-                self.engine.model_statistics, _metrics_settings(options), custom=custom
+                self.engine.model_statistics,
+                _metrics_settings(options),
+                custom=custom,
+                cache=self._cache.read if self._cache is not None else None,
             ).render
             if options.allow_metrics
             else None
@@ -151,6 +166,8 @@ class Server:
 
     async def load(self) -> None:
         """Load the start-up models; afterwards the server is ready if they are."""
+        if self._cache is not None:
+            await _in_thread(self._cache.check)
         self._loading = asyncio.ensure_future(_in_thread(self.repository.start))
         # To cancel this is to stop waiting: the loads themselves cannot be interrupted.
         failures = await asyncio.shield(self._loading)
@@ -248,22 +265,31 @@ class Server:
         if self._application is not None:
             self._application.close()
         await _in_thread(self._tracer.close)
+        if self._cache is not None:
+            await _in_thread(self._cache.close)
 
 
 # ---- from options to the settings of each part
 
 
 def _repository_settings(
-    options: Options, backends: BackendRegistry, loop: LoopHandle, custom: CustomMetrics
+    options: Options,
+    functions: Sequence[Any],
+    backends: BackendRegistry,
+    loop: LoopHandle,
+    custom: CustomMetrics,
+    cache: CacheStore | None,
 ) -> RepositorySettings:
+    files = [Path(path) for path in options.model_repository if is_model_file(path)]
     return RepositorySettings(
-        paths=[Path(path) for path in options.model_repository],
+        paths=[Path(path) for path in options.model_repository if not is_model_file(path)],
         control_mode=options.model_control_mode,
         poll_secs=options.repository_poll_secs,
         load_models=options.load_model,
         load_threads=options.model_load_thread_count,
         load_retries=options.model_load_retry_count,
         namespacing=options.model_namespacing,
+        memory_budget_bytes=options.model_memory_budget_bytes,
         preparation=PreparationSettings(
             config_name=options.model_config_name,
             auto_complete=options.auto_complete_config,
@@ -275,8 +301,26 @@ def _repository_settings(
             counted=_metrics_settings(options).counted,
             execution=options.execution,
             backends=backends,
+            declared=DeclaredModels(files, functions),
+            cache=cache,
+            limiter=_rate_limiter(options),
         ),
     )
+
+
+def _cache_store(options: Options) -> CacheStore | None:
+    """The response cache that the options ask for. InvalidArgument for one that cannot be."""
+    asked = options.cache_settings()
+    if asked is None:
+        return None
+    name, settings = asked
+    return CacheStore(name, open_cache(name, settings))
+
+
+def _rate_limiter(options: Options) -> RateLimiter | None:
+    if options.rate_limit == "off":
+        return None
+    return RateLimiter([ResourceLimit(*limit) for limit in options.rate_limits()])
 
 
 def _delayed_scheduler() -> int:
@@ -334,8 +378,11 @@ def _check_repositories(paths: Sequence[str]) -> None:
             raise NotFound(
                 f"the model repository '{path}' cannot be read: {error.strerror}"
             ) from None
-        if not stat.S_ISDIR(mode):
-            raise NotFound(f"the model repository '{path}' is a file; name a folder of models")
+        if not stat.S_ISDIR(mode) and not is_model_file(path):
+            raise NotFound(
+                f"the model repository '{path}' is a file; name a folder of models, a Python file "
+                "(.py) with functions, or a model file (.onnx, .pt …)"
+            )
 
 
 class _Listener(Protocol):

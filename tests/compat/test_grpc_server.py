@@ -197,7 +197,7 @@ def test_what_is_under_way_is_answered(serve, fake, transport):
         ended = queue.Queue()
         idle.start_stream(lambda result, error: ended.put(error))
         wait_until(lambda: len(running.server._grpc._service._stream._open) == 2, "two streams")
-        stopping = asyncio.run_coroutine_threadsafe(running.server.stop(), running._loop)
+        stopping = asyncio.run_coroutine_threadsafe(running.server.stop(), running._loop.loop)
         error = ended.get(timeout=WAIT_SECS)
         assert (error.status(), error.message()) == ("StatusCode.UNAVAILABLE", SHUTTING_DOWN)
         fake.gate.set()

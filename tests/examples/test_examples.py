@@ -28,6 +28,15 @@ def test_curl_example_runs(demo):
     assert ":1:one" in done.stdout
 
 
+@pytest.mark.curl
+def test_explain_example_runs(demo):
+    done = run("sh", str(FOLDER / "explain.sh"), demo.address)
+    assert done.returncode == 0, done.stderr
+    assert "upper, version 1" in done.stdout
+    assert '"cut_because":' in done.stdout
+    assert "digits, version" in done.stdout
+
+
 def test_an_example_that_finds_no_server_fails(demo):
     done = run(sys.executable, str(FOLDER / "infer_with_requests.py"), "127.0.0.1:1")
     assert done.returncode != 0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shoal.backends.registry import BackendRegistry
+from shoal.config.options import Setting
 from shoal.instance import device
 from shoal.server import ModelsFailed
 from shoal.testing import onnx_models
@@ -322,10 +323,26 @@ def test_a_guessed_config(tmp_path):
 
 
 def test_fields_without_effect_are_named(tmp_path, caplog):
-    add_onnx(tmp_path, "echo", onnx_models.identity(), "response_cache { enable: true }")
+    add_onnx(tmp_path, "echo", onnx_models.identity(), "optimization { eager_batching: true }")
     with running_server(tmp_path) as running:
         assert running.states("echo") == {"1": "READY"}
-    assert "response_cache.enable is not acted on yet and has no effect" in caplog.text
+    assert "optimization.eager_batching is not acted on yet and has no effect" in caplog.text
+
+
+def test_fields_that_need_a_flag_are_named(tmp_path, caplog):
+    config = "response_cache { enable: true } instance_group { rate_limiter { priority: 1 } }"
+    add_onnx(tmp_path, "echo", onnx_models.identity(), config)
+    with running_server(tmp_path) as running:
+        assert running.states("echo") == {"1": "READY"}
+    assert "response_cache.enable has no effect, because the server was started without" in (
+        caplog.text
+    )
+    assert "instance_group.rate_limiter has no effect, because the server was" in caplog.text
+    caplog.clear()
+    cache = (Setting("local", "size", "1M"),)
+    with running_server(tmp_path, cache_config=cache, rate_limit="execution_count"):
+        pass
+    assert "has no effect" not in caplog.text
 
 
 @pytest.mark.parametrize("written", ["[ 16 ]", "[ -1 ]"])

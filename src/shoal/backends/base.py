@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 
 from shoal.config.model import ModelConfig
+from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
@@ -87,6 +89,26 @@ class Executor(ABC):
         return
 
 
+class DeviceExecutor(Executor):
+    """An instance on a device that can be handed tensors there, and leave its results there.
+
+    It takes part in ensembles whose tensors stay on the device from step to step.
+    """
+
+    @abstractmethod
+    def run_on_device(
+        self,
+        inputs: Mapping[str, np.ndarray | Sequence[DeviceTensor]],
+        outputs: Sequence[str],
+        keep: Collection[str],
+    ) -> Sequence[np.ndarray | OnDevice]:
+        """As `run`. An input on a device comes in parts, to be joined along the first dimension.
+
+        Those of the outputs that are in `keep` may be left on the device. When this returns they
+        must have been computed, and nobody may write to them any more.
+        """
+
+
 class Ticket(Protocol):
     """One request in the hands of a RequestExecutor, and the way to answer it.
 
@@ -150,6 +172,11 @@ class LoadedModel(ABC):
     # Whether `run` only computes: never waits for a device, a lock or the network. Then, while
     # its executions are short, the event loop may run them itself.
     may_run_on_loop: bool = False
+    # The names that the model file has for dimensions, by tensor, the batch counted; None where
+    # it has none. Dimensions of one name have one size.
+    axis_names: Mapping[str, Sequence[str | None]] = MappingProxyType({})
+    # Whether some of its executors are DeviceExecutors.
+    takes_device_tensors: bool = False
     # Whether `ready` asks the model itself, which may take a while.
     asks_readiness: bool = False
 
@@ -160,6 +187,14 @@ class LoadedModel(ABC):
     def ready(self) -> bool:
         """Whether the model, which is loaded, can be asked now."""
         return True
+
+    def owed(self) -> int:
+        """How many requests are to be answered although their execution is over."""
+        return 0
+
+    def memory_elsewhere(self) -> int:
+        """Bytes that the model holds in processes of its own."""
+        return 0
 
     def close(self) -> None:
         """Give the model's memory back. Called once, after all its executors are closed."""
@@ -172,6 +207,7 @@ class Backend(ABC):
     name: str
     default_filename: str  # e.g. "model.onnx"
     default_cpu_instances: int = 1  # what an empty instance_group means on a CPU
+    uses_gpus: bool = True  # false: KIND_AUTO is the CPU, also on a machine with GPUs
 
     @abstractmethod
     def complete(

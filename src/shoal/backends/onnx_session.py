@@ -14,6 +14,7 @@ from typing import Any
 
 import onnxruntime
 
+from shoal.backends.files import what_else
 from shoal.backends.onnx_options import SessionSettings
 from shoal.backends.onnx_providers import CUDA, TENSORRT, Provider, missing_after_start
 from shoal.config.model import ModelConfig
@@ -217,22 +218,9 @@ def _load_error(error: Exception, model_file: Path) -> ShoalError:
     if kind == "NoSuchFile" and not model_file.exists():
         return NotFound(f"'{name}' went away while it was being loaded")
     if kind == "InvalidProtobuf" or _NO_GRAPH.search(text):
-        return InvalidArgument(f"'{name}' is not an ONNX model: {_what_else(model_file)}")
+        why = what_else(model_file, "export it to ONNX")
+        return InvalidArgument(f"'{name}' is not an ONNX model: {why}")
     message = f"ONNX Runtime {onnxruntime.__version__} cannot load '{name}': {text}"
     if kind in ("RuntimeException", "EPFail", "EngineError", "RuntimeError", "MemoryError"):
         return Internal(message)
     return InvalidArgument(message)
-
-
-def _what_else(model_file: Path) -> str:
-    """Why a file is not a model, as far as its first bytes tell."""
-    try:
-        with model_file.open("rb") as opened:
-            start = opened.read(64)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    if not start:
-        return "the file is empty. Copy it again"
-    if start.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer, the model itself was not fetched. Run git lfs pull"
-    return "its contents are damaged or of another format. Copy it again, or export it to ONNX"

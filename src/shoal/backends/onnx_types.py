@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from shoal.backends.graph import Graph, GraphTensor
 from shoal.core import dtypes
-from shoal.core.dtypes import DataType
 from shoal.errors import InvalidArgument
 
 DATATYPES = MappingProxyType(
@@ -42,45 +41,21 @@ BF16_ELEMENT_TYPE = 16  # its number in TensorProto.DataType
 _TENSOR = re.compile(r"(optional\()?tensor\((\w+)\)\)?")
 
 
-@dataclass(frozen=True, slots=True)
-class GraphTensor:
-    """One input or output as the model file declares it; -1 is a dimension of any size.
-
-    `dims` is () for a scalar, and also where the file declares no shape: the runtime does not
-    tell the two apart. `datatype` is None for what no request can carry: sequences, maps, sparse
-    tensors, complex numbers.
-    """
-
-    name: str
-    onnx_type: str
-    datatype: DataType | None
-    dims: tuple[int, ...]
-    optional: bool = False
+def graph_of(session: Any) -> Graph:
+    """What an InferenceSession says about its model."""
+    return Graph(
+        inputs=_tensors(session.get_inputs()),
+        outputs=_tensors(session.get_outputs()),
+        defaults=_tensors(session.get_overridable_initializers()),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A model's inputs and outputs by name, in the order of its file."""
-
-    inputs: Mapping[str, GraphTensor]
-    outputs: Mapping[str, GraphTensor]
-    defaults: Mapping[
-        str, GraphTensor
-    ]  # inputs that have a value in the file; they may be left out
-
-    @classmethod
-    def of(cls, session: Any) -> Graph:
-        """What an InferenceSession says about its model."""
-        return cls(
-            inputs=_tensors(session.get_inputs()),
-            outputs=_tensors(session.get_outputs()),
-            defaults=_tensors(session.get_overridable_initializers()),
-        )
-
-    @property
-    def required_inputs(self) -> frozenset[str]:
-        """The inputs without which the model cannot run."""
-        return frozenset(name for name, tensor in self.inputs.items() if not tensor.optional)
+def axis_names(session: Any) -> dict[str, tuple[str | None, ...]]:
+    """The names that the model file has for its variable dimensions, by input and output."""
+    return {
+        argument.name: tuple(dim if isinstance(dim, str) else None for dim in argument.shape)
+        for argument in (*session.get_inputs(), *session.get_outputs())
+    }
 
 
 def describe(name: str, onnx_type: str, shape: Iterable[int | str | None]) -> GraphTensor:

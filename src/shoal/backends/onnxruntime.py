@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from shoal.backends import onnx_config, onnx_session
+from shoal.backends import graph_config, onnx_session
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.onnx_options import (
     SessionSettings,
     default_max_batch_size,
@@ -27,13 +28,13 @@ from shoal.backends.onnx_options import (
 from shoal.backends.onnx_providers import CPU, CUDA, Provider, providers
 from shoal.backends.onnx_types import (
     BF16_ELEMENT_TYPE,
-    Graph,
-    GraphTensor,
+    axis_names,
     bf16_from_runtime,
+    graph_of,
     strings_from_runtime,
     strings_to_runtime,
 )
-from shoal.config.model import ModelConfig, ModelInput, ModelOutput
+from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BF16, BYTES
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
 
@@ -67,13 +68,13 @@ class OnnxRuntimeBackend(Backend):
         Opens the file with every optimisation off: the shapes of outputs are known only after the
         runtime has worked them out. Raises a ShoalError that names the file.
         """
-        if onnx_config.is_complete(config):
+        if graph_config.is_complete(config):
             return config
         file = _config_file(model_folder)
         limit = default_max_batch_size(settings)
         model_file = onnx_session.find_model_file(config, version_folder, file)
         libraries = onnx_session.find_op_libraries(config, model_folder, version_folder, file)
-        return onnx_config.complete(config, _inspect(model_file, libraries, file), limit, file)
+        return graph_config.complete(config, _inspect(model_file, libraries, file), limit, file)
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Open the sessions the placements need and check the config against the graph."""
@@ -108,8 +109,9 @@ class OnnxRuntimeModel(LoadedModel):
             for device, chosen in wanted.items():
                 self._sessions[device] = self._open(chosen)
                 if len(self._sessions) == 1:
-                    self._graph = Graph.of(self._sessions[device])
-                    onnx_config.check(config, self._graph, self._file)
+                    self._graph = graph_of(self._sessions[device])
+                    self.axis_names = axis_names(self._sessions[device])
+                    graph_config.check(config, self._graph, self._file)
                     self._check_datatypes_together()
         except BaseException:
             self._sessions.clear()  # the traceback would keep them alive
@@ -178,13 +180,13 @@ class OnnxRuntimeExecutor(Executor):
         self._required = graph.required_inputs
         self._prepare: dict[str, Conversion] = {}
         self._finish: dict[str, Conversion] = {}
-        scalars = _scalar_dims(config.input, config)
+        scalars = graph_config.scalar_dims(config.input, config)
         for name, tensor in {**graph.inputs, **graph.defaults}.items():
             to_shape = _reshape(()) if not tensor.dims and name in scalars else None
             convert = _to_runtime(tensor)
             if to_shape or convert:
                 self._prepare[name] = _both(to_shape, convert)
-        scalars = _scalar_dims(config.output, config)
+        scalars = graph_config.scalar_dims(config.output, config)
         for name, tensor in graph.outputs.items():
             to_shape = _reshape(scalars[name]) if not tensor.dims and name in scalars else None
             convert = strings_from_runtime if tensor.datatype is BYTES else None
@@ -266,7 +268,7 @@ def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:
             raise
         both: list[Provider] = [(CUDA, {}), (CPU, {})]
         session = onnx_session.open_session(model_file, _INSPECTION, both, libraries, file)
-    return Graph.of(session)
+    return graph_of(session)
 
 
 def _config_file(model_folder: Path) -> str:
@@ -278,17 +280,6 @@ def _device(placement: Placement) -> Device:
     """What decides whether two instances can share a session."""
     on_gpu = placement.kind == "KIND_GPU"
     return ("gpu", placement.device_id) if on_gpu else ("cpu", 0)
-
-
-def _scalar_dims(
-    tensors: Sequence[ModelInput | ModelOutput], config: ModelConfig
-) -> dict[str, tuple[int, ...]]:
-    """The dims of tensors that hold one element, as a config must write where the model has a
-    scalar. With a batch dimension there are no scalars."""
-    if config.max_batch_size:
-        return {}
-    dims = {tensor.name: onnx_config.model_dims(tensor) for tensor in tensors}
-    return {name: shape for name, shape in dims.items() if set(shape) <= {1}}
 
 
 def _both(first: Conversion | None, second: Conversion | None) -> Conversion:

@@ -3,7 +3,7 @@
     config.backend | config.platform --backend_name--> "onnxruntime" --get--> Backend
 
 Backends come from the entry points of the group `shoal.backends`, so an installed package can
-add one. The two that ship with Shoal are found even when Shoal runs from a source tree that
+add one. Those that ship with Shoal are found even when Shoal runs from a source tree that
 nobody installed. A backend's module, and with it the runtime library, is imported when the first
 model asks for it.
 """
@@ -17,15 +17,25 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from shoal.backends.base import Backend
+from shoal.backends.extras import missing_library
 from shoal.errors import ConfigError, ShoalError
 
 GROUP = "shoal.backends"
 
 BUILT_IN = MappingProxyType(
     {
+        "fil": "shoal.backends.tabular.fil:FilBackend",
+        "function": "shoal.backends.function.backend:FunctionBackend",
         "identity": "shoal.backends.identity:IdentityBackend",
+        "jax": "shoal.backends.jax:JaxBackend",
+        "lightgbm": "shoal.backends.tabular.lightgbm:LightgbmBackend",
         "onnxruntime": "shoal.backends.onnxruntime:OnnxRuntimeBackend",
+        "openvino": "shoal.backends.openvino.backend:OpenVinoBackend",
         "python": "shoal.backends.python.backend:PythonBackend",
+        "pytorch": "shoal.backends.pytorch.backend:PyTorchBackend",
+        "sklearn": "shoal.backends.tabular.sklearn:SklearnBackend",
+        "tflite": "shoal.backends.tflite:TfliteBackend",
+        "xgboost": "shoal.backends.tabular.xgboost:XgboostBackend",
     }
 )
 
@@ -41,18 +51,28 @@ PLATFORMS = MappingProxyType(
         "ensemble": "ensemble",
     }
 )
-_ALIASES = MappingProxyType({**PLATFORMS, "onnx": "onnxruntime", "libtorch": "pytorch"})
-
-# What Triton users may have in their repositories and Shoal cannot run yet, with the way out.
-_NOT_YET = MappingProxyType(
+_ALIASES = MappingProxyType(
     {
-        "pytorch": "Export the model to ONNX, for instance with torch.onnx.export",
-        "openvino": 'Serve the ONNX file the model was made from, with backend: "onnxruntime"',
-        "tensorrt": 'Serve the ONNX file the plan was built from, with backend: "onnxruntime"',
-        "tensorflow": "Convert the model to ONNX, for instance with tf2onnx",
-        "dali": "",
-        "vllm": "",
-        "fil": "Convert the model to ONNX, for instance with skl2onnx or onnxmltools",
+        **PLATFORMS,
+        "onnx": "onnxruntime",
+        "libtorch": "pytorch",
+        "scikit-learn": "sklearn",
+        "tensorflow_lite": "tflite",
+    }
+)
+
+# What Triton users may have in their repositories and Shoal does not run, with the way out.
+_WAYS_OUT = MappingProxyType(
+    {
+        "tensorrt": 'Serve the ONNX file the plan was built from, with backend: "onnxruntime" and, '
+        "for TensorRT's kernels, optimization { execution_accelerators { "
+        'gpu_execution_accelerator: [ { name: "tensorrt" } ] } }',
+        "tensorflow": "Convert the model: python -m tf2onnx.convert --saved-model model.savedmodel "
+        "--output model.onnx, or tf.lite.TFLiteConverter.from_saved_model for model.tflite",
+        "dali": 'Write the pipeline as a Python model (model.py, backend: "python"), in which '
+        "nvidia.dali can be imported",
+        "vllm": "Use the engine in a Python model (model.py), which can stream its replies",
+        "tensorrtllm": "Use the engine in a Python model (model.py), which can stream its replies",
     }
 )
 
@@ -97,13 +117,7 @@ class BackendRegistry:
         except ShoalError:
             raise
         except ImportError as error:
-            missing = error.name or str(error)
-            raise ConfigError(
-                f"the backend '{name}' cannot be used because {missing!r} is not installed",
-                file=file,
-                field="backend",
-                fix=f"Install it, for instance with: pip install {missing.partition('.')[0]}",
-            ) from error
+            raise missing_library(name, error, file=file) from error
         except Exception as error:  # a broken plug-in must cost its own models only
             raise ConfigError(
                 f"the backend '{name}' failed to start: {type(error).__name__}: {error}",
@@ -126,9 +140,9 @@ class BackendRegistry:
     def _unknown(self, name: str, file: str) -> ConfigError:
         known = ", ".join(self.names())
         fix = f"The backends installed here are: {known}"
-        if name in _NOT_YET:
-            message = f"Shoal has no '{name}' backend yet"
-            fix = f"{_NOT_YET[name]}. {fix}" if _NOT_YET[name] else fix
+        if name in _WAYS_OUT:
+            message = f"Shoal has no '{name}' backend"
+            fix = f"{_WAYS_OUT[name]}. {fix}"
         elif name:
             message = f"unknown backend '{name}'"
         else:

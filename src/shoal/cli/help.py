@@ -18,6 +18,7 @@ _EXAMPLES = (
     ("{program} --demo", "try it with three small models"),
     ("{program} {repository}", "serve the folder 'models'"),
     ("{program} {repository} --http-port=9000", "the same on another port"),
+    ("{program} {functions}", "serve the functions in a file"),
     ("{program} {repository} --model-control-mode=poll", "follow changes in the folder"),
 )
 
@@ -26,14 +27,16 @@ def serve_help(program: str, *, paths: bool = True, width: int | None = None) ->
     """The whole help of the command that serves; `paths` says whether it takes bare paths."""
     width = max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
     repository = "models" if paths else "--model-repository=models"
+    functions = "app.py" if paths else "--model-repository=app.py"
     examples = [
-        (command.format(program=program, repository=repository), meaning)
+        (command.format(program=program, repository=repository, functions=functions), meaning)
         for command, meaning in _EXAMPLES
     ]
     words = "[PATH ...] [OPTION ...]" if paths else "[OPTION ...]"
     introduction = (
         "Serve the models of one or more repositories. A repository is a folder with one folder "
-        "per model, laid out as for Triton; models without a config.pbtxt are served too."
+        "per model, laid out as for Triton; models without a config.pbtxt are served too. A Python "
+        "file with @shoal.model functions, or a single model file, will do as well."
     )
     usage = (
         "Write --name=value or --name value. A boolean takes true or false; without a value it "

@@ -24,7 +24,14 @@ class Command(NamedTuple):
     module: str
 
 
-COMMANDS = (Command("serve", "serve the models of a repository", "shoal.cli.serve"),)
+COMMANDS = (
+    Command("serve", "serve the models of a repository, or of a Python file", "shoal.cli.serve"),
+    Command("check", "say what is wrong with models, without serving them", "shoal.cli.check"),
+    Command("config", "print the whole configuration of a model", "shoal.cli.config"),
+    Command("perf", "measure a model on a running server", "shoal.cli.perf"),
+    Command("tune", "find a good config for a model by measuring it", "shoal.cli.tune"),
+    Command("image", "send images to a classifier and print what it sees", "shoal.cli.image"),
+)
 
 _HELP_WORDS = ("-h", "--help", "help")
 _VERSION_WORDS = ("-V", "--version")
@@ -60,6 +67,9 @@ repositories of NVIDIA Triton and speaks its protocol: clients and flags carry o
 Examples:
   shoal serve --demo      serve three small models and print what to try
   shoal serve models      serve the repository in the folder 'models'
+  shoal serve app.py      serve the functions with @shoal.model in a Python file
+  shoal check models      look for mistakes in it first
+  shoal perf -m digits    measure a model of a running server
   shoal serve --help      list every option
 
 Commands:
@@ -102,7 +112,8 @@ def _guarded(run: Callable[[], int]) -> int:
     """Turn what a user may cause into one line and an exit code."""
     try:
         code = run()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a model on a thread may have taken it away
+            sys.stdout.flush()
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1

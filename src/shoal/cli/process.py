@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from shoal.config.options import Options
 from shoal.errors import InvalidArgument, ShoalError
+from shoal.inprocess.loop import new_event_loop
 from shoal.logs import Log, LogSettings
 from shoal.server import ModelsFailed, Server
 
@@ -130,13 +131,8 @@ def _signals() -> Iterator[asyncio.Event]:
 
 
 def _run_on_new_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end on uvloop where it exists, else on what Python brings."""
-    try:
-        import uvloop
-    except ImportError:
-        loop = asyncio.new_event_loop()
-    else:
-        loop = uvloop.new_event_loop()
+    """Run to the end on a loop of its own."""
+    loop = new_event_loop()
     try:
         return loop.run_until_complete(main)
     finally:

@@ -27,9 +27,18 @@ PLATFORMS = (
     Platform("tensorrt_plan", "tensorrt", "model.plan"),
     Platform("onnxruntime_onnx", "onnxruntime", "model.onnx"),
     Platform("", "openvino", "model.xml"),
+    Platform("", "openvino", "model.onnx"),
     Platform("pytorch_libtorch", "pytorch", "model.pt"),
     Platform("torch_aoti", "pytorch", "model.pt2"),
     Platform("", "python", "model.py"),
+    Platform("", "sklearn", "model.skops"),
+    Platform("", "sklearn", "model.joblib"),
+    Platform("", "sklearn", "model.pkl"),
+    Platform("", "xgboost", "model.ubj"),
+    Platform("", "xgboost", "model.json"),
+    Platform("", "lightgbm", "model.txt"),
+    Platform("", "tflite", "model.tflite"),
+    Platform("", "jax", "model.jax"),
 )
 _ALIASES = {"libtorch": "pytorch_libtorch"}
 _ENSEMBLE = "ensemble"
@@ -100,7 +109,7 @@ def _from_name(config: ModelConfig, version_files: Collection[str], file: str) -
     if config.ensemble_scheduling is not None:
         fix = 'Write platform: "ensemble"'
     else:
-        known = ", ".join(platform.filename for platform in PLATFORMS)
+        known = ", ".join(dict.fromkeys(platform.filename for platform in PLATFORMS))
         found = ", ".join(sorted(version_files)) or "nothing"
         fix = (
             'Write backend: "onnxruntime" (or another backend) in config.pbtxt, or put a file with '

@@ -126,3 +126,11 @@ class Request:
     def fail(self, error: ShoalError, model_version: int = -1) -> None:
         """Answer with an error. The caller owns the request and has moved its state."""
         self.reply.send(Response(self.model_name, model_version, self.id, error=error, final=True))
+
+
+class StepRequest(Request):
+    """A request that an ensemble makes for a step whose outputs may stay on a device."""
+
+    __slots__ = ("device_outputs",)
+
+    device_outputs: frozenset[str]  # those that all their readers can take there

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shoal.core.dtypes import DataType
+from shoal.core.padding import Padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class TensorSpec:
         """Whether requests may differ in this tensor's shape (beyond the batch dimension)."""
         return -1 in self.dims
 
+    @property
+    def model_dims(self) -> tuple[int, ...]:
+        """The dims the model sees."""
+        return self.dims if self.reshape is None else self.reshape
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -36,6 +42,7 @@ class Signature:
     # Outputs that the server keeps for the sequence's next request; clients see those that are
     # in `outputs` too.
     state_outputs: dict[str, TensorSpec] = field(default_factory=dict)
+    padding: Padding | None = None  # how requests of different lengths share a batch, if they do
     required_inputs: int = field(init=False)
     shape_keyed: tuple[str, ...] = field(init=False)
     has_optional: bool = field(init=False)
@@ -45,7 +52,10 @@ class Signature:
         inputs = self.inputs.values()
         required = sum(not spec.optional for spec in inputs)
         # Requests share a batch only if these inputs have equal shapes.
-        keyed = tuple(s.name for s in inputs if s.has_variable_dims and not s.ragged)
+        padded = () if self.padding is None else self.padding.inputs
+        keyed = tuple(
+            s.name for s in inputs if s.has_variable_dims and not s.ragged and s.name not in padded
+        )
         object.__setattr__(self, "required_inputs", required)
         object.__setattr__(self, "shape_keyed", keyed)
         object.__setattr__(self, "has_optional", any(spec.optional for spec in inputs))

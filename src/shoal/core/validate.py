@@ -67,6 +67,8 @@ def _check(request: Request, signature: Signature) -> None:
         request.inputs = {
             name: _reshaped(tensor, signature.inputs[name], skip) for name, tensor in inputs.items()
         }
+    if signature.padding is not None:  # after the reshapes: its dimensions are the model's
+        request.batch_key = (request.batch_key, signature.padding.key(request.inputs))
 
 
 def _rows(inputs: dict[str, Tensor], signature: Signature) -> int:
@@ -108,7 +110,12 @@ def _batch_key(request: Request, signature: Signature) -> object:
     shapes = tuple(
         inputs[name].shape[skip:] if name in inputs else None for name in signature.shape_keyed
     )
-    return (shapes, frozenset(inputs)) if signature.has_optional else shapes
+    if not signature.has_optional:
+        return shapes
+    names = frozenset(inputs)
+    if signature.padding is not None:
+        names |= signature.padding.masks  # whoever leaves one out is given one
+    return shapes, names
 
 
 def _check_tensor(tensor: Tensor, spec: TensorSpec, signature: Signature) -> None:

@@ -2,7 +2,8 @@
 
     client --register(name, key)--> regions --lease--> request --release--> regions
 
-A region is mapped once. Requests that use it hold a lease; unregistering a region in use takes
+A region of the system is mapped once, and read and written in place; one of a GPU is opened once,
+and what is in it is copied. Requests that use it hold a lease; unregistering a region in use takes
 effect when the last lease is given back, so nobody's memory goes away under a running model.
 """
 
@@ -11,9 +12,13 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
+from shoal.core.tensor import Buffer
 from shoal.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
+from shoal.frontends import cuda_memory
 from shoal.wire.regions import Lease
 
 DISABLED = (
@@ -23,34 +28,51 @@ RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _LARGEST = 2**64 - 1
 
 
+class CudaMemory(Protocol):
+    """A piece of a GPU's memory."""
+
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """A copy of these bytes."""
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Put bytes there."""
+
+    def close(self) -> None:
+        """Let go of it. Called once, after its last use."""
+
+
+class CudaMachine(Protocol):
+    """A machine with GPUs; see `shoal.frontends.cuda_memory`."""
+
+    def open(self, handle: bytes, device_id: int, byte_size: int, name: str) -> CudaMemory:
+        """The memory behind `handle`; raises InvalidArgument when it cannot be had."""
+
+
 @dataclass(slots=True)
 class _Region:
     """One registered region; guarded by the lock of `SharedMemory`."""
 
     name: str
-    key: str
-    offset: int
     byte_size: int
-    view: memoryview
+    memory: memoryview | CudaMemory
+    status: dict[str, str | int]
+    cuda: bool = False
     leases: int = 0
     leaving: bool = False  # unregistered while in use
-    status: dict[str, str | int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.status = {
-            "name": self.name,
-            "key": self.key,
-            "offset": self.offset,
-            "byte_size": self.byte_size,
-        }
 
 
 class SharedMemory:
     """The regions of one server. Any thread may call any method."""
 
-    def __init__(self, *, allowed: bool = True) -> None:
-        """Without `allowed` nobody can register anything; asking for the status still works."""
+    def __init__(
+        self, *, allowed: bool = True, find_cuda: Callable[[], CudaMachine | None] | None = None
+    ) -> None:
+        """Without `allowed` nobody can register anything; asking for the status still works.
+
+        `find_cuda` looks for GPUs when a client first wants to share memory of one.
+        """
         self._allowed = allowed
+        self._find_cuda = find_cuda or cuda_memory.find
         self._lock = threading.Lock()  # guards _regions and what is in them
         self._regions: dict[str, _Region] = {}
 
@@ -65,44 +87,95 @@ class SharedMemory:
         self._check_allowed()
         _check_key(name, key)
         with self._lock:
-            if name in self._regions:
-                raise AlreadyExists(f"shared memory region '{name}' already in manager")
+            self._check_free(name)
             view = _map(name, key, offset, byte_size)
-            self._regions[name] = _Region(name, key, offset, byte_size, view)
+            row: dict[str, str | int] = {"name": name, "key": key, "offset": offset}
+            self._regions[name] = _Region(name, byte_size, view, {**row, "byte_size": byte_size})
 
-    def register_cuda(self, name: str) -> None:
-        """Refuse a region of a GPU, in the words of a server without one."""
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Open `byte_size` bytes of a GPU's memory, by its cudaIpcMemHandle_t, under `name`.
+
+        Raises AlreadyExists for a name in use, InvalidArgument for a handle that cannot be opened
+        or where there is no GPU. Nothing stays open then.
+        """
+        cuda = self._cuda(name)
+        if len(handle) != cuda_memory.HANDLE_BYTES:
+            raise InvalidArgument("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        with self._lock:
+            self._check_free(name)
+            block = cuda.open(handle, device_id, byte_size, name)
+            row: dict[str, str | int] = {"name": name, "device_id": device_id}
+            row["byte_size"] = byte_size
+            self._regions[name] = _Region(name, byte_size, block, row, cuda=True)
+
+    def check_cuda(self, name: str) -> None:
+        """Raise what a client is told who wants to register memory of a GPU where there is none.
+
+        The first look for one takes a while on a machine that has some.
+        """
+        self._cuda(name)
+
+    def _cuda(self, name: str) -> CudaMachine:
         self._check_allowed()
-        raise InvalidArgument(
-            f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
-        )
+        cuda = self._find_cuda()
+        if cuda is None:
+            raise InvalidArgument(
+                f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+            )
+        return cuda
 
     def unregister(self, name: str = "") -> None:
-        """Let go of a region, or of all of them. An unknown name is nothing to let go of."""
+        """Let go of a region of the system, or of all of them. An unknown name is nothing to do."""
+        self._unregister(name, cuda=False)
+
+    def unregister_cuda(self, name: str = "") -> None:
+        """Let go of a region of a GPU, or of all of them."""
+        self._unregister(name, cuda=True)
+
+    def _unregister(self, name: str, *, cuda: bool) -> None:
         self._check_allowed()
         with self._lock:
-            for region in [r for r in self._regions.values() if name in ("", r.name)]:
+            for region in self._of_kind(name, cuda=cuda):
                 if region.leases:
                     region.leaving = True
                 else:
-                    del self._regions[region.name]
-
-    def unregister_cuda(self) -> None:
-        """There is never a region of a GPU to let go of."""
-        self._check_allowed()
+                    self._remove(region)
 
     def status(self, name: str = "") -> list[dict[str, str | int]]:
-        """The regions, or the one called `name`; NotFound when there is none."""
-        with self._lock:
-            if name and name not in self._regions:
-                raise NotFound(f"Unable to find system shared memory region: '{name}'")
-            return [r.status for r in self._regions.values() if name in ("", r.name)]
+        """The regions of the system, or the one called `name`; NotFound when there is none."""
+        return self._status(name, cuda=False)
 
     def cuda_status(self, name: str = "") -> list[dict[str, str | int]]:
-        """The regions of GPUs: none."""
-        if name:
-            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
-        return []
+        """The regions of GPUs, or the one called `name`; NotFound when there is none."""
+        return self._status(name, cuda=True)
+
+    def _status(self, name: str, *, cuda: bool) -> list[dict[str, str | int]]:
+        with self._lock:
+            region = self._regions.get(name)
+            if name and region is None:
+                kind = "cuda" if cuda else "system"
+                raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
+            if region is not None and region.cuda is not cuda:
+                found, wanted = ("CUDA", "system") if region.cuda else ("system", "CUDA")
+                raise NotFound(
+                    f"The region named '{name}' is registered as {found} shared memory, not "
+                    f"{wanted} shared memory"
+                )
+            return [region.status for region in self._of_kind(name, cuda=cuda)]
+
+    def _of_kind(self, name: str, *, cuda: bool) -> list[_Region]:
+        """The regions of one kind, or the one of it called `name`. The lock is held."""
+        return [r for r in self._regions.values() if r.cuda is cuda and name in ("", r.name)]
+
+    def _check_free(self, name: str) -> None:
+        if name in self._regions:
+            raise AlreadyExists(f"shared memory region '{name}' already in manager")
+
+    def _remove(self, region: _Region) -> None:
+        """Let go of a region that nobody uses. The lock is held."""
+        del self._regions[region.name]
+        if not isinstance(region.memory, memoryview):
+            region.memory.close()
 
     # ---- what requests need
 
@@ -127,13 +200,15 @@ class SharedMemory:
                     f"Invalid offset + byte size for shared memory region: '{name}'"
                 )
             region.leases += 1
-        return _RegionLease(self, region, region.view[offset : offset + byte_size])
+        if isinstance(region.memory, memoryview):
+            return _RegionLease(self, region, region.memory[offset : offset + byte_size])
+        return _CudaLease(self, region, region.memory, offset, byte_size)
 
     def _give_back(self, region: _Region) -> None:
         with self._lock:
             region.leases -= 1
             if region.leaving and not region.leases:
-                self._regions.pop(region.name, None)
+                self._remove(region)
 
     def _check_allowed(self) -> None:
         if not self._allowed:
@@ -149,6 +224,43 @@ class _RegionLease:
         self._owner = owner
         self._region: _Region | None = region
         self.view = view
+
+    def write(self, data: Buffer) -> None:
+        """Put bytes at the start of the part."""
+        self.view[: memoryview(data).nbytes] = data
+
+    def release(self) -> None:
+        """Give the part back; once is enough, more often does nothing."""
+        region, self._region = self._region, None
+        if region is not None:
+            self._owner._give_back(region)
+
+
+class _CudaLease:
+    """A part of a GPU's region in use by one request."""
+
+    __slots__ = ("_byte_size", "_copy", "_memory", "_offset", "_owner", "_region")
+
+    def __init__(
+        self, owner: SharedMemory, region: _Region, memory: CudaMemory, offset: int, byte_size: int
+    ) -> None:
+        self._owner = owner
+        self._region: _Region | None = region
+        self._memory = memory
+        self._offset = offset
+        self._byte_size = byte_size
+        self._copy: memoryview | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """A copy of the part, made when somebody first asks."""
+        if self._copy is None:
+            self._copy = self._memory.read(self._offset, self._byte_size)
+        return self._copy
+
+    def write(self, data: Buffer) -> None:
+        """Put bytes at the start of the part."""
+        self._memory.write(self._offset, data)
 
     def release(self) -> None:
         """Give the part back; once is enough, more often does nothing."""

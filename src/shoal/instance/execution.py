@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shoal.backends.base import Executor, RequestExecutor
+from shoal.backends.base import DeviceExecutor, Executor, RequestExecutor
 from shoal.core.request import Request, State
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal, ShoalError
+from shoal.instance import on_device
 from shoal.instance.ticket import RequestTicket
+from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import join, split, wanted_outputs
 from shoal.scheduler.sequence_state import keep_outputs
 from shoal.scheduler.sequence_turn import is_filler, one_by_one
@@ -38,12 +40,22 @@ class Execution:
         statistics: ModelStatistics,
         *,
         decoupled: bool = False,
+        assembly: Assembly | None = None,
+        takes_device_tensors: bool = False,
     ) -> None:
-        """`decoupled` models may answer after `execute` has returned, any number of times."""
+        """`decoupled` models may answer after `execute` has returned, any number of times.
+
+        `assembly` is for batches that are more than rows one below the other. Executors of a model
+        that `takes_device_tensors` may be DeviceExecutors.
+        """
         self._decoupled = decoupled
         self._signature = signature
         self._version = version
         self._statistics = statistics
+        self._assembly = assembly
+        # Padding, states and the like are made on the CPU.
+        plain = assembly is None and not signature.state_outputs
+        self._on_device = takes_device_tensors and plain
 
     def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> int:
         """Execute `batch` and answer every request in it; returns how many ns executing took.
@@ -77,13 +89,33 @@ class Execution:
         self, executor: Executor, batch: Sequence[Request], start_ns: int
     ) -> tuple[list[list[Tensor]], Moments]:
         names = wanted_outputs(batch, self._signature)
-        inputs = join(batch, self._signature)
+        if self._on_device and isinstance(executor, DeviceExecutor):
+            return self._compute_on_device(executor, batch, names, start_ns)
+        assembly = self._assembly
+        inputs = join(batch, self._signature) if assembly is None else assembly.join(batch)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        answers = split(batch, names, arrays, self._signature)
+        if assembly is None:
+            answers = split(batch, names, arrays, self._signature)
+        else:
+            answers = assembly.split(batch, names, arrays)
         if self._signature.state_outputs:
             self._keep_states(batch, dict(zip(names, arrays, strict=True)))
+        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+
+    def _compute_on_device(
+        self,
+        executor: DeviceExecutor,
+        batch: Sequence[Request],
+        names: Sequence[str],
+        start_ns: int,
+    ) -> tuple[list[list[Tensor]], Moments]:
+        inputs = on_device.join(batch)
+        input_end_ns = time.monotonic_ns()
+        results = executor.run_on_device(inputs, names, on_device.kept(batch))
+        output_start_ns = time.monotonic_ns()
+        answers = on_device.split(batch, names, results, self._signature)
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
     def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:

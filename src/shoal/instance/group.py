@@ -10,10 +10,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.backends.base import LoadedModel, Placement
-from shoal.config.model import ModelInstanceGroup
+from shoal.backends.base import Executor, LoadedModel, Placement, RequestExecutor
+from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
 from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopInstance
+from shoal.instance.rate_limiter import Line, RateLimiter
 from shoal.instance.warmup import WarmUp
 from shoal.instance.worker import Worker
 from shoal.scheduler.base import Scheduler
@@ -25,11 +26,13 @@ class Slot:
 
     placement: Placement
     passive: bool = False
+    rate_limiter: ModelRateLimiter | None = None
 
     @property
-    def key(self) -> tuple[str, int, bool]:
+    def key(self) -> tuple[object, ...]:
         """Instances with equal keys are interchangeable."""
-        return (self.placement.kind, self.placement.device_id, self.passive)
+        placement = self.placement
+        return (placement.kind, placement.device_id, self.passive, self.rate_limiter)
 
 
 def slots(groups: Sequence[ModelInstanceGroup]) -> list[Slot]:
@@ -41,7 +44,7 @@ def slots(groups: Sequence[ModelInstanceGroup]) -> list[Slot]:
         for device in devices:
             for _ in range(group.count):
                 placement = Placement(group.kind, device, f"{group.name}_{index}")
-                result.append(Slot(placement, group.passive))
+                result.append(Slot(placement, group.passive, group.rate_limiter))
                 index += 1
     return result
 
@@ -56,13 +59,21 @@ class InstanceGroup:
         execution: Execution,
         warm_up: WarmUp,
         on_loop: LoopInstance | None = None,
+        limiter: RateLimiter | None = None,
     ) -> None:
-        """`on_loop` runs batches on the event loop while the model is quick."""
+        """`on_loop` runs batches on the event loop while the model is quick.
+
+        With a `limiter` every batch waits for its turn among those of all models.
+        """
         self._loaded = loaded
         self._on_loop = on_loop
         self._batcher = batcher
         self._execution = execution
         self._warm_up = warm_up
+        self._limiter = limiter
+        # Where instances have sequences of their own, none can take another's batch.
+        one_queue = limiter is not None and not batcher.instances_linger
+        self._line = Line() if one_queue else None
         self._lock = threading.Lock()  # guards _workers and serialises changes
         self._workers: list[Worker] = []
         self._leaving: list[tuple[Worker, threading.Thread]] = []
@@ -95,7 +106,7 @@ class InstanceGroup:
                     made.append(self._make(slot))  # noqa: PERF401 - keep what was made for the undo
             except BaseException:
                 for worker in made:
-                    worker.executor.close()
+                    worker.discard()
                 raise
             for worker in made:
                 worker.start()
@@ -103,11 +114,14 @@ class InstanceGroup:
             self._retire(spare)
 
     def _make(self, slot: Slot) -> Worker:
-        executor = self._loaded.executor(slot.placement)
+        seat = None
+        if self._limiter is not None and not slot.passive:
+            seat = self._limiter.register(slot.placement, slot.rate_limiter)
         try:
-            self._warm_up(executor)
+            executor = self._warmed(slot.placement)
         except BaseException:
-            executor.close()
+            if seat is not None:
+                seat.leave()
             raise
         return Worker(
             slot.placement,
@@ -116,7 +130,19 @@ class InstanceGroup:
             self._execution,
             passive=slot.passive,
             observe=self._on_loop.observe if self._on_loop is not None else None,
+            rate_limiter=slot.rate_limiter,
+            seat=seat,
+            line=self._line,
         )
+
+    def _warmed(self, placement: Placement) -> Executor | RequestExecutor:
+        executor = self._loaded.executor(placement)
+        try:
+            self._warm_up(executor)
+        except BaseException:
+            executor.close()
+            raise
+        return executor
 
     def busy(self) -> int:
         """How many requests are being executed."""
@@ -151,5 +177,5 @@ class InstanceGroup:
                 worker.join()
 
 
-def _key(worker: Worker) -> tuple[str, int, bool]:
-    return Slot(worker.placement, worker.passive).key
+def _key(worker: Worker) -> tuple[object, ...]:
+    return Slot(worker.placement, worker.passive, worker.rate_limiter).key

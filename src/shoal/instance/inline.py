@@ -57,6 +57,10 @@ class LoopHandle:
         """Whether there is a loop."""
         return self._loop is not None
 
+    def here(self) -> bool:
+        """Whether this is the loop's thread."""
+        return self._loop is not None and threading.get_ident() == self._thread
+
     def call_soon(self, callback: Callable[[], None]) -> bool:
         """Have the loop call `callback` after this turn's I/O; false when there is no loop."""
         loop = self._loop

@@ -23,6 +23,7 @@ from shoal.core.tensor import Tensor
 from shoal.core.validate import validate
 from shoal.errors import ConfigError, Internal, ShoalError
 from shoal.instance.ticket import RequestTicket
+from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import join, wanted_outputs
 from shoal.statistics.model import ModelStatistics
 
@@ -42,13 +43,16 @@ def warm_up(
     signature: Signature,
     model_folder: Path,
     server_inputs: Callable[[], Mapping[str, Tensor]] | None = None,
+    assembly: Assembly | None = None,
 ) -> WarmUp:
     """A function that runs every sample on an executor; ConfigError when a sample is wrong.
 
-    `server_inputs` makes the inputs that no client sends, for those a sample does not give.
+    `server_inputs` makes the inputs that no client sends, for those a sample does not give. What
+    an `assembly` makes of a batch it makes of a sample too, so nobody need give it.
     """
+    made = frozenset[str]() if assembly is None else assembly.made_inputs
     batches = [
-        (sample, _requests(sample, signature, model_folder, server_inputs))
+        (sample, _requests(sample, signature, model_folder, server_inputs, made))
         for sample in samples
         if sample.batch_size
     ]
@@ -57,7 +61,7 @@ def warm_up(
         for sample, requests in batches:
             try:
                 for _ in range(max(1, sample.count)):
-                    _execute(executor, requests, signature)
+                    _execute(executor, requests, signature, assembly)
             except Exception as failure:
                 raise ConfigError(
                     f"the warm-up sample '{sample.name}' failed: {failure}",
@@ -70,7 +74,10 @@ def warm_up(
 
 
 def _execute(
-    executor: Executor | RequestExecutor, requests: Sequence[Request], signature: Signature
+    executor: Executor | RequestExecutor,
+    requests: Sequence[Request],
+    signature: Signature,
+    assembly: Assembly | None,
 ) -> None:
     if isinstance(executor, RequestExecutor):
         uncounted = ModelStatistics(signature.model_name, 0)
@@ -79,7 +86,8 @@ def _execute(
         if any(ticket.failed for ticket in tickets):
             raise Internal("the model answered with an error")
     else:
-        executor.run(join(requests, signature), wanted_outputs(requests, signature))
+        joined = join(requests, signature) if assembly is None else assembly.join(requests)
+        executor.run(joined, wanted_outputs(requests, signature))
 
 
 def _requests(
@@ -87,11 +95,16 @@ def _requests(
     signature: Signature,
     folder: Path,
     server_inputs: Callable[[], Mapping[str, Tensor]] | None,
+    made_of_batches: frozenset[str],
 ) -> list[Request]:
     requests: list[Request] = []
     made = {} if server_inputs is None else dict(server_inputs())
     for _ in range(sample.batch_size if signature.max_batch_size else 1):
-        inputs = {name: _tensor(sample, name, signature, folder) for name in sample.inputs}
+        inputs = {
+            name: _tensor(sample, name, signature, folder)
+            for name in sample.inputs
+            if name not in made_of_batches
+        }
         given = {name: inputs.pop(name) for name in made if name in inputs}
         request = Request(signature.model_name, inputs, _Nobody(), id=f"warm-up {sample.name}")
         try:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 
 from shoal.backends.base import Executor, Placement, RequestExecutor
+from shoal.config.model import ModelRateLimiter
 from shoal.core.request import Request
 from shoal.instance.execution import Execution
 from shoal.instance.inline import executions_of
+from shoal.instance.rate_limiter import Line, Seat
 from shoal.scheduler.base import Scheduler
 
 
@@ -25,16 +27,26 @@ class Worker:
         *,
         passive: bool = False,
         observe: Callable[[int], None] | None = None,
+        rate_limiter: ModelRateLimiter | None = None,
+        seat: Seat | None = None,
+        line: Line | None = None,
     ) -> None:
-        """`observe` hears how many nanoseconds of CPU time each execution took."""
+        """`observe` hears how many nanoseconds of CPU time each execution took.
+
+        With a `seat` every batch waits for the rate limiter; in a `line` the instance that has run
+        least takes the next one.
+        """
         self.placement = placement
         self.executor = executor
         self.passive = passive
+        self.rate_limiter = rate_limiter  # what its config says of it, limited or not
         self.stopping = False
         self.busy_with = 0  # how many requests are being executed
         self._batcher = batcher
         self._execution = execution
         self._observe = observe
+        self._seat = seat
+        self._line = line
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -47,6 +59,9 @@ class Worker:
 
     def _pull(self) -> None:
         takes_several = isinstance(self.executor, RequestExecutor)
+        if self._seat is not None:
+            self._pull_limited(self._seat)
+            return
         while batch := self._batcher.next_batch(self):
             self.busy_with = len(batch)
             if takes_several and self.executor.ahead:  # type: ignore[union-attr]
@@ -72,13 +87,47 @@ class Worker:
         for batch in others:
             self._batcher.finished(batch)
 
+    def _pull_limited(self, seat: Seat) -> None:
+        """As `_pull`, under the rate limiter: one batch at a time, each when its turn has come."""
+        batch = self._next_in_line(seat)
+        while batch:
+            self.busy_with = len(batch)
+            seat.acquire()
+            self._execution.run(self.executor, batch)
+            self._batcher.finished(batch)
+            # With more to do it competes for the next turn before anybody else is let in.
+            batch = self._batcher.ready_batch(self)
+            if not batch:
+                seat.release()
+                self.busy_with = 0
+                batch = self._next_in_line(seat)
+
+    def _next_in_line(self, seat: Seat) -> list[Request]:
+        line = self._line
+        if line is None:
+            return self._batcher.next_batch(self)
+        while True:
+            turn = line.enter(seat, self, self._batcher.wake)
+            batch = self._batcher.next_batch(turn)
+            line.leave(turn)
+            if batch or not turn.revoked:
+                return batch
+
     def stop(self) -> None:
         """Finish the batch at hand and take no other. Returns at once; `join` waits."""
         self.stopping = True
         self._batcher.wake()
+        if self._line is not None:
+            self._line.wake()
 
     def join(self) -> None:
         """Wait until the thread has ended, then give the executor's resources back."""
         if self._thread is not None:
             self._thread.join()
+        self.discard()
+
+    def discard(self) -> None:
+        """Give back what the instance holds; its thread has ended, or was never started."""
         self.executor.close()
+        if self._seat is not None:
+            self._seat.leave()

@@ -13,9 +13,9 @@ from typing import Protocol
 from shoal.backends.base import OtherModels
 from shoal.config.model import ModelConfig, ModelEnsembling
 from shoal.core.request import Request
-from shoal.ensemble_model import ServedModel
 from shoal.errors import ConfigError
-from shoal.model import ModelSpec
+from shoal.models.ensemble import ServedModel
+from shoal.models.spec import ModelSpec
 from shoal.repository.lifecycle import Unreadable
 from shoal.scheduler import ensemble_graph
 from shoal.scheduler.ensemble_graph import Composing, Graph
@@ -72,7 +72,12 @@ def prepared(spec: ModelSpec, models: Models, *, file: str) -> ModelSpec:
         version: (spec.fingerprints[version], graph) for version in spec.version_folders
     }
     return dataclasses.replace(
-        spec, config=config, fingerprints=prints, ensemble=graph, infer=models.infer
+        spec,
+        config=config,
+        fingerprints=prints,
+        ensemble=graph,
+        infer=models.infer,
+        find=models.serving,
     )
 
 
@@ -120,7 +125,13 @@ def _find(config: ModelConfig, models: Models, file: str) -> Sequence[Composing]
         if model is None:
             raise _missing(config.name, index, step, models, file)
         found.append(
-            Composing(step.model_name, step.model_version, model.signature, model.decoupled)
+            Composing(
+                step.model_name,
+                step.model_version,
+                model.signature,
+                model.decoupled,
+                model.takes_device_tensors,
+            )
         )
     return found
 

@@ -30,6 +30,14 @@ def check_name(name: str) -> None:
         )
 
 
+def folders_named(repositories: Sequence[Path], name: str) -> list[Path]:
+    """The folders of models called `name`, without a look at any other."""
+    if not name or name.startswith(".") or any(c in name for c in "/\\\0"):
+        return []
+    folders = [repository / name for repository in repositories]
+    return [folder for folder in folders if os.path.isdir(folder)]  # noqa: PTH112 - never raises
+
+
 def find_models(repositories: Sequence[Path], *, namespaced: bool = False) -> dict[str, list[Path]]:
     """Every model folder by name; more than one path means the name is not unique.
 

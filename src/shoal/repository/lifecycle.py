@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from shoal.ensemble_model import ServedModel, load_version
 from shoal.errors import Internal, InvalidArgument, ShoalError
-from shoal.model import ModelSpec
+from shoal.models.ensemble import ServedModel, load_version
+from shoal.models.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 

@@ -37,13 +37,14 @@ class RepositorySettings:
     """What is served and how it may change."""
 
     paths: Sequence[Path]
-    control_mode: str = "none"  # none | poll | explicit
+    control_mode: str = "none"  # none | poll | explicit | lazy
     poll_secs: float = 15
-    load_models: Sequence[str] = ()  # explicit mode: what to load at start, or ("*",)
+    load_models: Sequence[str] = ()  # explicit and lazy: what to load at start, or ("*",)
     load_threads: int = 4
     load_retries: int = 0
     preparation: PreparationSettings = field(default_factory=PreparationSettings)
     namespacing: bool = False  # names need be unique within a repository only
+    memory_budget_bytes: int = 0  # lazy mode: what models may hold together; 0 sets no limit
 
 
 class ModelLoader:
@@ -105,6 +106,11 @@ class ModelLoader:
         if previous is not None:
             previous.discard()
 
+    def load_again(self, name: str) -> None:
+        """Load a model as it was loaded last, with what that load brought along. As `load`."""
+        self._relations.ask_for([name])
+        self.load(name, self._overrides.get(name))
+
     def load(self, name: str, override: Override | None = None) -> None:
         """Load a model, before it those it is made of; then look at those made of it.
 
@@ -144,6 +150,12 @@ class ModelLoader:
             logger.info("successfully unloaded '%s'", name)
         self._settle_names(name)
 
+    def evict(self, name: str, reason: str) -> None:
+        """Unload a model that nothing needs now; it may be asked for again at any time."""
+        self._relations.forget(name)
+        self.lives[name].withdraw(reason)
+        logger.info("'%s': %s", name, reason)
+
     def unload_tree(self, name: str) -> None:
         """Unload a model, what is made of it, and what only it needed."""
         for other in reversed(self._relations.dependents(name)):
@@ -167,9 +179,34 @@ class ModelLoader:
         for override in self._overrides.values():
             override.discard()
 
+    def know(self, name: str) -> None:
+        """There is such a model, whether or not anybody ever loads it."""
+        self._life(name)
+
+    def dependents(self, name: str) -> list[str]:
+        """What is made of a model, directly or through others."""
+        return self._relations.dependents(name)
+
     def found(self) -> dict[str, list[Path]]:
-        """The folders of models in the repositories, by key."""
-        return layout.find_models(self._settings.paths, namespaced=self._settings.namespacing)
+        """The folders of models in the repositories, or the files that declare them, by key."""
+        namespaced = self._settings.namespacing
+        found = layout.find_models(self._settings.paths, namespaced=namespaced)
+        for key, files in self._preparation.declared.found(namespaced=namespaced).items():
+            found.setdefault(key, []).extend(files)
+        return found
+
+    def read_again(self, name: str) -> None:
+        """If a model is declared in a Python file that has changed: import the file again.
+
+        Raises ConfigError, which the index then tells too; what served before still serves.
+        """
+        try:
+            self._preparation.declared.refresh(plain_name(name))
+        except ShoalError as error:
+            life = self.lives.get(name)
+            if life is not None:
+                life.refuse(error.message)
+            raise
 
     # ---- one model
 
@@ -257,8 +294,8 @@ class ModelLoader:
 
     def _load_for(self, name: str, ensemble: str) -> None:
         """Load a model that an ensemble needs. What goes wrong, the ensemble's load will tell."""
-        if self._settings.control_mode == "poll" and self._models.ready_versions(name):
-            return  # the poller follows its changes
+        if self._settings.control_mode in ("poll", "lazy") and self._serves(name):
+            return  # the poller follows its changes, and what is lazy stays as it is
         try:
             self._load_one(name, self._overrides.get(name))
         except ShoalError as error:
@@ -271,6 +308,8 @@ class ModelLoader:
             life = self.lives.get(ensemble)
             if life is None or ensemble in but:
                 continue
+            if life.newest is None and self._settings.control_mode == "lazy":
+                continue  # somebody will ask for it
             before = dict(life.serving)
             try:
                 self._renew(life)
@@ -288,6 +327,10 @@ class ModelLoader:
         spec = life.newest.spec
         models = self._models.seen_from(spec.namespace)
         life.load(lambda: ensembles.renewed(spec, models))
+
+    def _serves(self, name: str) -> bool:
+        life = self.lives.get(name)
+        return life is not None and bool(life.serving)
 
     def _check_fits(self, name: str) -> None:
         """After a load that failed: what serves as before must fit the models as they are now."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from shoal.repository.declared import DeclaredModels
 from shoal.repository.layout import Fingerprint, find_models, fingerprint
 
 logger = logging.getLogger(__name__)
@@ -101,8 +102,10 @@ class Poller:
         clock: Callable[[], float] = time.monotonic,
         *,
         namespaced: bool = False,
+        declared: DeclaredModels | None = None,
     ) -> None:
         self._follower = follower
+        self._declared = declared or DeclaredModels()
         self._paths = paths
         self._namespaced = namespaced
         self._poll_secs = poll_secs
@@ -157,7 +160,10 @@ class Poller:
 
     def look(self) -> Look:
         """What the repositories look like now."""
-        return {
+        look = {
             name: tuple((path, fingerprint(path)) for path in paths)
             for name, paths in find_models(self._paths, namespaced=self._namespaced).items()
         }
+        for name, files in self._declared.look(namespaced=self._namespaced).items():
+            look[name] = (*look.get(name, ()), *files)
+        return look

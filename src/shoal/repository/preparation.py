@@ -7,21 +7,24 @@ A load request may bring its own config, and files that take the place of the fo
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from shoal.backends.base import Backend
 from shoal.backends.registry import BackendRegistry
+from shoal.cache.store import CacheStore
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
-from shoal.model import ModelSpec
+from shoal.instance.rate_limiter import RateLimiter
+from shoal.models.spec import ModelSpec
 from shoal.repository import agents, ensembles, layout, versions
+from shoal.repository.declared import DeclaredModels, FolderlessModel
 from shoal.repository.ensembles import Models
 from shoal.repository.lifecycle import Unreadable
 from shoal.statistics.custom import CustomMetrics
@@ -46,6 +49,9 @@ class PreparationSettings:
     metrics: CustomMetrics | None = None  # for metrics of models' own
     counted: StatisticsOptions = field(default_factory=StatisticsOptions)
     namespace: str = ""  # the repository of the model, where that tells models apart
+    cache: CacheStore | None = None  # for answers of models that ask for it
+    limiter: RateLimiter | None = None  # for instances that name resources
+    declared: DeclaredModels = field(default_factory=DeclaredModels)  # models without a folder
 
 
 class Override:
@@ -111,13 +117,14 @@ def prepare(
     another ShoalError.
     """
     replaced = override.folder(name) if override is not None else None
-    folder = replaced or folder
+    code = settings.declared.find(folder, name) if replaced is None else None
+    folder = code.folder if code is not None else replaced or folder
     if not folder.is_dir():
         raise Internal(f"the folder of model '{name}' has disappeared")
-    config, file = _read_config(name, folder, settings, override)
+    config, file = _read_config(name, folder, settings, override, code)
     config = normalise.normalise(config, directory_name=name, file=file)
     agents.run(config, folder, file=file)
-    available = layout.version_folders(folder)
+    available = layout.version_folders(folder) if code is None else code.versions
     if ensembles.is_ensemble(config):
         available = ensembles.version_folders(available, folder)
     wanted = versions.select(config.version_policy, available, name)
@@ -128,9 +135,9 @@ def prepare(
         )
     first = available[wanted[0]]
     config = normalise.infer_backend(config, _names(first), file=file)
-    backend: Backend | None = None
+    backend = code.backend if code is not None else None
     backend_settings = _settings_of(settings, config.backend)
-    if config.platform != ensembles.PLATFORM:
+    if backend is None and config.platform != ensembles.PLATFORM:
         backend = settings.backends.get(config.backend or config.platform, file=file)
     if settings.auto_complete and backend is not None:
         try:
@@ -142,25 +149,24 @@ def prepare(
     config = normalise.resolve_instance_groups(
         config,
         default_cpu_count=1 if backend is None else backend.default_cpu_instances,
-        gpus=device.gpus(),
+        gpus=device.gpus() if backend is None or backend.uses_gpus else (),
         gpu_fallback_cpu=settings.gpu_fallback_cpu,
         file=file,
     )
     for field_name in rules.not_acted_on(config):
         logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
-    shared = layout.fingerprint(folder, skip_folders=True)
-    shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
-    shared += layout.fingerprint(folder / "initial_state")  # where sequences start from
+    cache, limiter = settings.cache is not None, settings.limiter is not None
+    for sentence in rules.without_use(config, cache=cache, limiter=limiter):
+        logger.warning("%s: %s", file, sentence)
     spec = ModelSpec(
         name=name,
         folder=folder,
         config=config,
         backend=backend,
         version_folders={version: available[version] for version in wanted},
-        fingerprints={
-            version: (available[version], layout.fingerprint(available[version]), shared)
-            for version in wanted
-        },
+        fingerprints=_fingerprints(folder, {version: available[version] for version in wanted})
+        if code is None
+        else dict.fromkeys(wanted, code.fingerprint),
         settings=backend_settings,
         cores=device.available_cores(),
         hold_until=settings.hold_until,
@@ -168,8 +174,11 @@ def prepare(
         execution=settings.execution,
         counted=settings.counted,
         namespace=settings.namespace,
+        bare_file=code.bare_file if code is not None else None,
         models=settings.models,
         metrics=settings.metrics,
+        cache=settings.cache,
+        limiter=settings.limiter,
     )
     if backend is None:
         assert settings.models is not None
@@ -189,12 +198,21 @@ def composing_names(
 
 
 def _read_config(
-    name: str, folder: Path, settings: PreparationSettings, override: Override | None
+    name: str,
+    folder: Path,
+    settings: PreparationSettings,
+    override: Override | None,
+    code: FolderlessModel | None = None,
 ) -> tuple[ModelConfig, str]:
-    """The config as written, and the name errors should give its place."""
+    """The config as written or declared, and the name errors should give its place."""
     if override is not None and override.config_json is not None:
         where = f"config given with the load of '{name}'"
-        return codec.parse_json(override.config_json, where), where
+        written = codec.parse_json(override.config_json, where)
+        if code is not None:
+            written = dataclasses.replace(written, backend=written.backend or code.config.backend)
+        return written, where
+    if code is not None:
+        return code.config, code.file
     path = layout.config_file(folder, settings.config_name)
     file = str(path)
     try:
@@ -210,6 +228,14 @@ def _read_config(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", file=file) from None
     return pbtxt.parse_pbtxt(text, file), file
+
+
+def _fingerprints(folder: Path, chosen: Mapping[int, Path]) -> dict[int, object]:
+    """What each version looks like on disk, with what all of them share."""
+    shared = layout.fingerprint(folder, skip_folders=True)
+    shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
+    shared += layout.fingerprint(folder / "initial_state")  # where sequences start from
+    return {version: (at, layout.fingerprint(at), shared) for version, at in chosen.items()}
 
 
 def _names(version_folder: Path) -> set[str]:

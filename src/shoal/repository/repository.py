@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from shoal.core.not_yet import NotYet
 from shoal.core.request import Request
-from shoal.ensemble_model import ServedModel
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
+from shoal.models.ensemble import ServedModel
 from shoal.repository import layout
 from shoal.repository.ensembles import Models
+from shoal.repository.lazy import LazyModels
 from shoal.repository.lifecycle import ModelLife, State
 from shoal.repository.loader import DUPLICATE, ModelLoader, RepositorySettings
 from shoal.repository.namespaces import NamespaceView, plain_name, same_name
+from shoal.repository.on_demand import NOT_LOADED
 from shoal.repository.poller import Poller
 from shoal.repository.preparation import Override
 from shoal.scheduler.batcher import BatcherClosed
@@ -35,6 +38,7 @@ class ModelRepository:
         self._loader = ModelLoader(settings, self)
         self._lives: Mapping[str, ModelLife] = self._loader.lives
         self._poller: Poller | None = None
+        self._lazy = LazyModels(settings, self._loader) if settings.control_mode == "lazy" else None
 
     # ---- start and stop
 
@@ -42,12 +46,19 @@ class ModelRepository:
         """Load what the control mode says; returns why each model that failed did. Blocks."""
         settings = self._settings
         names = list(self._loader.found())
-        if settings.control_mode == "explicit" and list(settings.load_models) != ["*"]:
+        if self._lazy is not None:
+            self._lazy.start(names)
+        chosen = settings.control_mode in ("explicit", "lazy")
+        if chosen and list(settings.load_models) != ["*"]:
             names = [key for name in settings.load_models for key in self._keys_to_load(name)]
         if settings.control_mode != "poll":
             return self._loader.load_all(names)
         self._poller = Poller(
-            self, settings.paths, settings.poll_secs, namespaced=settings.namespacing
+            self,
+            settings.paths,
+            settings.poll_secs,
+            namespaced=settings.namespacing,
+            declared=settings.preparation.declared,
         )
         before = self._poller.look()
         failures = self._loader.load_all(list(before))
@@ -58,14 +69,18 @@ class ModelRepository:
         """Unload everything; returns when queued requests are answered and memory is free."""
         if self._poller is not None:
             self._poller.stop()
+        if self._lazy is not None:
+            self._lazy.stop()
         self._loader.unload_all()
+        self._settings.preparation.declared.close()
 
     # ---- lookup
 
     def find(self, name: str, version: int = -1) -> ServedModel:
         """The model that serves `name`; the newest ready version unless one is named.
 
-        Raises NotFound, or Unavailable for a named version that exists but is not ready.
+        Raises NotFound, or Unavailable for a named version that exists but is not ready; in lazy
+        mode NotYet for a model that is not loaded.
         """
         life = self._lives.get(name)
         if life is None:
@@ -73,11 +88,15 @@ class ModelRepository:
         if version == -1:
             newest = life.newest
             if newest is None:
+                if self._lazy is not None:
+                    raise self._lazy.absent(life)
                 raise NotFound(f"Request for unknown model: '{name}' has no available versions")
             return newest
         model = life.serving.get(version)
         if model is not None:
             return model
+        if self._lazy is not None and life.newest is None:
+            raise self._lazy.absent(life)
         if version in life.statuses:
             raise Unavailable(
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
@@ -85,8 +104,13 @@ class ModelRepository:
         raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
     def knows(self, name: str) -> bool:
-        """Whether anybody has tried to load a model of that name."""
-        return name in self._lives or bool(self._known(name))
+        """Whether anybody has tried to load a model of that name, or in lazy mode could."""
+        known = name in self._lives or bool(self._known(name))
+        return known or (self._lazy is not None and self._lazy.has(name))
+
+    def loads_on_demand(self, name: str) -> bool:
+        """Whether the first request for a model of that name would load it."""
+        return self._lazy is not None and self.knows(name)
 
     def serving(self, name: str, version: int = -1) -> ServedModel | None:
         """The model that `find` would give, or None where it would raise."""
@@ -122,8 +146,11 @@ class ModelRepository:
     def all_ready(self) -> bool:
         """The strict rule: every model ever attempted has all its versions ready.
 
-        What was unloaded on purpose does not count; a model without any version does.
+        What was unloaded on purpose does not count; a model without any version does. Models that
+        load on demand say nothing about the server.
         """
+        if self._lazy is not None:
+            return True
         for life in list(self._lives.values()):
             if life.problem or not (life.statuses or life.given_up):
                 return False
@@ -139,12 +166,17 @@ class ModelRepository:
     def asks_readiness(self, name: str, version: int = -1) -> bool:
         """Whether `model_ready` asks the model itself, so that it may take a while."""
         model = self.serving(name, version)
-        return model is not None and model.asks_readiness
+        if model is None:
+            return self._lazy is not None  # files are looked at
+        return model.asks_readiness
 
     def model_ready(self, name: str, version: int = -1) -> bool:
         """Whether a model can be asked now. Raises NotFound as `find`; blocks while it is asked."""
         try:
             return self.find(name, version).ready()
+        except NotYet:
+            assert self._lazy is not None
+            return self._lazy.would_serve(self._lives.get(name) or self._only(name), version)
         except Unavailable:
             return False
 
@@ -162,6 +194,9 @@ class ModelRepository:
     def _only(self, name: str) -> ModelLife:
         """The one model called `name`, of whichever repository; raises as `find`."""
         known = self._known(name)
+        if not known and self._lazy is not None and self._lazy.has(name):
+            self._lazy.discover(name)
+            known = self._known(name) or [self._lives[name]]
         if len(known) == 1:
             return known[0]
         if known:
@@ -174,8 +209,9 @@ class ModelRepository:
         raise InvalidArgument(text) if self._settings.namespacing else NotFound(text)
 
     def serving_keys(self, name: str) -> list[str]:
-        """The keys of all models called `name` that serve."""
-        return [life.name for life in self._known(name) if life.serving]
+        """The keys of all models called `name` that serve, or would at their first request."""
+        lazy = self._lazy is not None
+        return [life.name for life in self._known(name) if lazy or life.serving]
 
     def seen_from(self, namespace: str) -> Models:
         """The models as those of one repository see them; the same where names are unique."""
@@ -193,19 +229,23 @@ class ModelRepository:
         `name` is for those who know better which model is meant.
         """
         name = name or request.model_name
-        model = self.find(name, request.model_version)
         inputs = request.inputs
-        while True:
-            try:
-                model.accept(request)
-            except BatcherClosed:
-                # The model was replaced between looking it up and queueing: ask again.
-                newer = self.find(name, request.model_version)
-                if newer is model:
-                    raise
-                model, request.inputs = newer, inputs
-            else:
-                return
+        try:
+            model = self.find(name, request.model_version)
+            while True:
+                try:
+                    model.accept(request)
+                except BatcherClosed:
+                    # The model was replaced between looking it up and queueing: ask again.
+                    request.inputs = inputs
+                    newer = self.find(name, request.model_version)
+                    if newer is model:
+                        raise
+                    model = newer
+                else:
+                    return
+        except NotYet as pending:
+            pending.hold(request, lambda: self.infer(request, name), inside=True)
 
     # ---- control
 
@@ -223,12 +263,15 @@ class ModelRepository:
             elif len(found.get(key, ())) > 1 and not statuses:
                 rows.append({"name": name, "state": State.UNAVAILABLE.value, "reason": DUPLICATE})
             elif not statuses:
-                rows.append({"name": name})
+                rows.append({"name": name} if self._lazy is None else _loads_first(name))
             for version in sorted(statuses):
                 status = statuses[version]
                 row = {"name": name, "version": str(version), "state": status.state.value}
-                if status.reason:
-                    row["reason"] = status.reason
+                reason = status.reason
+                if self._lazy is not None and life is not None:
+                    reason = self._lazy.told(life, version, status)
+                if reason:
+                    row["reason"] = reason
                 rows.append(row)
         if ready_only:
             return [row for row in rows if row.get("state") == State.READY.value]
@@ -246,6 +289,7 @@ class ModelRepository:
             raise InvalidArgument(
                 "override files need a 'config' parameter: send the model's whole config with them"
             )
+        self._loader.read_again(name)
         keys = self._keys_to_load(name)
         if config_json is not None and len(keys) > 1:
             raise InvalidArgument(
@@ -255,6 +299,8 @@ class ModelRepository:
         override = None if config_json is None else Override(name, config_json, files)
         for key in keys:
             self._loader.load_asked(key, override)
+            if self._lazy is not None:
+                self._lazy.asked(key)
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Stop serving a model on a client's wish. Unloading an unknown one changes nothing.
@@ -269,9 +315,11 @@ class ModelRepository:
                 self._loader.unload_tree(key)
             else:
                 self._loader.unload(key)
+            if self._lazy is not None:
+                self._lazy.asked(key)
 
     def _check_explicit(self) -> None:
-        if self._settings.control_mode != "explicit":
+        if self._settings.control_mode not in ("explicit", "lazy"):
             raise Unavailable(CONTROL_REFUSED)
 
     # ---- for the poller
@@ -279,6 +327,10 @@ class ModelRepository:
     def follow(self, name: str) -> None:
         """Load or reload a model whose folder changed; failures are logged and in the index."""
         try:
+            self._loader.read_again(name)
+            if name in self._lives and name not in self._loader.found():
+                self.forget(name)  # the file is still there, but does not declare it any more
+                return
             self._loader.load(name)
         except ShoalError as error:
             logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
@@ -293,3 +345,8 @@ class ModelRepository:
     def forget(self, name: str) -> None:
         """Unload a model whose folder is gone."""
         self._loader.unload(name)
+
+
+def _loads_first(name: str) -> dict[str, str]:
+    """The row of the index for a model that nobody has asked for."""
+    return {"name": name, "state": State.UNAVAILABLE.value, "reason": NOT_LOADED}

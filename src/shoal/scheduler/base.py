@@ -5,24 +5,29 @@ frontend --enqueue--> [ what waits ] --next_batch--> instance --finished--> [ wh
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shoal.core.request import Request
 from shoal.scheduler.policy import Reason
 
+RECENT_CUTS = 256  # so many batches are remembered
+
 
 class Puller(Protocol):
     """Who asks for batches: an instance, which may be told to stop."""
 
-    stopping: bool
+    @property
+    def stopping(self) -> bool:
+        """Whether it wants no more."""
 
 
 class Scheduler(Protocol):
     """One model's queue. Any thread may call any method."""
 
     cuts: Counter[Reason]  # why batches left, for people who ask
+    recent: deque[tuple[Reason, int]]  # of the last ones: why, and with how many rows
     instances_linger: bool  # whether one that is told to stop may have to go on for a while
 
     def pending(self) -> int:
@@ -36,6 +41,9 @@ class Scheduler(Protocol):
 
     def next_batch(self, puller: Puller) -> list[Request]:
         """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+
+    def ready_batch(self, puller: Puller) -> list[Request]:
+        """As `next_batch`, without waiting: an empty list where no batch is ready."""
 
     def more(self, most: int) -> list[list[Request]]:
         """Further batches for an instance that has just been handed one, without waiting.

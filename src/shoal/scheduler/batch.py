@@ -32,17 +32,17 @@ def join(
     first = requests[0].inputs
     if len(requests) == 1:
         return {name: tensor.array for name, tensor in first.items()}
-    joined: dict[str, np.ndarray] = {}
-    for name, tensor in first.items():
-        datatype = tensor.datatype
-        parts = [request.inputs[name] for request in requests]
-        if datatype is not BYTES and all(part.has_raw for part in parts):
-            flat = np.frombuffer(_joined([part.raw for part in parts]), datatype.numpy)
-            rows = sum([part.shape[0] for part in parts])
-            joined[name] = flat.reshape(rows, *tensor.shape[1:])
-        else:
-            joined[name] = np.concatenate([part.array for part in parts])
-    return joined
+    return {name: join_tensors([request.inputs[name] for request in requests]) for name in first}
+
+
+def join_tensors(parts: Sequence[Tensor]) -> np.ndarray:
+    """Tensors that differ in their first dimension at most, one after the other."""
+    datatype = parts[0].datatype
+    if datatype is not BYTES and all(part.has_raw for part in parts):
+        flat = np.frombuffer(_joined([part.raw for part in parts]), datatype.numpy)
+        rows = sum([part.shape[0] for part in parts])
+        return flat.reshape(rows, *parts[0].shape[1:])
+    return np.concatenate([part.array for part in parts])
 
 
 def _joined(raws: Sequence[Buffer]) -> Buffer:
@@ -85,7 +85,7 @@ def split(
     if signature.max_batch_size:
         total = sum([request.rows for request in requests])
     whole = {
-        name: _Output(signature, name, array, total)
+        name: WholeOutput(signature, name, array, total)
         for name, array in zip(names, arrays, strict=True)
         if name in signature.outputs
     }
@@ -102,7 +102,7 @@ def split(
     return result
 
 
-class _Output:
+class WholeOutput:
     """One output of a whole batch, to be handed out in parts without a copy."""
 
     __slots__ = ("array", "datatype", "flat", "name", "row_bytes", "row_shape", "shape")
@@ -118,7 +118,7 @@ class _Output:
             )
         spec = signature.outputs[name]
         if spec.reshape is not None:
-            shape = _reshaped(spec, shape, batched=batched)
+            shape = reshaped(spec, shape, batched=batched)
         self.name = name
         self.datatype = spec.datatype
         self.array = array
@@ -147,7 +147,7 @@ class _Output:
         return Tensor(self.name, self.datatype, shape, raw=raw)
 
 
-def _reshaped(spec: TensorSpec, shape: tuple[int, ...], *, batched: bool) -> tuple[int, ...]:
+def reshaped(spec: TensorSpec, shape: tuple[int, ...], *, batched: bool) -> tuple[int, ...]:
     """The shape the client sees for an output the model gave in its `reshape` form."""
     assert spec.reshape is not None
     skip = 1 if batched else 0

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from shoal.core.request import Request, State
 from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.alarm import Alarm, alarm
-from shoal.scheduler.base import Puller
+from shoal.scheduler.base import RECENT_CUTS, Puller
+from shoal.scheduler.look_ahead import LookAhead
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import OneByOne, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
@@ -37,7 +38,7 @@ class Batcher:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | LookAhead,
         queue: RequestQueue,
         *,
         on_dropped: OnDropped,
@@ -50,7 +51,9 @@ class Batcher:
 
         `hold_until` keeps the first batch back until that many requests wait (for tests).
         """
-        self._policy = policy
+        self._max_delay_ns = policy.max_delay_ns
+        self._look_ahead = policy if isinstance(policy, LookAhead) else None
+        self._policy: Policy = policy.policy if isinstance(policy, LookAhead) else policy
         self._queue = queue
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
@@ -64,6 +67,7 @@ class Batcher:
         self._closed = False
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
         self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
+        self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
         """How many requests wait."""
@@ -137,15 +141,37 @@ class Batcher:
         waited_ns = now_ns - queue.oldest_ns()
         if self._closed:  # nobody else will come: run what there is
             waited_ns = 1 << 62
-        cut = self._policy.cut(((r.rows, r.batch_key) for r in queue), waited_ns)
-        if not cut.count:
-            return [], self._policy.max_delay_ns - waited_ns
-        batch = queue.take(cut.count)
+        waiting = ((r.rows, r.batch_key) for r in queue)
+        if self._look_ahead is None:
+            cut = self._policy.cut(waiting, waited_ns)
+            batch, reason = queue.take(cut.count), cut.reason
+        else:
+            choice = self._look_ahead.choose(waiting, waited_ns, queue.leading())
+            batch, reason = queue.take_at(choice.positions), choice.reason
+        if not batch:
+            return [], self._max_delay_ns - waited_ns
         for request in batch:
             request.state = State.EXECUTING
             request.on_cancel = None
-        self.cuts[cut.reason] += 1
+        self.cuts[reason] += 1
+        rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
+        self.recent.append((reason, rows))
         return batch, None
+
+    def ready_batch(self, puller: Puller) -> list[Request]:
+        """As `next_batch`, without waiting: empty where no batch is ready."""
+        with self._lock:
+            if puller.stopping or self._on_arrival is not None:
+                return []
+            now_ns = self._clock()
+            dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
+            self._any_cancelled = False
+            batch, _ = self._cut(now_ns)
+            if batch and self._queue:  # what stays behind may be ready too
+                self._changed.notify()
+        for request, error in dropped:
+            self._drop(request, error)
+        return batch
 
     def more(self, most: int) -> list[list[Request]]:
         """Further batches for an instance that has just been handed one, without waiting.

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from shoal.core.request import Request, State
+from shoal.core.request import Request, State, StepRequest
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.errors import Cancelled, Internal, InvalidArgument, ShoalError
@@ -341,7 +341,8 @@ class StepCall:
         step = run._ensemble.graph.steps[ready.step]
         asked = run.request
         self.place: Place = step_place(step, ready.values, asked)
-        self.request = Request(
+        kept = run._plan.device_outputs.get(ready.step)
+        self.request = (Request if kept is None else StepRequest)(
             step.model.name,
             step_inputs(step, ready.values),
             self,
@@ -354,6 +355,8 @@ class StepCall:
             correlation_id=self.place.correlation_id,
             flags=self.place.flags,
         )
+        if isinstance(self.request, StepRequest) and kept is not None:
+            self.request.device_outputs = kept
 
     def start(self) -> None:
         """Hand the request to its model. Whatever happens, the run hears of it."""

@@ -34,6 +34,7 @@ class Composing:
     version: int  # as the step pins it; -1: the newest
     signature: Signature
     decoupled: bool = False
+    takes_device_tensors: bool = False  # those that another step left on a device
 
     @property
     def batched(self) -> bool:
@@ -60,6 +61,8 @@ class Plan:
     consumers: Mapping[str, tuple[int, ...]]
     wanted: Mapping[int, tuple[str, ...]]  # consumer -> the tensors it takes, each once
     step_outputs: Mapping[int, tuple[str, ...]]  # step -> the outputs to ask its model for
+    # Step -> those of its outputs that only steps read which can take them on a device.
+    device_outputs: Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,23 @@ def _plan(graph: Graph, outputs: tuple[str, ...]) -> Plan:
             index: tuple(own for own, name in graph.steps[index].outputs.items() if name in needed)
             for index in running
         },
+        device_outputs=_device_outputs(graph, running, consumers),
     )
+
+
+def _device_outputs(
+    graph: Graph, running: set[int], consumers: Mapping[str, tuple[int, ...]]
+) -> dict[int, frozenset[str]]:
+    able = {step.index for step in graph.steps if step.model.takes_device_tensors}
+    found = {
+        index: frozenset(
+            own
+            for own, name in graph.steps[index].outputs.items()
+            if consumers.get(name) and able.issuperset(consumers[name])
+        )
+        for index in running & able
+    }
+    return {index: outputs for index, outputs in found.items() if outputs}
 
 
 # ---- from a config to a graph

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from shoal.core.device_tensor import DeviceTensor
 from shoal.core.dtypes import BYTES
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
@@ -137,9 +138,13 @@ def fitted_shape(value: Value, dims: tuple[int, ...], *, batched: bool) -> tuple
 
 def hand_on(tensor: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """The same elements under another name, and a shape with as many of them."""
+    if isinstance(tensor, DeviceTensor):
+        return tensor.renamed(name, shape)
     raw, array = tensor._raw, tensor._array
     if array is not None and tensor.datatype is BYTES:
         raw = None  # decoded once: nobody has to look at the bytes again
+    if isinstance(raw, memoryview):
+        raw = raw.toreadonly()  # other steps, or the client, may get them too
     return Tensor(name, tensor.datatype, shape, raw=raw, array=array)
 
 

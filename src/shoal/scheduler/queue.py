@@ -7,7 +7,7 @@ Not thread-safe; the batcher guards it. Expired and cancelled requests leave the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.core.request import Request
@@ -137,6 +137,30 @@ class RequestQueue:
         """When the request that has waited longest was queued; the queue must not be empty."""
         heads = [q[0].queued_ns for x in self._levels for q in (x.on_time, x.late) if q]
         return min(heads)
+
+    def leading(self) -> int:
+        """How many of the requests, from the first on, have the highest priority that waits."""
+        return next((len(level) for level in self._levels if len(level)), 0)
+
+    def take_at(self, positions: Sequence[int]) -> list[Request]:
+        """Remove and return the requests at these places (rising) in the order they would run."""
+        batch: list[Request] = []
+        start = 0
+        for level in self._levels:
+            for line in (level.on_time, level.late):
+                size = len(line)
+                wanted = [place - start for place in positions if start <= place < start + size]
+                start += size
+                if wanted:
+                    passed = [line.popleft() for _ in range(wanted[-1] + 1)]
+                    batch += [passed[place] for place in wanted]
+                    for place in reversed(wanted):
+                        del passed[place]
+                    line.extendleft(reversed(passed))
+        self._size -= len(batch)
+        if not self._size:
+            self._next_deadline_ns = None
+        return batch
 
     def take(self, count: int) -> list[Request]:
         """Remove and return the first `count` requests."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -23,7 +23,7 @@ from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, QueueRejected, ShoalError
 from shoal.scheduler.alarm import Alarm, alarm
-from shoal.scheduler.base import Puller
+from shoal.scheduler.base import RECENT_CUTS, Puller
 from shoal.scheduler.batcher import BatcherClosed, OnDropped
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchPolicy, Reason
@@ -81,10 +81,17 @@ class SequenceBatcher:
         self._closed = False
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
         self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
+        self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
         """How many requests wait, in slots and in the backlog."""
         return self._waiting
+
+    def under_way(self) -> int:
+        """How many sequences are not over, whether or not something of them waits."""
+        with self._lock:
+            seated = sum(len(list(lane.runs())) for lane in self._lanes.values())
+            return seated + len(self._table.backlog)
 
     def lone_inputs(self) -> dict[str, Tensor]:
         """What the server adds to a request that is a sequence by itself, for warming up."""
@@ -170,6 +177,13 @@ class SequenceBatcher:
             return not lane.occupied
         return not self._table.has_backlog
 
+    def ready_batch(self, puller: Puller) -> list[Request]:
+        """As `next_batch`, without waiting: empty where no batch is ready."""
+        with self._lock:
+            lane = self._lanes[puller]
+            batch = [] if self._on_arrival is not None else self._cut(lane)[0]
+        return self._in_order(batch)
+
     def more(self, most: int) -> list[list[Request]]:
         """None: a sequence's next request waits until the one before has been executed."""
         del most
@@ -226,7 +240,7 @@ class SequenceBatcher:
             chosen = policy.cut(waiting, _LONG_NS if self._closed else now_ns)
             if not chosen.taken:
                 return [], chosen.wait_ns
-            self.cuts[chosen.reason] += 1
+            self._note(chosen.reason, sum(chosen.taken))
             runs = [
                 run if taken else None for run, taken in zip(lane.slots, chosen.taken, strict=False)
             ]
@@ -235,8 +249,13 @@ class SequenceBatcher:
         cut = policy.cut(((1, batch_key(run, self._setup)) for run in lane.ready), waited_ns)
         if not cut.count:
             return [], policy.max_delay_ns - waited_ns
-        self.cuts[cut.reason] += 1
+        self._note(cut.reason, cut.count)
         return self._take(lane, list(lane.ready)[: cut.count]), None
+
+    def _note(self, reason: Reason, rows: int) -> None:
+        """Remember why a batch was cut. The lock is held."""
+        self.cuts[reason] += 1
+        self.recent.append((reason, rows))
 
     def _is_held(self) -> bool:
         """Whether a test wants more to come together first. The lock is held."""

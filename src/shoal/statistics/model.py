@@ -8,6 +8,7 @@ Counting costs one lock and a few sums per batch. Nothing on a request's path kn
 Prometheus: whoever scrapes reads a copy. The numbers follow Triton's rules: a batch's compute
 times count in full for every request in it, and only requests that succeeded are counted in
 `queue` and `compute_*`, so the counts of `success`, `queue` and the three `compute_*` are equal.
+A request that the response cache answered counts in `success`, `queue` and `cache_hit` alone.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from shoal.core.request import Request
 from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
+from shoal.statistics.cache import CacheCounts
 from shoal.statistics.histogram import Histogram, HistogramReading
 from shoal.statistics.summary import Summary, SummaryReading
 
@@ -96,6 +98,8 @@ class ModelSummaries:
     compute_input_ns: SummaryReading
     compute_infer_ns: SummaryReading
     compute_output_ns: SummaryReading
+    cache_hit_ns: SummaryReading
+    cache_miss_ns: SummaryReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class ModelReading:
     histograms: ModelHistograms | None
     summaries: ModelSummaries | None = None
     first_response_ns: HistogramReading | None = None
+    cache: CacheCounts | None = None  # None: its answers are not cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +159,13 @@ class ModelStatistics:
         self.version = version
         self.labels = dict(labels or {})
         self.load_duration_secs = 0.0  # set by whoever loaded the model
+        self.loaded_ms = 0  # since the epoch; see `ready`
+        self.memory_bytes: Callable[[], int] = lambda: 0  # about; set by the model
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
         self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
+        # Elements of padded inputs, and how many of them were padding; set where there are any.
+        self.padded: Callable[[], tuple[int, int]] | None = None
+        self.cached = False  # whether its answers are kept in a cache; set by whoever asks that
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()  # guards everything below
@@ -169,6 +179,7 @@ class ModelStatistics:
         self._compute_output_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
         self._fail_ns = 0
+        self._cache = CacheCounts()
         # rows -> [executions, input ns, infer ns, output ns]
         self._batches: dict[int, list[int]] = {}
         self._histograms = _Histograms() if histograms else None
@@ -253,6 +264,46 @@ class ModelStatistics:
             with self._lock:
                 self._first_response.add(now_ns - request.start_ns)
 
+    def cache_hit(self, request: Request, lookup_start_ns: int, lookup_ns: int) -> None:
+        """Count a request that the response cache answers now; it was not executed."""
+        end_ns = self._clock()
+        last_inference_ms = self._wall_clock() // _MS
+        started, queued = [request.start_ns], [min(request.queued_ns, lookup_start_ns)]
+        success_ns = end_ns - request.start_ns
+        queue_ns = lookup_start_ns - queued[0]
+        with self._lock:
+            self._last_inference_ms = max(self._last_inference_ms, last_inference_ms)
+            self._success_count += 1
+            self._success_ns += success_ns
+            self._queue_ns += queue_ns
+            self._cache.hit_count += 1
+            self._cache.hit_ns += lookup_ns
+            if self._histograms is not None:
+                self._histograms.request_duration_ns.add_spans(started, end_ns, success_ns)
+                self._histograms.queue_duration_ns.add_spans(queued, lookup_start_ns, queue_ns)
+            if self._first_response is not None:
+                self._first_response.add(success_ns)
+            if self._summaries is not None:
+                self._summaries.queue.add(queue_ns, end_ns)
+                self._summaries.cache_hit.add(lookup_ns, end_ns)
+
+    def cache_missed(self, miss_ns: int, insertion_ns: int = 0) -> None:
+        """Count an answer that was not in the cache, and what asking and keeping it took.
+
+        `insertion_ns` is the part of that for which the answer, counted already, had to wait.
+        """
+        with self._lock:
+            self._success_ns += insertion_ns
+            self._cache.miss_count += 1
+            self._cache.miss_ns += miss_ns
+            if self._summaries is not None:
+                self._summaries.cache_miss.add(miss_ns, self._clock())
+
+    def cache_kept(self, insertion_ns: int) -> None:
+        """Add what keeping an answer took after its miss was counted and it was sent."""
+        with self._lock:
+            self._cache.miss_ns += insertion_ns
+
     def failed(self, request: Request, reason: FailureReason, now_ns: int) -> None:
         """Count a request that was answered with an error at `now_ns`."""
         with self._lock:
@@ -276,6 +327,21 @@ class ModelStatistics:
             self._failures[FailureReason.BACKEND] += len(requests)
             self._fail_ns += fail_ns
 
+    @property
+    def last_inference_ms(self) -> int:
+        """When a request was last served, since the epoch; 0: never."""
+        return self._last_inference_ms
+
+    @property
+    def last_used_ms(self) -> int:
+        """When a request was last served, or else when it was loaded."""
+        return self._last_inference_ms or self.loaded_ms
+
+    def ready(self, load_duration_secs: float) -> None:
+        """The model has been loaded, which took so long."""
+        self.load_duration_secs = load_duration_secs
+        self.loaded_ms = self._wall_clock() // _MS
+
     def read(self) -> ModelReading:
         """A copy of all counts, consistent with one another."""
         with self._lock:
@@ -295,12 +361,14 @@ class ModelStatistics:
                 histograms=self._histograms.read() if self._histograms else None,
                 summaries=self._summaries.read(self._clock()) if self._summaries else None,
                 first_response_ns=self._first_response.read() if self._first_response else None,
+                cache=replace(self._cache) if self.cached else None,
             )
 
     def snapshot(self) -> dict[str, Any]:
         """This version's element of `model_stats`, as the statistics endpoint answers it."""
         reading = self.read()
-        computed = reading.success_count
+        cache = reading.cache or CacheCounts()
+        computed = reading.success_count - cache.hit_count
         return {
             "name": self.name,
             "version": str(self.version),
@@ -315,8 +383,8 @@ class ModelStatistics:
                 "compute_infer": _duration(computed, reading.compute_infer_ns),
                 "compute_output": _duration(computed, reading.compute_output_ns),
                 # Clients index these two whether or not there is a response cache.
-                "cache_hit": _duration(0, 0),
-                "cache_miss": _duration(0, 0),
+                "cache_hit": _duration(cache.hit_count, cache.hit_ns),
+                "cache_miss": _duration(cache.miss_count, cache.miss_ns),
             },
             "response_stats": {},
             "batch_stats": [
@@ -328,7 +396,7 @@ class ModelStatistics:
                 }
                 for rows, batch in reading.batches.items()
             ],
-            "memory_usage": [],
+            "memory_usage": _memory(self.memory_bytes()),
         }
 
 
@@ -353,14 +421,16 @@ class _Histograms:
 
 
 class _Summaries:
-    """The five summaries while they are fed."""
+    """The summaries while they are fed."""
 
-    __slots__ = ("compute", "queue", "request")
+    __slots__ = ("cache_hit", "cache_miss", "compute", "queue", "request")
 
     def __init__(self) -> None:
         self.request = Summary()
         self.queue = Summary()
         self.compute = (Summary(), Summary(), Summary())  # input, infer, output
+        self.cache_hit = Summary()
+        self.cache_miss = Summary()
 
     def add(
         self, started: Sequence[int], end_ns: int, queued: Sequence[int], moments: Moments
@@ -372,11 +442,20 @@ class _Summaries:
             summary.add(until_ns - begin_ns, end_ns, len(started))
 
     def read(self, now_ns: int) -> ModelSummaries:
+        compute_input, compute_infer, compute_output = self.compute
         return ModelSummaries(
             self.request.read(now_ns),
             self.queue.read(now_ns),
-            *(summary.read(now_ns) for summary in self.compute),
+            compute_input.read(now_ns),
+            compute_infer.read(now_ns),
+            compute_output.read(now_ns),
+            self.cache_hit.read(now_ns),
+            self.cache_miss.read(now_ns),
         )
+
+
+def _memory(held_bytes: int) -> list[dict[str, Any]]:
+    return [{"type": "CPU", "id": 0, "byte_size": held_bytes}] if held_bytes else []
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

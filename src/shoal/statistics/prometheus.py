@@ -12,6 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from shoal.statistics import cache_metrics
+from shoal.statistics.cache import CacheReading
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.exposition import Exposition, Number, label_name, labels_text
 from shoal.statistics.gpu import GpuReading, Gpus
@@ -94,9 +96,10 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[ModelHistograms], HistogramReading]
         1,
     ),
 )
+_REQUEST_SUMMARY = "nv_inference_request_summary_us"
 _SUMMARIES: tuple[tuple[str, str, Callable[[ModelSummaries], SummaryReading]], ...] = (
     (
-        "nv_inference_request_summary_us",
+        _REQUEST_SUMMARY,
         "Time of successful requests from arrival to answer, in microseconds",
         lambda summaries: summaries.request_ns,
     ),
@@ -189,16 +192,18 @@ class MetricsRenderer:
         machine: Callable[[], MachineReading] | None = None,
         gpus: Callable[[], Sequence[GpuReading]] | None = None,
         custom: CustomMetrics | None = None,
+        cache: Callable[[], CacheReading] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`models` gives the statistics of all loaded versions, the newer of two equals last;
-        `custom` are the metrics that models bring along.
+        `custom` are the metrics that models bring along, `cache` counts for the response cache.
 
         Without `gpus` the machine's own GPUs are looked for, which starts NVML and can take a
         while on a machine that has some.
         """
         self._models = models
         self._custom = custom
+        self._cache = cache
         self._settings = settings or MetricsSettings()
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
@@ -212,6 +217,8 @@ class MetricsRenderer:
         """The exposition text, in UTF-8. A family without a sample is left out."""
         text = Exposition()
         self._add_models(text)
+        if self._cache is not None:
+            cache_metrics.add_cache(text, self._cache())
         _add_pinned_memory(text)
         machine = self._machine.value()
         if self._settings.cpu:
@@ -273,10 +280,29 @@ class MetricsRenderer:
             [(at, model.load_duration_secs) for _, at, model in models],
         )
         text.family(
+            "shoal_model_memory_bytes",
+            "gauge",
+            "Memory the model holds, in bytes, as measured when it was loaded",
+            [(at, model.memory_bytes()) for _, at, model in models],
+        )
+        text.family(
             "shoal_model_on_loop",
             "gauge",
             "Whether the model is quick enough to run on the event loop: 1, or 0 on threads",
             [(at, int(model.on_loop())) for _, at, model in models],
+        )
+        padded = [(at, model.padded()) for _, at, model in models if model.padded is not None]
+        text.family(
+            "shoal_padded_input_elements_total",
+            "counter",
+            "Elements of padded inputs that the model was given",
+            [(at, elements) for at, (elements, _) in padded],
+        )
+        text.family(
+            "shoal_padding_elements_total",
+            "counter",
+            "Those of them that were padding",
+            [(at, filled) for at, (_, filled) in padded],
         )
         for name, help_text, choose, unit in _HISTOGRAMS:
             text.histogram(
@@ -297,8 +323,16 @@ class MetricsRenderer:
                 help_text,
                 1000,
                 self._settings.summary_quantiles,
-                [(labels, select(r.summaries)) for labels, _, r in readings if r.summaries],
+                [
+                    (labels, select(r.summaries))
+                    for labels, _, r in readings
+                    # As with Triton: what a cached model's requests take is not summed up.
+                    if r.summaries and not (r.cache and name == _REQUEST_SUMMARY)
+                ],
             )
+        cache_metrics.add_models(
+            text, [(labels, reading) for labels, _, reading in readings], self._settings
+        )
 
 
 def _add_pinned_memory(text: Exposition) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -236,6 +237,91 @@ def reshape_to_one_row() -> ModelProto:
         inputs=[value("INPUT0", "FP32", ("batch", 4))],
         outputs=[value("OUTPUT0", "FP32", ("batch", None))],
         constants={"shape": np.array([1, -1], np.int64)},
+    )
+
+
+def attention(
+    hidden: int = 8, vocabulary: int = 32, length: str | None = "sequence", seed: int = 0
+) -> ModelProto:
+    """A small encoder that honours its mask: one layer of self-attention over token ids.
+
+    `input_ids` and `attention_mask` are INT64 [-1]; `states` FP32 [-1, hidden] has a row per token
+    and `pooled` FP32 [hidden] is the mean of those that the mask shows. `length` names the
+    variable dimension, as exporters do; None leaves it without a name.
+    """
+    random = np.random.default_rng(seed)
+    tokens: tuple[Dim, ...] = ("batch", length)
+
+    def weight(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32)
+
+    def node(operator: str, *names: str, output: str, **attributes: Any) -> NodeProto:
+        return helper.make_node(operator, list(names), [output], **attributes)
+
+    return model(
+        [
+            node("Gather", "table", "input_ids", output="tokens"),
+            *(node("MatMul", "tokens", name, output=name + "s") for name in ("query", "value")),
+            node("Transpose", "tokens", output="keys", perm=[0, 2, 1]),
+            node("MatMul", "querys", "keys", output="scores"),
+            node("Cast", "attention_mask", output="shown", to=TensorProto.FLOAT),
+            node("Unsqueeze", "shown", "middle", output="shown_keys"),
+            node("Sub", "shown_keys", "one", output="hidden_keys"),
+            node("Mul", "hidden_keys", "large", output="penalty"),
+            node("Add", "scores", "penalty", output="masked"),
+            node("Softmax", "masked", output="weights", axis=2),
+            node("MatMul", "weights", "values", output="mixed"),
+            node("Add", "mixed", "tokens", output="states"),
+            node("Unsqueeze", "shown", "last", output="shown_rows"),
+            node("Mul", "states", "shown_rows", output="kept"),
+            node("ReduceSum", "kept", "middle", output="sum", keepdims=0),
+            node("ReduceSum", "shown", "middle", output="count", keepdims=1),
+            node("Div", "sum", "count", output="pooled"),
+        ],
+        inputs=[value(name, "INT64", tokens) for name in ("input_ids", "attention_mask")],
+        outputs=[
+            value("states", "FP32", (*tokens, hidden)),
+            value("pooled", "FP32", ("batch", hidden)),
+        ],
+        constants={
+            "table": weight(vocabulary, hidden),
+            "query": weight(hidden, hidden) / np.float32(hidden),
+            "value": weight(hidden, hidden),
+            "middle": np.array([1], np.int64),
+            "last": np.array([2], np.int64),
+            "one": np.array(1.0, np.float32),
+            "large": np.array(1e9, np.float32),
+        },
+    )
+
+
+def ragged_sums() -> ModelProto:
+    """For ragged batches: ITEMS, FP32, all elements of a batch one after the other.
+
+    ENDS (INT32) is BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO of ITEMS. SUM has the sum of each
+    request's elements as one row, DOUBLED all elements times two, still one after the other.
+    """
+    return model(
+        [
+            helper.make_node("CumSum", ["ITEMS", "zero_axis"], ["running"]),
+            helper.make_node("Concat", ["zero", "running"], ["sums"], axis=0),
+            helper.make_node("Gather", ["sums", "ENDS"], ["at_ends"]),
+            helper.make_node("Slice", ["at_ends", "first", "most"], ["ends"]),
+            helper.make_node("Slice", ["at_ends", "none", "minus_one"], ["starts"]),
+            helper.make_node("Sub", ["ends", "starts"], ["each"]),
+            helper.make_node("Unsqueeze", ["each", "first"], ["SUM"]),
+            helper.make_node("Add", ["ITEMS", "ITEMS"], ["DOUBLED"]),
+        ],
+        inputs=[value("ITEMS", "FP32", (None,)), value("ENDS", "INT32", (None,))],
+        outputs=[value("SUM", "FP32", (None, 1)), value("DOUBLED", "FP32", (None,))],
+        constants={
+            "zero_axis": np.array(0, np.int64),
+            "zero": np.zeros(1, np.float32),
+            "first": np.array([1], np.int64),
+            "none": np.array([0], np.int64),
+            "minus_one": np.array([-1], np.int64),
+            "most": np.array([np.iinfo(np.int64).max], np.int64),
+        },
     )
 
 

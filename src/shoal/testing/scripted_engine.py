@@ -154,6 +154,13 @@ class ScriptedEngine(RuntimeSettings):
             }
         ]
 
+    def explain(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """One model, and one change that would help it."""
+        if name:
+            self._find(name)
+        told = {"summary": "It waits.", "advice": "Batch.", "change": "dynamic_batching { }"}
+        return [{"name": name or MODEL, "version": str(max(1, version)), **told}]
+
     def signature(self, name: str, version: int = -1) -> Signature:
         """One output with labels, no batching."""
         del version

@@ -10,22 +10,22 @@ that no client was told about.
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import logging
 import re
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
-from shoal.ensemble_model import ServedModel
+from shoal.inprocess.loop import LoopThread
+from shoal.inprocess.server import DEFAULTS, LOOPBACK
 from shoal.logs import Log
+from shoal.models.ensemble import ServedModel
 from shoal.server import ModelsFailed, Server
 from shoal.testing.fakes import WAIT_SECS
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-ADDRESS = "127.0.0.1"
+ADDRESS = LOOPBACK
 _LOOK_SECS = 0.002
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -114,7 +114,7 @@ class Call:
 class RunningServer:
     """A started server and the ways to reach it. Any thread may use it."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: Server, loop: LoopThread) -> None:
         self.server = server
         self._loop = loop
         self.faults: list[dict[str, Any]] = []  # what the loop's exception handler was told
@@ -216,46 +216,39 @@ class RunningServer:
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine on the server's loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_SECS)
+        return self._loop.run(coroutine, WAIT_SECS)
 
 
 @contextmanager
 def running_server(
     *repositories: Path | str,
+    functions: Sequence[Any] = (),
     backends: BackendRegistry | None = None,
     log: Log | None = None,
     start: bool = True,
     **options: Any,
 ) -> Iterator[RunningServer]:
-    """A server of `repositories`, stopped when the block ends.
+    """A server of `repositories` and `functions`, stopped when the block ends.
 
     `options` are the fields of `Options`; ports are free ones unless told otherwise. `log` is the
     one whose settings clients may change. Raises what
     `Server.start` raises. With `start` false nothing is opened yet: run `server.listen` and
     `server.load` yourself.
     """
-    free = {"http_address": ADDRESS, "http_port": 0, "metrics_port": 0}
-    free |= {"grpc_address": ADDRESS, "grpc_port": 0}
     paths = tuple(str(path) for path in repositories)
-    made = Options(model_repository=paths, **{**free, **options})
-    server = Server(made, backends=backends, log=log)
-    loop = _new_loop()
+    made = Options(model_repository=paths, **{**DEFAULTS, **options})
+    server = Server(made, functions=functions, backends=backends, log=log)
+    loop = LoopThread("shoal-testing-server")
     running = RunningServer(server, loop)
-    loop.set_exception_handler(lambda _, context: running.faults.append(context))
-    thread = threading.Thread(target=loop.run_forever, name="shoal-testing-server", daemon=True)
-    thread.start()
+    loop.loop.set_exception_handler(lambda _, context: running.faults.append(context))
     try:
         if start:
             running.run(_started(server))
         yield running
     finally:
-        stopping = asyncio.run_coroutine_threadsafe(server.stop(), loop)
-        clean = stopping.result(WAIT_SECS + server.options.exit_timeout_secs)
+        clean = loop.run(server.stop(), WAIT_SECS + server.options.exit_timeout_secs)
         if clean:  # otherwise something still runs: the thread dies with the process
-            asyncio.run_coroutine_threadsafe(_finish_loop(), loop).result(WAIT_SECS)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+            loop.close(WAIT_SECS)
     if not clean:
         raise TimeoutError("the server did not stop within its exit timeout")
     if running.faults:
@@ -270,18 +263,3 @@ async def _started(server: Server) -> None:
         for reason in error.reasons:
             logger.error("%s", reason)  # noqa: TRY400 - a sentence, not a traceback
         raise
-
-
-async def _finish_loop() -> None:
-    """Let callbacks that are due run, and the loop's own threads end."""
-    await asyncio.sleep(0)
-    await asyncio.get_running_loop().shutdown_default_executor()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """The loop that `shoal serve` would run on."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

@@ -40,7 +40,7 @@ def classify(tensor: Tensor, count: int, *, batched: bool, labels: Sequence[str]
     form = "%f:%d" if datatype in _FLOATS else "%d:%d"
     strings: list[bytes] = []
     for row in tensor.array.reshape(rows, width):
-        for index in _highest(row, kept):
+        for index in highest(row, kept):
             text = form % (row[index], index)
             if index < len(labels) and labels[index]:
                 text = f"{text}:{labels[index]}"
@@ -51,7 +51,7 @@ def classify(tensor: Tensor, count: int, *, batched: bool, labels: Sequence[str]
     return Tensor(tensor.name, BYTES, shape, array=array.reshape(shape))
 
 
-def _highest(row: np.ndarray, count: int) -> list[int]:
+def highest(row: np.ndarray, count: int) -> list[int]:
     """Where the `count` highest elements of `row` are, best first."""
     if not count:
         return []

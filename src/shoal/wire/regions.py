@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.core.tensor import Tensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import Internal
 
 
 class Lease(Protocol):
     """Bytes of a region, in use until they are given back."""
 
-    view: memoryview
+    @property
+    def view(self) -> memoryview:
+        """The bytes, in place where that can be."""
+
+    def write(self, data: Buffer) -> None:
+        """Put bytes at the start of them. Raises Internal when the device they are on fails."""
 
     def release(self) -> None:
         """Give the bytes back. More than once does no harm."""
@@ -43,5 +48,5 @@ class RegionSlice:
                 f"shared memory size specified with the request for output '{tensor.name}' "
                 f"({self.byte_size} bytes) should be at least {size} bytes to hold the results"
             )
-        self.lease.view[:size] = raw
+        self.lease.write(raw)
         return size

@@ -14,7 +14,7 @@ from shoal.config import pbtxt
 from shoal.config.normalise import normalise
 from shoal.core.tensor import Tensor
 from shoal.instance.execution import Execution
-from shoal.model import build_signature
+from shoal.models.spec import build_signature
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.model import ModelStatistics
 from shoal.testing.fakes import make_request

@@ -282,6 +282,48 @@ def test_an_exception_is_an_internal_error_with_its_traceback(models, request_of
     assert sum(model.statistics.read().failures.values()) == 1
 
 
+WRONG = {
+    "return []": "Number of InferenceResponse objects do not match the number of InferenceRequest",
+    "return [answer([[1]])] * 2": "InferenceResponse(s) size is:2",
+    "return (answer([[1]]),)": "Expected a list in the execute return, found type '<class 'tuple'",
+    "yield answer([[1]])": "Expected a list in the execute return, found type '<class 'generator'",
+    "return [1]": "Expected an 'InferenceResponse' object in the execute function return list",
+    "return [None]": "neither returned a response for the request nor kept it",
+    "raise SystemExit(3)": "SystemExit: 3",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "raise Unspeakable": "Unspeakable, whose text cannot be had",
+    "raise ValueError(chr(0xD800))": "ValueError: \\ud800",
+    "raise ValueError('x' * 1_000_000)": "characters in all",
+    "return self.execute(requests)": "RecursionError",
+    "return [pb_utils.InferenceResponse([], parameters={'x': 1 << 70})]": "fit into 64 bits",
+    "return [pb_utils.Tensor('OUT', np.zeros(1, complex))]": "dtype is not supported. Found compl",
+}
+
+
+def test_whatever_a_model_does_is_answered(models, ask, request_of):
+    wrong = "".join(
+        f"    def wrong_{n}(self, requests):\n        {b}\n" for n, b in enumerate(WRONG)
+    )
+    model = models.load(
+        "class Unspeakable(Exception):\n"
+        "    def __str__(self):\n"
+        "        raise RuntimeError\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        which = value(requests[0])[0, 0]\n"
+        "        if which < 0:\n"
+        "            return [answer(value(r)) for r in requests]\n"
+        "        return getattr(self, f'wrong_{which}')(requests)\n" + wrong
+    )
+    for number, text in enumerate(WRONG.values()):
+        request, collector = request_of(number)
+        model.run(request)
+        message = collector.wait().error.message
+        assert text in message
+        assert len(message) < 10_000
+        assert ask(model, -1).outputs[0].array.item() == -1  # and it goes on
+
+
 def test_one_bad_request_costs_the_others_nothing(models, request_of):
     model = models.load(
         """

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.backends.python.process.executor import State
+from shoal.backends.python.process.launch import ChildProcess
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.testing.fakes import WAIT_SECS, make_request
@@ -73,6 +74,42 @@ def test_one_that_keeps_crashing_rests_longer_and_longer(processes, request_of, 
         assert collector.wait().error.message.startswith(UNHEALTHY)
     wait_until(lambda: model.executor.state is State.RESTING, "it rests")
     assert not model.loaded.ready()
+    request, collector = request_of(1)
+    model.run(request)
+    assert collector.wait().error.message == UNHEALTHY
+
+
+def kill_twice(executor):
+    """End its process, and the next one: then it rests."""
+    first = executor.pid
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: executor.pid not in (None, first), "the process is started again")
+    os.kill(executor.pid, signal.SIGKILL)
+    wait_until(lambda: executor.state is State.RESTING, "it rests")
+
+
+def test_while_one_rests_the_others_do_its_work(processes, request_of, ask, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    model = processes.load(COUNTING, count=2)
+    first, second = model.executors
+    kill_twice(first)
+    assert ask(model, 1).outputs[0].array[0, 1] == second.pid
+    assert model.loaded.ready()
+    kill_twice(second)
+    request, collector = request_of(1)
+    model.run(request)
+    assert collector.wait().error.message == UNHEALTHY
+    assert not model.loaded.ready()
+
+
+def test_the_sequences_of_one_are_not_for_another(processes, request_of, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    model = processes.load(COUNTING, more="sequence_batching { }", count=2)
+    for _ in range(2):
+        request, collector = request_of(-1)
+        model.run(request)
+        collector.wait()
+    wait_until(lambda: model.executor.state is State.RESTING, "it rests")
     request, collector = request_of(1)
     model.run(request)
     assert collector.wait().error.message == UNHEALTHY
@@ -169,6 +206,33 @@ def test_programs_a_model_starts_can_be_ended(processes, ask):
     assert ask(model, 1).outputs[0].array.item() == -signal.SIGTERM
 
 
+def test_processes_that_a_model_forks_cannot_ask_the_server(processes, request_of):
+    model = processes.load(
+        """
+        import multiprocessing
+
+        def ask(queue):
+            request = pb_utils.InferenceRequest(
+                model_name="other", inputs=[], requested_output_names=[]
+            )
+            queue.put(request.exec().error().message())
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                forks = multiprocessing.get_context("fork")
+                queue = forks.SimpleQueue()
+                worker = forks.Process(target=ask, args=(queue,))
+                worker.start()
+                error = pb_utils.TritonError(queue.get())
+                worker.join(10)
+                return [pb_utils.InferenceResponse(error=error)]
+        """
+    )
+    request, collector = request_of(1)
+    model.run(request)
+    assert "this process was forked by the model" in collector.wait().error.message
+
+
 def test_finalize_runs_before_the_process_ends(processes, ask):
     model = processes.load(
         """
@@ -203,6 +267,22 @@ def test_a_model_that_never_finalizes_is_ended(processes, monkeypatch):
         """
     )
     processes.close(model)
+
+
+def test_it_does_not_outlive_the_server(processes, request_of):
+    """However the server ends, and whatever the model is doing then."""
+    file = processes.write(COUNTING) / "model.py"
+    process = ChildProcess(None, WAIT_SECS)
+    arguments = {"model_name": "m", "model_instance_name": "m_0_0"}
+    process.start(file, arguments, ["OUT"], decoupled=False)
+    heard = []
+    while "started" not in heard:
+        heard += [kind for kind, _ in process.link.receive()]
+    (tensor,) = request_of(-2)[0].inputs.values()
+    entry = (1, ("", 0, 0, 0), {}, [], process.link.pack([tensor]), None)
+    process.link.send("execute", [(2, [entry])])
+    process.link.close()
+    assert process._process.wait(WAIT_SECS) == 1
 
 
 def test_an_interpreter_that_does_not_come_up(processes, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 
 from shoal.backends import registry
+from shoal.backends.extras import EXTRAS
 from shoal.backends.identity import IdentityBackend
 from shoal.backends.registry import BackendRegistry, backend_name
 from shoal.errors import ConfigError
@@ -49,7 +50,7 @@ def test_backend_name(backend, platform, name):
 
 def test_the_built_in_ones_need_no_installation(installed):
     backends = BackendRegistry()
-    assert backends.names() == ("identity", "onnxruntime", "python")
+    assert backends.names() == tuple(sorted(registry.BUILT_IN))
     assert backends.get("identity").name == "identity"
     assert backends.get("onnxruntime").default_filename == "model.onnx"
 
@@ -68,7 +69,7 @@ def test_the_process_has_one_registry():
 def test_an_installed_package_adds_one(installed):
     installed(mine="shoal.backends.identity:IdentityBackend")
     backends = BackendRegistry()
-    assert backends.names() == ("identity", "mine", "onnxruntime", "python")
+    assert backends.names() == tuple(sorted({"mine", *registry.BUILT_IN}))
     assert isinstance(backends.get("mine"), IdentityBackend)
 
 
@@ -84,17 +85,26 @@ def test_unknown(installed):
         BackendRegistry().get("onnxrt", file="m/config.pbtxt")
     assert raised.value.message == (
         "m/config.pbtxt: backend: unknown backend 'onnxrt'. "
-        "The backends installed here are: identity, onnxruntime, python"
+        f"The backends installed here are: {', '.join(sorted(registry.BUILT_IN))}"
     )
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["pytorch", "openvino", "tensorrt", "tensorflow", "dali", "vllm", "fil"],
+    ("name", "way_out"),
+    [
+        ("tensorrt", "Serve the ONNX file the plan was built from"),
+        ("tensorrt_plan", "gpu_execution_accelerator"),
+        ("tensorflow", "tf2onnx"),
+        ("tensorflow_savedmodel", "TFLiteConverter"),
+        ("dali", "Python model"),
+        ("vllm", "Python model"),
+        ("tensorrtllm", "Python model"),
+    ],
 )
-def test_well_known_ones_that_are_not_there_yet(installed, name):
-    with pytest.raises(ConfigError, match=r"Shoal has no '\w+' backend yet.* identity, onnxrun"):
+def test_well_known_ones_that_are_not_there(installed, name, way_out):
+    with pytest.raises(ConfigError, match=r"Shoal has no '\w+' backend\..* identity,") as raised:
         BackendRegistry().get(name)
+    assert way_out in raised.value.message
 
 
 def test_no_name_at_all(installed):
@@ -110,6 +120,27 @@ def test_a_missing_runtime_says_what_to_install(installed):
         BackendRegistry().get("mine")
 
 
+@pytest.mark.parametrize("name", sorted(EXTRAS))
+def test_the_missing_library_of_a_built_in_one_names_its_extra(installed, name):
+    def without_library():
+        raise ModuleNotFoundError("No module named 'library'", name="library.part")
+
+    with pytest.raises(ConfigError) as raised:
+        BackendRegistry({name: without_library}).get(name, file="m/config.pbtxt")
+    assert raised.value.message == (
+        f"m/config.pbtxt: backend: the backend '{name}' cannot be used because 'library.part' is "
+        f"not installed. Install it, for instance with: pip install 'shoal[{EXTRAS[name]}]'"
+    )
+
+
+def test_every_built_in_one_is_an_entry_point_and_every_extra_exists(root):
+    text = (root / "pyproject.toml").read_text()
+    for name, target in registry.BUILT_IN.items():
+        assert f'{name} = "{target}"' in text
+    for extra in EXTRAS.values():
+        assert f"\n{extra} = [" in text
+
+
 def test_a_broken_plug_in_costs_only_its_own_models(installed):
     def broken():
         raise RuntimeError("out of order")
@@ -123,6 +154,7 @@ def test_a_broken_plug_in_costs_only_its_own_models(installed):
 def test_the_runtime_is_imported_late():
     script = (
         "import sys; from shoal.backends import registry; registry.names(); "
-        "registry.get('identity'); sys.exit('onnxruntime' in sys.modules)"
+        "registry.get('identity'); registry.get('fil'); "
+        "sys.exit(bool({'onnxruntime', 'openvino', 'sklearn', 'xgboost', 'jax'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

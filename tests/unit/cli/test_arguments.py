@@ -138,7 +138,7 @@ def test_parse(words, expected):
         ),
         (
             "--model-control-mode=auto",
-            "--model-control-mode takes none, poll or explicit; found 'auto'",
+            "--model-control-mode takes none, poll, explicit or lazy; found 'auto'",
         ),
         ("--gpu-fallback=gpu", "--gpu-fallback takes none or cpu; found 'gpu'"),
         (
@@ -165,7 +165,7 @@ def test_parse(words, expected):
         (
             "--load-model=a",
             (
-                "--load-model=a needs --model-control-mode=explicit; in mode none every "
+                "--load-model=a needs --model-control-mode=explicit or lazy; in mode none every "
                 "model of the repository is loaded"
             ),
         ),
@@ -204,6 +204,7 @@ def sample(option):
         "rate_limit_resource": "R:1",
         "sagemaker_safe_port_range": "1-2",
         "model_load_gpu_limit": "0:0.5",
+        "model_memory_budget": "4G",
         "cuda_memory_pool_byte_size": "0:1",
         "cuda_virtual_address_size": "0:1",
     }
@@ -215,7 +216,8 @@ def sample(option):
 @pytest.mark.parametrize("option", TABLE, ids=lambda option: option.attribute)
 def test_every_option_takes_both_forms(option):
     value = sample(option)
-    around = ["--model-control-mode=explicit"] if option.attribute == "load_model" else []
+    around = ["--model-control-mode=lazy"]
+    around = around if option.attribute in ("load_model", "model_memory_budget") else []
     joined = parse([*around, f"{option.flag}={value}"])
     apart = parse([*around, option.flag, value])
     assert joined == apart

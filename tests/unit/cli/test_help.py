@@ -32,8 +32,8 @@ def test_examples_come_first_and_defaults_are_shown():
 
 def test_what_a_whole_group_cannot_do_is_said_once():
     text = serve_help("shoal serve", width=100)
-    assert "Rate limiter (no effect: there is no rate limiter yet):" in text
-    assert text.count("there is no rate limiter yet") == 1
+    assert "Repository agents (no effect: agents are Python packages):" in text
+    assert text.count("agents are Python packages") == 1
 
 
 def test_the_alias_takes_flags_only():

@@ -99,9 +99,20 @@ def test_defaults():
         (
             {"load_model": ("a",)},
             (
-                "--load-model=a needs --model-control-mode=explicit; in mode none every model of "
-                "the repository is loaded"
+                "--load-model=a needs --model-control-mode=explicit or lazy; in mode none every "
+                "model of the repository is loaded"
             ),
+        ),
+        (
+            {"model_memory_budget": "4G", "model_control_mode": "explicit"},
+            (
+                "--model-memory-budget=4G needs --model-control-mode=lazy; in mode explicit "
+                "nothing would load a model again that had to go"
+            ),
+        ),
+        (
+            {"model_memory_budget": "much", "model_control_mode": "lazy"},
+            "--model-memory-budget=much is no size; write bytes, such as 1073741824 or 1G",
         ),
         (
             {"load_model": ("a", "*"), "model_control_mode": "explicit"},
@@ -138,6 +149,13 @@ def test_defaults():
             (
                 "--http-restricted-api names 'health' twice; each kind of request can ask for one "
                 "header"
+            ),
+        ),
+        (
+            {"cache_config": (Setting("local", "size", "1"), Setting("redis", "port", "1"))},
+            (
+                "--cache-config names several caches (local, redis), but there can be only one; "
+                "keep the settings of one of them"
             ),
         ),
         (
@@ -217,3 +235,46 @@ def test_warnings_name_what_was_set_and_has_no_effect():
 
 def test_nothing_set_no_warning():
     assert Options().warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("1", 1),
+        ("1048576", 1 << 20),
+        ("3K", 3 << 10),
+        ("512m", 512 << 20),
+        ("4G", 4 << 30),
+        ("4Gi", 4 << 30),
+        ("4GiB", 4 << 30),
+        ("2T", 2 << 40),
+    ],
+)
+def test_a_memory_budget_in_bytes(text, count):
+    options = Options(model_memory_budget=text, model_control_mode="lazy")
+    assert options.model_memory_budget_bytes == count
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "4GB", "G", "4 G", "4.5G", "1e9"])
+def test_what_is_no_memory_budget(text):
+    with pytest.raises(OptionError, match="is no size"):
+        Options(model_memory_budget=text, model_control_mode="lazy")
+
+
+def test_the_cache_by_name_with_its_settings():
+    assert Options().cache_settings() is None
+    redis = (Setting("redis", "host", "a"), Setting("redis", "port", "1"))
+    settings = Options(cache_config=redis).cache_settings()
+    assert settings == ("redis", {"host": "a", "port": "1"})
+    assert Options(response_cache_byte_size=5).cache_settings() == ("local", {"size": "5"})
+    assert Options(response_cache_byte_size=0).cache_settings() is None
+
+
+def test_rate_limits_with_and_without_a_device():
+    options = Options(rate_limit_resource=("R1:10", "R2:4:0"))
+    assert options.rate_limits() == [("R1", 10, None), ("R2", 4, 0)]
+    warning = "nothing is limited: --rate-limit-resource needs --rate-limit=execution_count"
+    assert options.warnings() == [warning]
+    limited = Options(rate_limit="execution_count", rate_limit_resource=("R1:10",))
+    assert limited.warnings() == []

@@ -416,6 +416,21 @@ def test_a_right_ensemble():
                 '{ key: "A" value: { data_type: TYPE_FP32 dims: [2, -1] zero_data: true } }'
             ),
         ),
+        # Rate limiter
+        (
+            "instance_group { rate_limiter { resources { count: 1 } } }",
+            (
+                "instance_group[0].rate_limiter.resources[0].name: a resource of instance group "
+                "m_0 of model m has no name. Write for example"
+            ),
+        ),
+        (
+            "instance_group { rate_limiter { resources [ { name: 'R' }, { name: 'R' } ] } }",
+            (
+                "instance_group[0].rate_limiter.resources[1].name: instance group m_0 of model m "
+                "lists the resource 'R' twice. Keep one of them"
+            ),
+        ),
         # The rest
         (
             "response_cache { enable: true } sequence_batching {}",
@@ -591,9 +606,6 @@ def test_segments(dims, counts):
 
 NOT_ACTED_ON = {
     "runtime": "runtime: 'model.py'",
-    "input.allow_ragged_batch": "input {} input { allow_ragged_batch: true }",
-    "batch_input": "batch_input {}",
-    "batch_output": "batch_output {}",
     "optimization.priority": "optimization { priority: PRIORITY_MAX }",
     "optimization.cuda": "optimization { cuda { graphs: true } }",
     "optimization.input_pinned_memory.enable": "optimization { input_pinned_memory {} }",
@@ -606,14 +618,12 @@ NOT_ACTED_ON = {
     "optimization.eager_batching": "optimization { eager_batching: true }",
     "sequence_batching": "sequence_batching {}",
     "ensemble_scheduling": "ensemble_scheduling {}",
-    "instance_group.rate_limiter": "instance_group {} instance_group { rate_limiter {} }",
     "instance_group.secondary_devices": "instance_group { secondary_devices {} }",
     "instance_group.profile": "instance_group { profile: '0' }",
     "instance_group.host_policy": "instance_group { host_policy: 'a' }",
     "cc_model_filenames": "cc_model_filenames { key: '8.0' value: 'a' }",
     "metric_tags": "metric_tags { key: 'a' value: 'b' }",
     "model_repository_agents": "model_repository_agents {}",
-    "response_cache.enable": "response_cache { enable: true }",
     "model_metrics": "model_metrics {}",
 }
 
@@ -629,14 +639,32 @@ def test_what_is_acted_on_is_not_named():
         dynamic_batching { preferred_batch_size: 4 }
         input { name: 'A' optional: true format: FORMAT_NCHW reshape { shape: 1 } }
         output { name: 'Z' label_filename: 'labels.txt' }
-        instance_group { kind: KIND_CPU count: 2 gpus: 0 name: 'g' passive: true }
+        instance_group { kind: KIND_CPU count: 2 gpus: 0 name: 'g' passive: true
+                         rate_limiter { priority: 2 } }
         optimization { graph { level: 1 } input_pinned_memory { enable: true }
                        execution_accelerators { cpu_execution_accelerator { name: 'openvino' } } }
         parameters { key: 'a' value { string_value: 'b' } }
         model_warmup { name: 'w' } model_operations { op_library_filename: 'a.so' }
-        model_transaction_policy { decoupled: true } response_cache { enable: false }
+        model_transaction_policy { decoupled: true } response_cache { enable: true }
     """
     config = config_of(text)
     assert rules.not_acted_on(config) == []
     named = dataclasses.replace(config, name="m")
     assert rules.not_acted_on(normalise(named, directory_name="m", file="f")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", []),
+        ("response_cache {} instance_group {}", []),
+        ("response_cache { enable: true }", ["--cache-config"]),
+        ("instance_group {} instance_group { rate_limiter {} }", ["--rate-limit=execution_count"]),
+    ],
+)
+def test_a_field_that_needs_a_flag_is_named(text, said):
+    sentences = rules.without_use(config_of(text), cache=False, limiter=False)
+    assert [flag in sentence for flag, sentence in zip(said, sentences, strict=True)] == [
+        True for _ in said
+    ]
+    assert rules.without_use(config_of(text), cache=True, limiter=True) == []

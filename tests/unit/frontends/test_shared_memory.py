@@ -11,6 +11,7 @@ from shoal.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Uns
 from shoal.frontends.shared_memory import SharedMemory
 
 SIZE = 256
+HANDLE = bytes(range(64))
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_it_can_be_switched_off(region):
     for call in (
         lambda: memory.register("r", region.name, 0, 64),
         lambda: memory.unregister("r"),
-        lambda: memory.register_cuda("r"),
+        lambda: memory.register_cuda("r", HANDLE, 0, 64),
         memory.unregister_cuda,
     ):
         with pytest.raises(
@@ -133,8 +134,124 @@ def test_it_can_be_switched_off(region):
     assert memory.status() == memory.cuda_status() == []
 
 
-def test_there_is_no_gpu(memory):
-    with pytest.raises(InvalidArgument, match="'r', GPUs not supported"):
-        memory.register_cuda("r")
-    with pytest.raises(NotFound):
+def test_there_is_no_gpu():
+    memory = SharedMemory(find_cuda=lambda: None)
+    for call in (
+        lambda: memory.register_cuda("r", HANDLE, 0, 64),
+        lambda: memory.register_cuda("r", b"junk", 0, 64),
+        lambda: memory.check_cuda("r"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            call()
+        assert caught.value.message == (
+            "failed to register CUDA shared memory region: 'r', GPUs not supported"
+        )
+    with pytest.raises(NotFound, match="Unable to find cuda shared memory region: 'r'"):
         memory.cuda_status("r")
+    memory.unregister_cuda("r")
+
+
+class Gpu:
+    """A machine with one GPU, whose memory is a bytearray."""
+
+    def __init__(self):
+        self.bytes = bytearray(range(SIZE))
+        self.opened = []
+        self.open_blocks = 0
+        self.reads = 0
+
+    def open(self, handle, device_id, byte_size, name):
+        if byte_size > SIZE:
+            raise InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
+        self.opened.append((handle, device_id))
+        self.open_blocks += 1
+        return self
+
+    def read(self, offset, byte_size):
+        self.reads += 1
+        return memoryview(bytes(self.bytes[offset : offset + byte_size]))
+
+    def write(self, offset, data):
+        self.bytes[offset : offset + len(data)] = data
+
+    def close(self):
+        self.open_blocks -= 1
+
+
+class TestRegionsOfAGpu:
+    @pytest.fixture
+    def gpu(self):
+        return Gpu()
+
+    @pytest.fixture
+    def memory(self, gpu):
+        return SharedMemory(find_cuda=lambda: gpu)
+
+    def test_a_lease_reads_when_it_is_looked_at_and_writes_through(self, memory, gpu):
+        memory.register_cuda("g", HANDLE, 0, 128)
+        assert gpu.opened == [(HANDLE, 0)]
+        lease = memory.lease("g", 16, 4)
+        assert gpu.reads == 0  # it may be for an output
+        assert bytes(lease.view) == bytes((16, 17, 18, 19))
+        assert bytes(lease.view) == bytes((16, 17, 18, 19))
+        assert gpu.reads == 1
+        lease.write(b"crab")
+        assert gpu.bytes[16:20] == b"crab"
+        lease.release()
+        lease.release()
+
+    def test_bounds_are_those_of_any_region(self, memory):
+        memory.register_cuda("g", HANDLE, 0, 128)
+        with pytest.raises(InvalidArgument, match="Invalid offset for shared memory region: 'g'"):
+            memory.lease("g", 128, 1)
+        with pytest.raises(InvalidArgument, match=r"Invalid offset \+ byte size"):
+            memory.lease("g", 100, 29)
+
+    def test_the_status_keeps_the_kinds_apart(self, memory, region):
+        memory.register("s", region.name, 0, 64)
+        memory.register_cuda("g", HANDLE, 1, 128)
+        assert memory.cuda_status() == [{"name": "g", "device_id": 1, "byte_size": 128}]
+        assert memory.cuda_status("g") == memory.cuda_status()
+        assert [row["name"] for row in memory.status()] == ["s"]
+        with pytest.raises(NotFound, match="'g' is registered as CUDA shared memory, not system"):
+            memory.status("g")
+        with pytest.raises(NotFound, match="'s' is registered as system shared memory, not CUDA"):
+            memory.cuda_status("s")
+
+    def test_a_name_is_registered_once_whatever_the_kind(self, memory, region, gpu):
+        memory.register("s", region.name, 0, 64)
+        with pytest.raises(AlreadyExists, match="'s' already in manager"):
+            memory.register_cuda("s", HANDLE, 0, 64)
+        assert gpu.opened == []
+
+    @pytest.mark.parametrize("handle", [b"", b"x" * 63, b"x" * 65])
+    def test_handles_have_a_size(self, memory, handle):
+        with pytest.raises(InvalidArgument, match="'raw_handle' must be a valid base64"):
+            memory.register_cuda("g", handle, 0, 64)
+
+    def test_what_cannot_be_opened_is_not_registered(self, memory, gpu):
+        with pytest.raises(InvalidArgument, match="invalid args"):
+            memory.register_cuda("g", HANDLE, 0, SIZE + 1)
+        assert memory.cuda_status() == []
+        assert gpu.open_blocks == 0
+
+    def test_a_region_in_use_is_closed_after_its_last_lease(self, memory, gpu):
+        memory.register_cuda("g", HANDLE, 0, 64)
+        first, second = memory.lease("g", 0, 4), memory.lease("g", 4, 4)
+        memory.unregister_cuda("g")
+        first.release()
+        assert gpu.open_blocks == 1
+        second.release()
+        assert gpu.open_blocks == 0
+        assert memory.cuda_status() == []
+
+    def test_each_kind_is_unregistered_by_itself(self, memory, region, gpu):
+        memory.register("s", region.name, 0, 64)
+        memory.register_cuda("g", HANDLE, 0, 64)
+        memory.unregister("g")
+        memory.unregister_cuda("s")
+        memory.unregister()
+        assert memory.status() == []
+        assert gpu.open_blocks == 1
+        memory.unregister_cuda()
+        assert gpu.open_blocks == 0

@@ -13,7 +13,7 @@ from shoal.config.model import (
     ModelInstanceGroup,
     ModelOutput,
 )
-from shoal.model import ModelSpec
+from shoal.models.spec import ModelSpec
 from shoal.testing.fakes import FakeBackend
 
 

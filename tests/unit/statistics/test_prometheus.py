@@ -111,6 +111,7 @@ def test_every_metric_has_its_type(served):
     gauges = {
         "nv_inference_pending_request_count",
         "nv_model_load_duration_secs",
+        "shoal_model_memory_bytes",
         "shoal_model_on_loop",
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",

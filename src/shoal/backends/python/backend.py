@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from shoal.backends.base import Backend, LoadContext, LoadedModel, Placement, RequestExecutor
@@ -16,11 +17,13 @@ from shoal.backends.python import completion
 from shoal.backends.python.environment import Environment
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.executor import ProcessExecutor
+from shoal.backends.python.process.parent import Serving
 from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.settings import AUTO, PROCESS, THREAD, PythonSettings, read
 from shoal.backends.python.thread import ThreadExecutor
 from shoal.config import codec
 from shoal.config.model import ModelConfig
+from shoal.statistics.footprint import resident_bytes
 
 
 class PythonBackend(Backend):
@@ -94,6 +97,8 @@ class PythonModel(LoadedModel):
                 environment=self._environment,
                 start_secs=self._settings.start_secs,
             )
+            if self._context.config.sequence_batching is None:  # else requests belong to one
+                made.stand_in = partial(self._stand_in, made)
         made.on_close = self._closed
         with self._lock:
             self._executors.append(made)
@@ -118,11 +123,36 @@ class PythonModel(LoadedModel):
             "model_name": self._context.config.name,
         }
 
-    def ready(self) -> bool:
-        """Whether every instance runs and, where the model has an opinion, says it is ready."""
+    def _stand_in(self, absent: ProcessExecutor) -> Serving | None:
+        """The process of another instance, to do the work of one whose process is not there."""
         with self._lock:
             executors = list(self._executors)
-        return all(executor.ready() for executor in executors)
+        for other in executors:
+            if isinstance(other, ProcessExecutor) and other.device == absent.device:
+                serving = other.serving
+                if serving is not None:
+                    return serving
+        return None
+
+    def ready(self) -> bool:
+        """Whether an instance runs and, where the model has an opinion, all that do are ready."""
+        with self._lock:
+            executors = list(self._executors)
+        running = [one for one in executors if isinstance(one, ThreadExecutor) or one.serving]
+        return bool(running) and all(executor.ready() for executor in running)
+
+    def owed(self) -> int:
+        """Requests that the model has promised to answer later."""
+        with self._lock:
+            executors = list(self._executors)
+        return sum(executor.owed() for executor in executors)
+
+    def memory_elsewhere(self) -> int:
+        """What the processes of the instances hold."""
+        with self._lock:
+            executors = list(self._executors)
+        pids = [made.pid for made in executors if isinstance(made, ProcessExecutor)]
+        return sum(resident_bytes(pid) for pid in pids if pid is not None)
 
     def _closed(self, executor: ThreadExecutor | ProcessExecutor) -> None:
         with self._lock:

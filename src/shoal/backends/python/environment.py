@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
+import importlib.machinery
 import logging
 import os
 import platform
@@ -131,7 +131,8 @@ def _locked(file: Path) -> Iterator[None]:
 def _build(requirements: Path, folder: Path) -> None:
     """A virtual environment of this Python with what the file asks for."""
     logger.info("making a Python environment for %s; this may take a while", requirements)
-    has_pip = importlib.util.find_spec("pip") is not None
+    # Not importlib.util: hooks of setuptools' change this process when somebody asks for pip.
+    has_pip = importlib.machinery.PathFinder.find_spec("pip") is not None
     venv.EnvBuilder(with_pip=not has_pip, symlinks=os.name != "nt").create(folder)
     python = _interpreter(folder)
     pip = [sys.executable, "-m", "pip", "--python", str(python)]

@@ -11,21 +11,46 @@ from __future__ import annotations
 import os
 import traceback
 
-from shoal.backends.python.api.errors import TritonModelException
+from shoal.backends.python.api.errors import TritonModelException, printable
 
 _OURS = os.path.join("shoal", "backends", "python") + os.sep  # noqa: PTH118 - a piece of a path
+# What stands between our call and the model's code, or between a coroutine and who waits for it.
+_BETWEEN = (
+    "<frozen importlib",
+    os.path.dirname(os.__file__) + os.sep + "importlib",  # noqa: PTH120 - likewise
+    os.path.dirname(os.__file__) + os.sep + "concurrent",  # noqa: PTH120
+)
+_MOST_CHARACTERS = 8000  # of an exception's own text: an array in it may have millions
+_MOST_FRAMES = 40
 
 
 def describe(error: BaseException) -> str:
-    """The exception and the model's own frames, innermost first."""
+    """The exception and the model's own frames, innermost first. Never raises."""
     frames = [
         f"  {frame.filename}({frame.lineno}): {frame.name}"
         for frame in reversed(traceback.extract_tb(error.__traceback__))
-        if _OURS not in frame.filename and not frame.filename.startswith("<frozen importlib")
+        if _OURS not in frame.filename and not frame.filename.startswith(_BETWEEN)
     ]
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, SyntaxError):
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    if not frames:  # one of ours: its text says it all
-        return str(error) if isinstance(error, TritonModelException) else text
+    text = printable(_text(error, ours=not frames))
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}... ({len(text)} characters in all)"
+    if not frames:
+        return text
+    if len(frames) > _MOST_FRAMES:  # a recursion without end
+        half = _MOST_FRAMES // 2
+        frames[half:-half] = [f"  ... {len(frames) - _MOST_FRAMES} more calls ..."]
     return f"{text}\n\nAt:\n" + "\n".join(frames) + "\n"
+
+
+def _text(error: BaseException, *, ours: bool) -> str:
+    """What it says. `ours` when none of the model's code was running when it was raised."""
+    name = type(error).__name__
+    try:
+        if isinstance(error, SyntaxError):
+            return "".join(traceback.format_exception_only(type(error), error)).strip()
+        said = str(error)
+    except Exception as failure:  # noqa: BLE001 - the model's own __str__
+        return f"{name}, whose text cannot be had: its __str__ raises {type(failure).__name__}"
+    if ours and isinstance(error, TritonModelException):
+        return said  # one of ours: its text says it all
+    return f"{name}: {said}" if said else name

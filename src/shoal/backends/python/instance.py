@@ -67,7 +67,7 @@ class ModelInstance:
         token = host.enter(self._context)
         try:
             returned = self._model.execute(requests)
-            if type(returned) is not list and asyncio.iscoroutine(returned):
+            if type(returned) is not list and isinstance(returned, Coroutine):
                 if self._decoupled:
                     self._run_in_background(returned, requests)
                     return
@@ -114,7 +114,7 @@ class ModelInstance:
             response, returned[index] = returned[index], None
             if response is not None:
                 assert request._answer is not None
-                request._answer.send(response, final=True, more=True)
+                request._answer.finish(response)
 
     def _fail(self, requests: Sequence[InferenceRequest], error: BaseException) -> None:
         """Answer what is not answered yet with the exception, and log it."""
@@ -184,7 +184,7 @@ class ModelInstance:
         token = host.enter(self._context)
         try:
             answer = self._model.is_ready()
-            if asyncio.iscoroutine(answer):
+            if isinstance(answer, Coroutine):
                 answer = self._loop.start(answer).result()
             if not isinstance(answer, bool):
                 raise TypeError(f"is_ready must return a bool, not {type(answer)}")

@@ -43,14 +43,19 @@ def import_alone(file: Path) -> ModuleType:
 class PrivateModule:
     """A model.py imported beside others; `close` forgets it and what it imported of its own."""
 
-    def __init__(self, file: Path) -> None:
-        """Import `file`. Raises what the import raises; nothing stays behind then."""
+    def __init__(self, file: Path, folders: Sequence[Path] = ()) -> None:
+        """Import `file`. Raises what the import raises; nothing stays behind then.
+
+        `folders` are where its own modules lie; a model's folder and that of its version unless
+        given.
+        """
         _check_file(file)
+        folders = folders or (file.parent, file.parent.parent)
         self.package = f"{_PREFIX}{next(_numbers)}"
-        _finder.add(self.package, [file.parent, file.parent.parent])
+        _finder.add(self.package, folders)
         try:
             package = ModuleType(self.package)
-            package.__path__ = [str(file.parent), str(file.parent.parent)]
+            package.__path__ = [str(folder) for folder in folders]
             sys.modules[self.package] = package
             self.module = importlib.import_module(f"{self.package}.{file.stem}")
         except BaseException:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from shoal.backends.base import OtherModels
-from shoal.backends.python.api.host import Context, FamilyHandle, write_log
+from shoal.backends.python.api.host import NOT_FROM_FORKS, Context, FamilyHandle, write_log
 from shoal.backends.python.waits import WaitedFor, Waits
+from shoal.core.not_yet import FailedToLoad, NotYet
 from shoal.core.request import Request
 from shoal.errors import Internal, NotFound, Unavailable
 from shoal.statistics.custom import CustomMetrics
@@ -18,9 +21,12 @@ _waits: WeakKeyDictionary[OtherModels, Waits] = WeakKeyDictionary()
 class ServerHost:
     """What models may ask of the server they are served by."""
 
+    shares_memory = True
+
     def __init__(self, models: OtherModels | None, metrics: CustomMetrics | None) -> None:
         """Without `models` there is no server around the model, so it can ask no other."""
         self._models = models
+        self._pid = os.getpid()
         self._metrics = metrics or CustomMetrics()
         self.waits = Waits() if models is None else _waits.setdefault(models, Waits())
 
@@ -28,6 +34,8 @@ class ServerHost:
     def _others(self) -> OtherModels:
         if self._models is None:
             raise Unavailable("this model is not served by a server, so it cannot ask other models")
+        if os.getpid() != self._pid:
+            raise Unavailable(NOT_FROM_FORKS)
         return self._models
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
@@ -36,16 +44,24 @@ class ServerHost:
         others = self._others
         try:
             is_decoupled = others.is_decoupled(name, version)
-        except (NotFound, Unavailable):
-            raise Internal(
-                f"Failed for execute the inference request. Model '{name}' is not ready."
-            ) from None
+        except NotYet as pending:
+            again = partial(self.infer, request, decoupled=decoupled, waiting=waiting)
+            pending.hold(request, again, inside=True)
+            return
+        except FailedToLoad:
+            raise
+        except NotFound as error:
+            raise _refused(name, error.message) from None
+        except Unavailable:
+            text = f"Failed for execute the inference request. Model '{name}' is not ready."
+            raise _refused(name, text) from None
         if is_decoupled and not decoupled:
-            raise Internal(
+            raise _refused(
+                name,
                 f"Model {name} is using the decoupled. The current BLS request call doesn't "
                 f"support models using the decoupled transaction policy. Please use "
                 f"'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
-                f"models.'"
+                f"models.'",
             )
         if waiting is None:
             others.infer(request)
@@ -80,3 +96,7 @@ class ServerHost:
     def log(self, level: int, message: str, file: str, line: int) -> None:
         """Into the server's log."""
         write_log(level, message, file, line)
+
+
+def _refused(name: str, text: str) -> Internal:
+    return Internal(f"Model {name} - Error when running inference: {text}")

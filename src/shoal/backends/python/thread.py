@@ -84,11 +84,10 @@ class ThreadExecutor(RequestExecutor):
         ]
         self._instance.execute(requests)
         for ticket, request in zip(tickets, requests, strict=True):
-            answer = request._answer
-            assert isinstance(answer, TicketAnswer)
+            answer: TicketAnswer = request._answer  # type: ignore[assignment]
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
                 _reschedule(ticket, answer)
-            elif answer.promised or not answer.over:
+            elif answer.promised or not answer._over:
                 ticket.defer()
                 self._expect(answer)
 
@@ -103,6 +102,10 @@ class ThreadExecutor(RequestExecutor):
         with self._changed:
             self._open.discard(answer)
             self._changed.notify_all()
+
+    def owed(self) -> int:
+        """Requests that the model answers later."""
+        return len(self._open)
 
     @property
     def asks_readiness(self) -> bool:

@@ -14,12 +14,15 @@ CATEGORIES = (
 )
 _ANY_ADDRESS = {"", "0.0.0.0", "::"}
 
+SIZE = r"0*[1-9][0-9]*([KMGTkmgt](iB?)?)?"  # bytes: 1048576, 512M, 4G, 4GiB
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
 
 def check_start_models(names: Sequence[str], mode: str) -> None:
-    """`--load-model` belongs to explicit mode, and `*` stands alone."""
-    if names and mode != "explicit":
+    """`--load-model` belongs to explicit and lazy mode, and `*` stands alone."""
+    if names and mode not in ("explicit", "lazy"):
         raise OptionError(
-            f"--load-model={names[0]} needs --model-control-mode=explicit; "
+            f"--load-model={names[0]} needs --model-control-mode=explicit or lazy; "
             f"in mode {mode} every model of the repository is loaded"
         )
     if "*" in names and len(names) > 1:
@@ -27,6 +30,28 @@ def check_start_models(names: Sequence[str], mode: str) -> None:
         raise OptionError(
             f"--load-model=* stands for every model and cannot be joined by --load-model={other}; "
             "leave one of them out"
+        )
+
+
+def read_size(text: str) -> int:
+    """The bytes that a text like `4G` stands for, one that matches `SIZE`; 0 for none."""
+    if not text:
+        return 0
+    digits = text.rstrip("KMGTkmgtiB")
+    unit = text[len(digits) : len(digits) + 1].upper()
+    return int(digits) * int(1024 ** _POWERS[unit])
+
+
+def check_budget(text: str, mode: str) -> None:
+    """A budget has models unloaded, and only lazy mode loads them again."""
+    if text and mode != "lazy":
+        raise OptionError(
+            f"--model-memory-budget={text} needs --model-control-mode=lazy; in mode {mode} nothing "
+            "would load a model again that had to go"
+        )
+    if text and re.fullmatch(SIZE, text) is None:
+        raise OptionError(
+            f"--model-memory-budget={text} is no size; write bytes, such as 1073741824 or 1G"
         )
 
 
@@ -67,6 +92,25 @@ def read_restrictions(flag: str, settings: Iterable[Setting]) -> dict[str, tuple
                 )
             restrictions[kind] = (key, value)
     return restrictions
+
+
+def read_cache(settings: Iterable[Setting]) -> tuple[str, dict[str, str]] | None:
+    """The one cache that --cache-config names, with its settings; None where it names none."""
+    found: dict[str, dict[str, str]] = {}
+    for name, key, value in settings:
+        found.setdefault(name, {})[key] = value
+    if len(found) > 1:
+        raise OptionError(
+            f"--cache-config names several caches ({', '.join(found)}), but there can be only one; "
+            "keep the settings of one of them"
+        )
+    return next(iter(found.items()), None)
+
+
+def read_resource(text: str) -> tuple[str, int, int | None]:
+    """The parts of a --rate-limit-resource: name, count, and device where one is given."""
+    name, count, *device = text.split(":")
+    return name, int(count), int(device[0]) if device else None
 
 
 def is_loopback(address: str) -> bool:

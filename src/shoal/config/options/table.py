@@ -36,8 +36,8 @@ _metrics = Group("Metrics")
 _backend = Group("Backends")
 _device = Group("Memory and devices", no_effect="memory and devices are left to the runtimes")
 _shared = Group("Shared memory")
-_cache = Group("Response cache", no_effect="there is no response cache yet")
-_rate = Group("Rate limiter", no_effect="there is no rate limiter yet")
+_cache = Group("Response cache")
+_rate = Group("Rate limiter")
 _trace = Group("Tracing")
 _agent = Group("Repository agents", no_effect="agents are Python packages")
 _sagemaker = Group("SageMaker", no_effect="the SageMaker endpoints are not served yet")
@@ -78,7 +78,8 @@ class Options:
 
     model_repository: tuple[str, ...] = _repository(
         (),
-        "Folder that holds one folder per model; the same as a PATH on the command line.",
+        "Folder that holds one folder per model, Python file with functions, or model file; the "
+        "same as a PATH on the command line.",
         form="<path>",
         aliases=("--model-store",),
         empty=False,
@@ -86,13 +87,22 @@ class Options:
     model_control_mode: str = _repository(
         "none",
         "What is loaded when: everything at start (none), everything and again whenever a folder "
-        "changes (poll), or what --load-model and the load API name (explicit).",
-        choices=("none", "poll", "explicit"),
+        "changes (poll), what --load-model and the load API name (explicit), or each model at its "
+        "first request (lazy).",
+        choices=("none", "poll", "explicit", "lazy"),
     )
     load_model: tuple[str, ...] = _repository(
         (),
-        "Model to load at start in explicit mode; '*' alone stands for all of them.",
+        "Model to load at start in explicit or lazy mode; '*' alone stands for all of them.",
         form="<name>",
+        empty=False,
+    )
+    model_memory_budget: str = _repository(
+        "",
+        "Memory that models may hold together in lazy mode, in bytes or as 512M or 4G; beyond it "
+        "those that were not used for longest are unloaded.",
+        form="<bytes>[K|M|G|T]",
+        pattern=checks.SIZE,
         empty=False,
     )
     repository_poll_secs: float = _repository(
@@ -359,21 +369,28 @@ class Options:
 
     cache_config: tuple[Setting, ...] = _cache(
         (),
-        "Setting of a response cache, such as local,size=1048576.",
-        form="[<cache>,]<key>=<value>",
-        pattern=_FOR_ONE_OR_ALL,
+        "Keep answers of models whose config says so, and a setting of the cache they are kept "
+        "in, such as local,size=1048576 or redis,host=localhost.",
+        form="<cache>,<key>=<value>",
+        pattern=_FOR_ONE,
     )
-    cache_directory: str = _cache("", "Folder with cache libraries.", form="<path>")
+    cache_directory: str = _cache(
+        "",
+        "Folder with cache libraries.",
+        form="<path>",
+        no_effect="caches are Python packages",
+    )
 
     rate_limit: str = _rate(
         "off",
-        "Whether instances wait for the resources their config names.",
+        "Whether instances wait for the resources their config names, those that have run least "
+        "going first.",
         choices=("off", "execution_count"),
-        honoured="off",
     )
     rate_limit_resource: tuple[str, ...] = _rate(
         (),
-        "How much of a resource there is, on one device or on each.",
+        "How much of a resource there is, on one device or on each; without this, as much as the "
+        "instance needs that needs most.",
         form="<name>:<count>[:<device>]",
         pattern=r"[^:]+:\d+(:\d+)?",
     )
@@ -417,7 +434,6 @@ class Options:
         form="<bytes>",
         limits=(0, None),
         instead="--cache-config=local,size=<bytes>",
-        no_effect="there is no response cache yet",
     )
     trace_file: str = _deprecated(
         "",
@@ -455,6 +471,7 @@ class Options:
 
     def __post_init__(self) -> None:
         checks.check_start_models(self.load_model, self.model_control_mode)
+        checks.check_budget(self.model_memory_budget, self.model_control_mode)
         listeners = [
             (self.allow_http, "--http-port", self.http_address, self.http_port),
             (self.allow_grpc, "--grpc-port", self.grpc_address, self.grpc_port),
@@ -471,11 +488,17 @@ class Options:
                 "--cache-config and --response-cache-byte-size ask for the same thing; "
                 "keep --cache-config"
             )
+        self.cache_settings()
 
     @property
     def auto_complete_config(self) -> bool:
         """Whether what a config leaves out is taken from the model."""
         return not (self.disable_auto_complete_config or self.strict_model_config)
+
+    @property
+    def model_memory_budget_bytes(self) -> int:
+        """What models may hold together; 0 sets no limit."""
+        return checks.read_size(self.model_memory_budget)
 
     @property
     def client_shared_memory(self) -> bool:
@@ -506,6 +529,16 @@ class Options:
             settings.setdefault(name, {})[key] = value
         return settings
 
+    def cache_settings(self) -> tuple[str, dict[str, str]] | None:
+        """The response cache that is asked for, by name, with its settings; None for none."""
+        if self.response_cache_byte_size:
+            return "local", {"size": str(self.response_cache_byte_size)}
+        return checks.read_cache(self.cache_config)
+
+    def rate_limits(self) -> list[tuple[str, int, int | None]]:
+        """`--rate-limit-resource`: name, count, and device where one is given."""
+        return [checks.read_resource(text) for text in self.rate_limit_resource]
+
     def trace_options(self) -> trace.TraceOptions:
         """How requests are traced, by --trace-config and what the older flags say beside it."""
         older = trace.TraceOptions(
@@ -521,6 +554,10 @@ class Options:
         """A sentence for each flag that was set and does not do what it says."""
         problem = self.trace_options().problem()
         lines = [f"requests are not traced as asked: {problem}"] if problem else []
+        if self.rate_limit_resource and self.rate_limit == "off":
+            lines.append(
+                "nothing is limited: --rate-limit-resource needs --rate-limit=execution_count"
+            )
         for option in TABLE:
             if option.attribute not in self.given:
                 continue

@@ -17,13 +17,14 @@ from shoal.config.rules.fault import Fault
 from shoal.config.rules.files import files
 from shoal.config.rules.general import general
 from shoal.config.rules.instances import instances
+from shoal.config.rules.shapes import by_shape, ragged
 from shoal.config.rules.states import states
-from shoal.config.rules.support import not_acted_on
+from shoal.config.rules.support import not_acted_on, without_use
 from shoal.config.rules.tensors import batch_tensors, tensors
 from shoal.config.rules.warmup import warmup
 from shoal.errors import ConfigError
 
-__all__ = ["Fault", "check", "faults", "not_acted_on"]
+__all__ = ["Fault", "Faulty", "check", "faults", "not_acted_on", "without_use"]
 
 _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     general,
@@ -32,6 +33,8 @@ _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     ensemble,
     tensors,
     batch_tensors,
+    ragged,
+    by_shape,
     instances,
     files,
     states,
@@ -46,7 +49,19 @@ def check(config: ModelConfig, *, file: str) -> None:
     type is a fault here.
     """
     for fault in faults(config):
-        raise ConfigError(fault.message, file=file, field=fault.field, fix=fault.fix)
+        raise Faulty(config, fault, file)
+
+
+class Faulty(ConfigError):
+    """A config with faults. Its text is the first of them."""
+
+    def __init__(self, config: ModelConfig, first: Fault, file: str) -> None:
+        super().__init__(first.message, file=file, field=first.field, fix=first.fix)
+        self._config = config
+
+    def faults(self) -> list[Fault]:
+        """All of them."""
+        return list(faults(self._config))
 
 
 def faults(config: ModelConfig) -> Iterator[Fault]:

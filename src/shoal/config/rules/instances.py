@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shoal.config.model import ModelConfig, ModelInstanceGroup
+from shoal.config.model import ModelConfig, ModelInstanceGroup, ModelRateLimiter
 from shoal.config.rules.fault import Fault
 
 
@@ -46,6 +46,7 @@ def _group(config: ModelConfig, at: str, named: str, group: ModelInstanceGroup) 
         elif gpu in group.gpus[:place]:
             message = f"{named} lists gpu {gpu} twice"
             yield Fault(f"{at}.gpus", message, "Raise count for more instances on each GPU")
+    yield from _resources(f"{at}.rate_limiter", named, group.rate_limiter)
     if group.profile and config.platform != "tensorrt_plan":
         yield Fault(
             f"{at}.profile",
@@ -61,3 +62,17 @@ def _group(config: ModelConfig, at: str, named: str, group: ModelInstanceGroup) 
                 "field should contain the string representation of a non-negative integer",
                 'Write for example profile: [ "0" ]',
             )
+
+
+def _resources(at: str, named: str, limiter: ModelRateLimiter | None) -> Iterator[Fault]:
+    """Each resource has a name and is listed once."""
+    seen: set[str] = set()
+    for index, resource in enumerate(limiter.resources if limiter is not None else ()):
+        where = f"{at}.resources[{index}].name"
+        if not resource.name:
+            message = f"a resource of {named} has no name"
+            yield Fault(where, message, 'Write for example { name: "R1" count: 1 }')
+        elif resource.name in seen:
+            message = f"{named} lists the resource '{resource.name}' twice"
+            yield Fault(where, message, "Keep one of them, with the count of both")
+        seen.add(resource.name)

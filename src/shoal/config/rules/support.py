@@ -22,31 +22,56 @@ def _is_off(value: Any, _default: Any) -> bool:
 
 _NOT_ACTED_ON: dict[str, Callable[[Any, Any], bool]] = {
     "runtime": _is_set,
-    "input.allow_ragged_batch": _is_set,
-    "batch_input": _is_set,
-    "batch_output": _is_set,
     "optimization.priority": _is_set,
     "optimization.cuda": _is_set,
     "optimization.input_pinned_memory.enable": _is_off,
     "optimization.output_pinned_memory.enable": _is_off,
     "optimization.gather_kernel_buffer_threshold": _is_set,
     "optimization.eager_batching": _is_set,
-    "instance_group.rate_limiter": _is_set,
     "instance_group.secondary_devices": _is_set,
     "instance_group.profile": _is_set,
     "instance_group.host_policy": _is_set,
     "cc_model_filenames": _is_set,
-    "response_cache.enable": _is_set,
+}
+
+# What single backends do act on.
+_ACTED_ON_BY = {
+    "pytorch": frozenset(
+        {
+            "runtime",
+            "optimization.cuda",
+            "optimization.input_pinned_memory.enable",
+            "optimization.output_pinned_memory.enable",
+        }
+    ),
 }
 
 
 def not_acted_on(config: ModelConfig) -> list[str]:
     """The fields that are set in `config` and have no effect, by name, each once."""
+    known = _ACTED_ON_BY.get(config.backend, frozenset())
     return [
         path
         for path, matters in _NOT_ACTED_ON.items()
-        if any(matters(value, default) for value, default in _values(config, path.split(".")))
+        if path not in known
+        and any(matters(value, default) for value, default in _values(config, path.split(".")))
     ]
+
+
+def without_use(config: ModelConfig, *, cache: bool, limiter: bool) -> list[str]:
+    """A sentence for each field that needs a flag which the server was not started with."""
+    sentences = []
+    if not cache and config.response_cache is not None and config.response_cache.enable:
+        sentences.append(
+            "response_cache.enable has no effect, because the server was started without "
+            "--cache-config"
+        )
+    if not limiter and any(group.rate_limiter is not None for group in config.instance_group):
+        sentences.append(
+            "instance_group.rate_limiter has no effect, because the server was started without "
+            "--rate-limit=execution_count"
+        )
+    return sentences
 
 
 def _values(source: Any, path: list[str]) -> Iterator[tuple[Any, Any]]:

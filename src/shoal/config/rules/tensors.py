@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shoal.config.model import ModelConfig, ModelInput, ModelOutput
+from shoal.config.model import BatchOutput, ModelConfig, ModelInput, ModelOutput
 from shoal.config.rules.fault import Fault
 
 _TENSORRT = "tensorrt_plan"
@@ -171,6 +171,7 @@ def batch_tensors(config: ModelConfig) -> Iterator[Fault]:
         at = f"batch_output[{index}]"
         source = batch_output.source_input
         yield from _source(config, "output", at, batch_output.kind, source, inputs)
+        yield from _scattered(config, at, batch_output)
         for place, target in enumerate(batch_output.target_name):
             if target not in outputs:
                 yield Fault(
@@ -184,6 +185,36 @@ def batch_tensors(config: ModelConfig) -> Iterator[Fault]:
                     f"target output name '{target}' can only be specified once for {config.name}",
                     "Remove one of the two",
                 )
+
+
+def _scattered(config: ModelConfig, at: str, batch_output: BatchOutput) -> Iterator[Fault]:
+    """Each variable dimension of the outputs is one that the source has too."""
+    inputs = {tensor.name: tensor for tensor in config.input}
+    source = inputs.get(batch_output.source_input[0]) if batch_output.source_input else None
+    if source is None:
+        return
+    if source.optional:
+        yield Fault(
+            f"{at}.source_input",
+            f"batch output source input '{source.name}' must not be optional for {config.name}: "
+            "its shape says what each request gets",
+            "Remove optional: true from that input",
+        )
+    rank = len(_model_dims(source))
+    for tensor in config.output:
+        dims = _model_dims(tensor)
+        beyond = [axis for axis, dim in enumerate(dims) if dim == -1 and axis >= rank]
+        if tensor.name in batch_output.target_name and beyond:
+            yield Fault(
+                f"{at}.target_name",
+                f"output '{tensor.name}' has a variable dimension {beyond[0]}, but its source "
+                f"input '{source.name}' has only {rank} dimensions for {config.name}",
+                "Write its size, or choose another source_input",
+            )
+
+
+def _model_dims(tensor: ModelInput | ModelOutput) -> Sequence[int]:
+    return tensor.dims if tensor.reshape is None else tensor.reshape.shape
 
 
 def _source(

@@ -2,7 +2,7 @@
 
     listener --> transport --> h2 --> dispatch --> call --> service
        |            |          |                    '-- message, compression, status
-    deadlines   keepalive   control, flow, headers, guard, frames
+    deadlines   keepalive   control, flow, headers, guard (frames: wire/http2_frames)
 
 Of the transport only `listener` and `transport` know asyncio; everything below them takes bytes
 and gives bytes. The service knows `call` and nothing of HTTP/2.

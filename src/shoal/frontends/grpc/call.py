@@ -20,7 +20,6 @@ from shoal.frontends.grpc import compression, status
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.flow import Stream
-from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import (
     PREFIX_BYTES,
@@ -34,6 +33,7 @@ from shoal.frontends.grpc.message import (
 from shoal.frontends.grpc.method import Kind, Method, Service
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
+from shoal.wire.http2_frames import ErrorCode
 
 __all__ = ["Call", "CallResources", "Kind", "Method", "Route", "Service"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.frontends.grpc import frames
 from shoal.frontends.grpc.flow import Sender, Stream
-from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode, Setting, StreamFault
 from shoal.frontends.grpc.guard import FloodGuard, PingGuard
 from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.wire import http2_frames as frames
+from shoal.wire.http2_frames import ConnectionFault, ErrorCode, Setting, StreamFault
 
 _REMEMBERED_RESETS = 1_024
 _MAX_SETTINGS_BYTES = 6 * 256

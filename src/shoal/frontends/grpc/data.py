@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.frontends.grpc import frames
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.flow import Receiver, Stream
-from shoal.frontends.grpc.frames import (
+from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.wire import http2_frames as frames
+from shoal.wire.http2_frames import (
     DATA,
     END_STREAM,
     HEADER_BYTES,
@@ -19,7 +20,6 @@ from shoal.frontends.grpc.frames import (
     ConnectionFault,
     ErrorCode,
 )
-from shoal.frontends.grpc.settings import GrpcSettings
 
 _RUN_BYTES = 32 << 10  # what is missing of a message that may come in many frames
 

@@ -8,12 +8,14 @@ one of them, the next needs no validation but of its size: that is its plan.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.dtypes import BYTES
 from shoal.core.inbox import LoopInbox
+from shoal.core.not_yet import NotYet
 from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -72,7 +74,8 @@ class InferDoor:
         except ShoalError:
             name, version, _ = peek(message)
             if name:
-                self.engine.is_decoupled(name, parse_version(version))
+                with contextlib.suppress(NotYet):  # known, and not worth loading for this
+                    self.engine.is_decoupled(name, parse_version(version))
             raise
 
     def request(self, message: InferMessage, version: int, call: Call, reply: Reply) -> Request:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shoal.core.tensor import Buffer
-from shoal.frontends.grpc import frames
-from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode, StreamFault
 from shoal.frontends.grpc.status import OK_TRAILERS, RESPONSE_HEADERS, TABLE_SIZE_ZERO
+from shoal.wire import http2_frames as frames
+from shoal.wire.http2_frames import ConnectionFault, ErrorCode, StreamFault
 
 PUMP_BYTES = 256 << 10  # what one pump may add to `out`: the transport is asked in between
 _TURN_BYTES = 64 << 10  # what one stream may send before the next has its turn

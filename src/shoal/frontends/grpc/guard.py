@@ -7,8 +7,8 @@ keepalive sets.
 
 from __future__ import annotations
 
-from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode
 from shoal.frontends.grpc.settings import GrpcLimits, KeepAlive
+from shoal.wire.http2_frames import ConnectionFault, ErrorCode
 
 MAX_CONTINUATIONS = 128  # frames of one header block
 _IDLE_PING_INTERVAL_NS = 7_200_000_000_000  # without calls nobody needs to ask more often

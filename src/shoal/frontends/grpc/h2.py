@@ -17,10 +17,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from shoal.frontends.grpc import frames
 from shoal.frontends.grpc.data import DataFrames
 from shoal.frontends.grpc.flow import Stream
-from shoal.frontends.grpc.frames import (
+from shoal.frontends.grpc.headers import (
+    HeaderBlock,
+    HeaderDecoder,
+    MalformedHeaders,
+    RequestHead,
+)
+from shoal.frontends.grpc.message import PREFIX_BYTES, SMALL_BYTES
+from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.wire import http2_frames as frames
+from shoal.wire.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -37,14 +45,6 @@ from shoal.frontends.grpc.frames import (
     ErrorCode,
     StreamFault,
 )
-from shoal.frontends.grpc.headers import (
-    HeaderBlock,
-    HeaderDecoder,
-    MalformedHeaders,
-    RequestHead,
-)
-from shoal.frontends.grpc.message import PREFIX_BYTES, SMALL_BYTES
-from shoal.frontends.grpc.settings import GrpcSettings
 
 Accept: TypeAlias = Callable[["Connection", Stream, RequestHead, bytes | None], None]
 

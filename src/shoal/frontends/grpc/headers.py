@@ -18,9 +18,9 @@ import hpack
 
 from shoal.frontends.grpc import status
 from shoal.frontends.grpc.compression import IDENTITY
-from shoal.frontends.grpc.frames import ConnectionFault, ErrorCode
 from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
 from shoal.frontends.grpc.status import MetadataValue, StatusCode
+from shoal.wire.http2_frames import ConnectionFault, ErrorCode
 
 _REMEMBERED_HEADS = 64
 _REMEMBERED_BLOCK_BYTES = 1_024

@@ -10,15 +10,17 @@ from __future__ import annotations
 import time
 from typing import cast
 
+from shoal.core.not_yet import NotYet
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
-from shoal.errors import Internal, Unsupported
+from shoal.errors import Internal, ShoalError, Unsupported
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail
 from shoal.frontends.grpc.traced import TracedCall, begin
 from shoal.frontends.requests import parse_version
+from shoal.frontends.waiting import when_loaded
 from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import encode_infer
@@ -53,11 +55,11 @@ class _InferCall:
 
     def _message(self, message: Buffer) -> None:
         door = self._door
+        trace: Trace | None = None
         try:
             tracer = door.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
             asked = self._asked = door.decode(message)
-            trace = None
             if arrived_ns:
                 trace = begin(tracer, self._call, asked.head.model_name, arrived_ns)
                 if trace is not None:
@@ -65,9 +67,34 @@ class _InferCall:
             elif not asked.head.classifies and door.infer_plain(asked, self._call, self):
                 return
             self._submit(asked, trace)
+        except NotYet as pending:
+            self._wait(pending, trace)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._release()
             fail(self._call, error)
+
+    def _wait(self, pending: NotYet, trace: Trace | None) -> None:
+        """Go on when the model has been loaded."""
+        take_back = when_loaded(pending, lambda error: self._resume(trace, error))
+
+        def left() -> None:
+            take_back()
+            self._release()
+
+        self._call.on_cancel = left
+
+    def _resume(self, trace: Trace | None, error: ShoalError | None) -> None:
+        self._call.on_cancel = None
+        try:
+            if error is not None:
+                raise error
+            assert self._asked is not None
+            self._submit(self._asked, trace)
+        except NotYet as still:  # it has been evicted again
+            self._wait(still, trace)
+        except Exception as failure:  # noqa: BLE001 - becomes the answer
+            self._release()
+            fail(self._call, failure)
 
     def _submit(self, message: InferMessage, trace: Trace | None) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""

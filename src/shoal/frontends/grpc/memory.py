@@ -41,19 +41,26 @@ class MemoryMethods:
         return b""
 
     def cuda_status(self, message: Buffer) -> bytes:
-        """CudaSharedMemoryStatus: there is never a region."""
+        """CudaSharedMemoryStatus: every region, or the one that is named."""
         request = parse(messages.CudaSharedMemoryStatusRequest, message)
-        self._memory.cuda_status(request.name)
-        return b""
+        response = messages.CudaSharedMemoryStatusResponse()
+        for row in self._memory.cuda_status(request.name):
+            region = response.regions[row["name"]]
+            region.name, region.device_id = row["name"], row["device_id"]
+            region.byte_size = row["byte_size"]
+        content: bytes = response.SerializeToString()
+        return content
 
     def cuda_register(self, message: Buffer) -> bytes:
-        """CudaSharedMemoryRegister: refused, there is no GPU to share memory with."""
+        """CudaSharedMemoryRegister: make a region of a GPU known under a name."""
         request = parse(messages.CudaSharedMemoryRegisterRequest, message)
-        self._memory.register_cuda(request.name)
+        self._memory.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        )
         return b""
 
     def cuda_unregister(self, message: Buffer) -> bytes:
-        """CudaSharedMemoryUnregister: there is never anything to let go of."""
-        parse(messages.CudaSharedMemoryUnregisterRequest, message)
-        self._memory.unregister_cuda()
+        """CudaSharedMemoryUnregister: let go of the named region, or of all of them."""
+        request = parse(messages.CudaSharedMemoryUnregisterRequest, message)
+        self._memory.unregister_cuda(request.name)
         return b""

@@ -10,10 +10,13 @@ import hmac
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from shoal.core.inbox import LoopInbox
+from shoal.core.not_yet import NotYet
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
+from shoal.errors import ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
@@ -28,6 +31,7 @@ from shoal.frontends.grpc.runtime_settings import RuntimeSettingMethods
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.stream import StreamInferMethod
 from shoal.frontends.shared_memory import SharedMemory
+from shoal.frontends.waiting import when_loaded
 
 Answer = Callable[[Buffer], bytes]
 Start = Callable[[Call], None]
@@ -107,8 +111,13 @@ class GrpcService:
         method = Method(Kind.UNARY, ready, _SMALL_REQUEST_BYTES, compress=False)
         self._add("health", "ModelReady", method)
         self._add_small("metadata", "ServerMetadata", metadata.server_metadata)
-        self._add_small("metadata", "ModelMetadata", metadata.model_metadata)
-        self._add_small("model-config", "ModelConfig", metadata.model_config)
+        for category, name, answer in (
+            ("metadata", "ModelMetadata", metadata.model_metadata),
+            ("model-config", "ModelConfig", metadata.model_config),
+        ):
+            start = _answer_when_loaded(answer)
+            method = Method(Kind.UNARY, start, _SMALL_REQUEST_BYTES, compress=False)
+            self._add(category, name, method)
         self._add_small("statistics", "ModelStatistics", metadata.model_statistics)
 
     def _add_repository(self, repository: RepositoryMethods) -> None:
@@ -126,7 +135,10 @@ class GrpcService:
         self._add_small(category, "SystemSharedMemoryRegister", memory.system_register)
         self._add_small(category, "SystemSharedMemoryUnregister", memory.system_unregister)
         self._add_small(category, "CudaSharedMemoryStatus", memory.cuda_status)
-        self._add_small(category, "CudaSharedMemoryRegister", memory.cuda_register)
+        # To wake a GPU takes a while.
+        register = _answer_on_thread(memory.cuda_register, self._threads)
+        method = Method(Kind.UNARY, register, _SMALL_REQUEST_BYTES, compress=False)
+        self._add(category, "CudaSharedMemoryRegister", method)
         self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
 
     def _add_settings(self, settings: RuntimeSettingMethods) -> None:
@@ -163,6 +175,28 @@ def _answer_at_once(answer: Answer) -> Start:
         def on_message(message: Buffer) -> None:
             try:
                 call.reply([answer(message)])
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                fail(call, error)
+
+        call.on_message = on_message
+
+    return start
+
+
+def _answer_when_loaded(answer: Answer) -> Start:
+    """For what a model has to be loaded for, where it loads on demand."""
+
+    def start(call: Call) -> None:
+        def on_message(message: Buffer) -> None:
+            attempt(message, None)
+
+        def attempt(message: Buffer, failure: ShoalError | None) -> None:
+            try:
+                if failure is not None:
+                    raise failure
+                call.reply([answer(message)])
+            except NotYet as pending:
+                call.on_cancel = when_loaded(pending, partial(attempt, message))
             except Exception as error:  # noqa: BLE001 - becomes the answer
                 fail(call, error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, fields
 
-from shoal.frontends.grpc.frames import (
+from shoal.wire.http2_frames import (
     DEFAULT_FRAME_BYTES,
     DEFAULT_WINDOW,
     LARGEST_FRAME_BYTES,

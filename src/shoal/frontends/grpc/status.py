@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from shoal.wire.http2_frames import literal
+
 MetadataValue: TypeAlias = str | bytes
 Metadata: TypeAlias = Iterable[tuple[str, MetadataValue]]
 
@@ -62,11 +64,6 @@ def percent_encoded(message: str) -> bytes:
     return bytes(encoded)
 
 
-def literal(name: bytes, value: bytes) -> bytes:
-    """One header field, without indexing and without Huffman coding."""
-    return b"\x00" + _length(len(name)) + name + _length(len(value)) + value
-
-
 def metadata_block(metadata: Metadata) -> bytes:
     """The fields of `metadata`; values of keys in '-bin' are bytes, all others printable ASCII.
 
@@ -107,19 +104,6 @@ def http_refusal(http_status: int, code: int, message: str) -> bytes:
     return (
         b"\x08\x03%d" % http_status + CONTENT_TYPE + literal(b"content-length", b"0")
     ) + status_block(code, message)
-
-
-def _length(length: int) -> bytes:
-    """A string length in HPACK's integer form with a prefix of seven bits."""
-    if length < 127:
-        return bytes((length,))
-    encoded = bytearray((127,))
-    length -= 127
-    while length >= 128:
-        encoded.append(length & 127 | 128)
-        length >>= 7
-    encoded.append(length)
-    return bytes(encoded)
 
 
 # Static names: :status is 8 (with 200 as entry 8 itself), content-type is 31.

@@ -14,7 +14,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
+from shoal.core.not_yet import NotYet
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -27,6 +29,7 @@ from shoal.frontends.grpc.infer import OnlyResponse
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.traced import begin
 from shoal.frontends.requests import parse_version
+from shoal.frontends.waiting import when_loaded
 from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferMessage, peek
 from shoal.wire.grpc_response import encode_stream, encode_stream_error
@@ -67,6 +70,8 @@ class _InferStream:
         "_ended",
         "_errors_end",
         "_half_closed",
+        "_held",
+        "_load",
         "_ordered",
         "_paused",
         "_running",
@@ -77,6 +82,8 @@ class _InferStream:
         self._call = call
         self._ordered: deque[_StreamRequest] = deque()  # not decoupled, the oldest first
         self._running: set[_StreamRequest] = set()  # the engine has them
+        self._held: deque[_Held] = deque()  # behind a request whose model has to be loaded
+        self._load: Callable[[], None] | None = None  # while it is; calling it ends the waiting
         self._errors_end = ERRORS_END_STREAM in call.metadata
         self._half_closed = False
         self._draining = False
@@ -98,6 +105,7 @@ class _InferStream:
         if self._ended:
             return
         asked = _StreamRequest(self)
+        refusal: Exception | None = None
         try:
             tracer = self._door.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
@@ -105,7 +113,24 @@ class _InferStream:
             if arrived_ns:
                 name = asked.message.head.model_name
                 asked.trace = begin(tracer, self._call, name, arrived_ns)
+        except Exception as error:  # noqa: BLE001 - becomes the answer
+            refusal = error
+        if self._load is None:
+            self._take(asked, message, refusal)
+        else:
+            self._held.append((asked, message, refusal))  # requests are taken in their order
+        self._update()
+
+    def _take(self, asked: _StreamRequest, message: Buffer, refusal: Exception | None) -> None:
+        """Hand a request over, or answer it with why it cannot be."""
+        try:
+            if refusal is not None:
+                raise refusal
+            assert asked.message is not None
             self._submit(asked, asked.message)
+        except NotYet as pending:
+            self._held.appendleft((asked, message, None))
+            self._load = when_loaded(pending, self._loaded)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._running.discard(asked)
             asked.release()
@@ -114,6 +139,14 @@ class _InferStream:
             if not asked.decoupled and asked not in self._ordered:
                 self._ordered.append(asked)
             self._answer(asked, as_shoal_error(error), final=True)
+
+    def _loaded(self, error: ShoalError | None) -> None:
+        """The model that the first of the held requests waits for is there, or failed."""
+        self._load = None
+        asked, message, _ = self._held.popleft()
+        self._take(asked, message, error)
+        while self._held and self._load is None and not self._ended:
+            self._take(*self._held.popleft())
         self._update()
 
     def _submit(self, asked: _StreamRequest, message: InferMessage) -> None:
@@ -141,6 +174,13 @@ class _InferStream:
     def _stop(self) -> None:
         """The call is over: nobody wants the answers any more."""
         self._ended = True
+        if self._load is not None:
+            self._load()
+        while self._held:
+            held, _, _ = self._held.popleft()
+            held.release()
+            if held.trace is not None:
+                held.trace.leave()
         for answered in self._ordered:
             if answered.trace is not None:
                 answered.trace.leave()
@@ -223,7 +263,7 @@ class _InferStream:
         """After any change: end the stream if it is over, and let the client send or wait."""
         if self._ended:
             return
-        unanswered = max(len(self._running), len(self._ordered))
+        unanswered = max(len(self._running), len(self._ordered)) + len(self._held)
         if not unanswered and self._half_closed:
             self._finish(StatusCode.OK, "")
         elif not unanswered and self._draining:
@@ -242,6 +282,7 @@ class _InferStream:
 
 
 Outcome = list[Buffer] | ShoalError
+_Held: TypeAlias = "tuple[_StreamRequest, Buffer, Exception | None]"
 
 
 class _StreamRequest:

@@ -15,9 +15,9 @@ import ssl
 from typing import cast
 
 from shoal.frontends.grpc.dispatch import Dispatcher
-from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.keepalive import Action, Lifetime
+from shoal.wire.http2_frames import ErrorCode
 
 _log = logging.getLogger(__name__)
 

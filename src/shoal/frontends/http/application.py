@@ -9,11 +9,14 @@ import hmac
 from collections.abc import Callable
 
 from shoal.core.inbox import LoopInbox
+from shoal.core.not_yet import NotYet
 from shoal.errors import NotFound
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.control import ControlRoutes
 from shoal.frontends.http.cors import Cors
+from shoal.frontends.http.description import DescriptionRoutes
 from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
+from shoal.frontends.http.explain import ExplainRoute
 from shoal.frontends.http.generate import GenerateRoutes
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
@@ -22,9 +25,13 @@ from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Route, Target, resolve
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
+from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.frontends.shared_memory import SharedMemory
 
 Handler = Callable[[Exchange, Target], None]
+
+# In lazy mode these load their model; others tell that it is not loaded.
+_LOADING = frozenset({"infer", "generate", "generate_stream", "model_metadata", "model_config"})
 
 
 class Application:
@@ -48,6 +55,7 @@ class Application:
         generate = GenerateRoutes(engine, inbox, self._options)
         metadata = MetadataRoutes(engine, render_metrics)
         settings = RuntimeSettingRoutes(engine, self._options)
+        description = DescriptionRoutes(self._options)
         self._handlers: dict[str, Handler] = {
             "infer": InferRoute(engine, inbox, self._options, memory).infer,
             "live": health.live,
@@ -57,8 +65,11 @@ class Application:
             "model_metadata": metadata.model_metadata,
             "model_config": metadata.model_config,
             "statistics": metadata.statistics,
+            "explain": ExplainRoute(engine).explain,
             "metrics": metadata.metrics,
             "welcome": metadata.welcome,
+            "openapi": description.openapi,
+            "proto": description.proto,
             "index": self._control.index,
             "load": self._control.load,
             "unload": self._control.unload,
@@ -106,7 +117,13 @@ class Application:
             return
         if self._options.restricted_apis and self._refused(exchange, route):
             return
-        self._handlers[route.name](exchange, target)
+        try:
+            self._handlers[route.name](exchange, target)
+        except NotYet as pending:
+            if route.name not in _LOADING:
+                raise
+            handler = self._handlers[route.name]
+            answer_when_loaded(pending, exchange, lambda: handler(exchange, target))
 
     def _refused(self, exchange: Exchange, route: Route) -> bool:
         """Whether the request lacks the header its category asks for; it is answered then."""

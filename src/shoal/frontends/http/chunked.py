@@ -100,8 +100,8 @@ class ChunkedDecoder:
         if self._chunks > self._limits.max_chunks:
             raise ProtocolError(
                 400,
-                f"the chunked body has more than {self._limits.max_chunks} chunks; "
-                "send fewer, larger ones",
+                f"Chunked request body exceeds maximum of {self._limits.max_chunks} non-empty "
+                f"chunks. Send fewer or larger HTTP chunks.",
             )
         limit = self._limits.max_body_bytes
         if limit is not None and self.body.filled + size > limit:

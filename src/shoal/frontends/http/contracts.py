@@ -30,6 +30,10 @@ class HttpRequest(Protocol):
         """Still percent-encoded, without the query."""
 
     @property
+    def query(self) -> str:
+        """What follows the question mark, still encoded; empty without one."""
+
+    @property
     def headers(self) -> Sequence[Header]:
         """All (name, value) pairs in order, names in lower case."""
 
@@ -113,6 +117,9 @@ class Engine(Protocol):
 
     def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Counters, one element for each version."""
+
+    def explain(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """Why batches are as they are, of one version or of all models."""
 
     def signature(self, name: str, version: int = -1) -> Signature:
         """A model's tensors."""

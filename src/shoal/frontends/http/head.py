@@ -9,6 +9,7 @@ side: two parties that read one head differently are how requests are smuggled p
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import httptools
 
@@ -24,6 +25,7 @@ _MOST_KEPT_HEADS = 1024
 _LONGEST_KEPT_HEAD_BYTES = 2048
 _TLS_HANDSHAKE = 0x16
 _A, _Z = b"AZ"
+_SPACE = b" \t"
 
 
 class _Collector:
@@ -40,7 +42,7 @@ class _Collector:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.rstrip(b" \t")))
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self.complete = True
@@ -82,7 +84,7 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         raise ProtocolError(
             431, f"the request has {len(headers)} headers; at most {limits.max_headers} are taken"
         )
-    fields = dict(headers)
+    fields = _trimmed(headers)
     if len(fields) != len(headers):
         fields = _joined(headers)
     if is_1_1 and b"host" not in fields:
@@ -182,9 +184,15 @@ def body_too_large(max_body_bytes: int) -> ProtocolError:
     )
 
 
+def _trimmed(headers: Iterable[Header]) -> dict[bytes, bytes]:
+    """Headers by name. Spaces at the end count for forwarded ones only, as in Triton."""
+    return {name: value.rstrip(_SPACE) for name, value in headers}
+
+
 def _joined(headers: tuple[Header, ...]) -> dict[bytes, bytes]:
     fields: dict[bytes, bytes] = {}
-    for name, value in headers:
+    for name, sent in headers:
+        value = sent.rstrip(_SPACE)
         if name in fields:
             if name in (b"host", b"content-length"):
                 raise ProtocolError(400, f"the header {_shown(name)} is given more than once")
@@ -241,7 +249,7 @@ def _explained(
         return ProtocolError(400, f"the request target is not a valid URL: {error}")
     if collector.complete:  # every header was readable: only the framing can be at fault
         try:
-            _body_length(dict(collector.headers), True, HttpLimits(max_body_bytes=None))
+            _body_length(_trimmed(collector.headers), True, HttpLimits(max_body_bytes=None))
         except ProtocolError as framing:
             return framing
     return ProtocolError(400, f"the request head is not valid HTTP/1.1: {error}")

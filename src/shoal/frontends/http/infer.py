@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shoal.core.inbox import LoopInbox, LoopReply
+from shoal.core.not_yet import NotYet
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -26,6 +27,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.planned import PlannedInference
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import attach, serve_traced
+from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.frontends.requests import build_request
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
@@ -111,6 +113,11 @@ class _InferCall:
             self._submit(self._decode(coding))
         else:
             self._off_loop(lambda: self._decode(coding), self._submit)
+
+    def _start_again(self) -> None:
+        self.start(
+            compression.coding(self._exchange.request.header(b"content-encoding")) or IDENTITY
+        )
 
     def _is_quick(self, coding: str) -> bool:
         """Whether the body is read sooner than a thread would have it."""
@@ -243,4 +250,7 @@ class _InferCall:
         asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(finish)
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, NotYet):  # the model went while the body was read
+            answer_when_loaded(error, self._exchange, self._start_again)
+            return
         send_error(self._exchange, as_shoal_error(error))

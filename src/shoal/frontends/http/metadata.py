@@ -55,6 +55,8 @@ class MetadataRoutes:
                     "metadata": "/v2",
                     "statistics": "/v2/models/stats",
                     "metrics": "/metrics",
+                    "openapi": "/openapi.json",
+                    "proto": "/proto",
                 },
             },
         )

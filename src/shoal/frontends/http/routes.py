@@ -2,6 +2,7 @@
 
     "/v2/models/resnet%2050/versions/3/infer"  -->  Target(infer, "resnet 50", 3)
 
+A route's template is its path with {parameters}; what stands in [brackets] may be left out.
 Clients ask for the same few paths again and again, so what a path means is remembered.
 """
 
@@ -14,11 +15,13 @@ from urllib.parse import unquote
 
 from shoal.errors import InvalidArgument
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)"
-_VERSION = _MODEL + r"(?:/versions/(?P<version>[0-9]+))?"
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
-_MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory"
-_REGION = r"/region/(?P<region>[^/]+)"
+_VERSION = "/v2/models/{model}[/versions/{version}]"
+_REPOSITORY = "/v2/repository[/{repository}]"
+_MEMORY = "/v2/{memory}sharedmemory"
+
+_PARAMETERS = {"version": "[0-9]+", "memory": "system|cuda"}  # others are one part of the path
+_SPECIAL = re.compile(r"\{(\w+)\}|[][.]")
+_INNERMOST = re.compile(r"\[([^][]*)\]")
 
 _REMEMBERED = 1024
 _LONGEST_REMEMBERED = 512  # characters, so that odd paths cannot fill the memory
@@ -32,16 +35,29 @@ class Route:
     name: str
     methods: tuple[str, ...]
     category: str
-    pattern: re.Pattern[str]
+    template: str
+    pattern: re.Pattern[str] = field(init=False)
     allow: bytes = field(init=False)  # what it answers, as the Allow header lists it
 
     def __post_init__(self) -> None:
         listed = [*self.methods, *(["HEAD"] if "GET" in self.methods else []), "OPTIONS"]
         object.__setattr__(self, "allow", ", ".join(listed).encode())
+        object.__setattr__(self, "pattern", re.compile(_SPECIAL.sub(_regular, self.template)))
 
     def answers(self, method: str) -> bool:
         """Whether a request with this method is answered here; HEAD is a GET without its body."""
         return method in self.methods or (method == "HEAD" and "GET" in self.methods)
+
+    def spellings(self) -> list[str]:
+        """Every path the template stands for, with each optional part and without it."""
+        found = [self.template]
+        while any("[" in path for path in found):
+            found = [
+                spelling
+                for path in found
+                for spelling in (_INNERMOST.sub("", path, 1), _INNERMOST.sub(r"\1", path, 1))
+            ]
+        return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +70,19 @@ class Target:
     repository: str = ""
     region: str = ""
     cuda: bool = False  # of a GPU, not of the system
+    file: str = ""
 
 
-def _route(name: str, methods: str, category: str, pattern: str) -> Route:
-    return Route(name, tuple(methods.split()), category, re.compile(pattern))
+def _route(name: str, methods: str, category: str, template: str) -> Route:
+    return Route(name, tuple(methods.split()), category, template)
+
+
+def _regular(special: re.Match[str]) -> str:
+    """The regular expression for a parameter, or for what is special in a template or in one."""
+    name = special[1]
+    if name:
+        return f"(?P<{name}>{_PARAMETERS.get(name, '[^/]+')})"
+    return {"[": "(?:", "]": ")?", ".": r"\."}[special[0]]
 
 
 # The first match wins: `/v2/models/stats` must come before the models.
@@ -69,19 +94,22 @@ ROUTES = (
     _route("server_metadata", "GET", "metadata", "/v2"),
     _route("statistics", "GET", "statistics", "/v2/models/stats"),
     _route("statistics", "GET", "statistics", _VERSION + "/stats"),
+    _route("explain", "GET", "statistics", "/v2[/models/{model}[/versions/{version}]]/explain"),
     _route("model_config", "GET", "model-config", _VERSION + "/config"),
     _route("model_metadata", "GET", "metadata", _VERSION),
     _route("index", "POST", "model-repository", _REPOSITORY + "/index"),
-    _route("load", "POST", "model-repository", _REPOSITORY + "/models/(?P<model>[^/]+)/load"),
-    _route("unload", "POST", "model-repository", _REPOSITORY + "/models/(?P<model>[^/]+)/unload"),
+    _route("load", "POST", "model-repository", _REPOSITORY + "/models/{model}/load"),
+    _route("unload", "POST", "model-repository", _REPOSITORY + "/models/{model}/unload"),
     _route("generate", "POST", "inference", _VERSION + "/generate"),
     _route("generate_stream", "POST", "inference", _VERSION + "/generate_stream"),
-    _route("memory_status", "GET", "shared-memory", f"{_MEMORY}({_REGION})?/status"),
-    _route("memory_register", "POST", "shared-memory", f"{_MEMORY}{_REGION}/register"),
-    _route("memory_unregister", "POST", "shared-memory", f"{_MEMORY}({_REGION})?/unregister"),
-    _route("trace", "GET POST", "trace", f"(/v2|{_MODEL})/trace/setting"),
+    _route("memory_status", "GET", "shared-memory", _MEMORY + "[/region/{region}]/status"),
+    _route("memory_register", "POST", "shared-memory", _MEMORY + "/region/{region}/register"),
+    _route("memory_unregister", "POST", "shared-memory", _MEMORY + "[/region/{region}]/unregister"),
+    _route("trace", "GET POST", "trace", "/v2[/models/{model}]/trace/setting"),
     _route("logging", "GET POST", "logging", "/v2/logging"),
-    _route("metrics", "GET", "", "/metrics/?"),
+    _route("metrics", "GET", "", "/metrics[/]"),
+    _route("openapi", "GET", "metadata", "/openapi.json"),
+    _route("proto", "GET", "metadata", "/proto[/{file}]"),
     _route("welcome", "GET", "", "/"),
 )
 
@@ -108,6 +136,7 @@ def _search(path: str) -> Target | None:
                 unquote(named.get("repository") or ""),
                 unquote(named.get("region") or ""),
                 named.get("memory") == "cuda",
+                unquote(named.get("file") or ""),
             )
     return None
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from shoal.core.not_yet import NotYet
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.contracts import Exchange, HttpRequest
 from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.routes import Target
+from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.statistics.trace import Trace
 from shoal.statistics.tracer import Tracer
 
@@ -42,6 +44,8 @@ def serve_traced(
     traced = TracedExchange(exchange, trace)
     try:
         serve(traced, target)
+    except NotYet as pending:
+        answer_when_loaded(pending, traced, lambda: serve(traced, target))
     except Exception as error:  # noqa: BLE001 - becomes the answer
         send_error(traced, as_shoal_error(error))
     return True

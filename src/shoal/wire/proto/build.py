@@ -15,14 +15,7 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from shoal.wire.proto.schema import BINARY
-
-SOURCES = (
-    "model_config.proto",
-    "grpc_service.proto",
-    "health.proto",
-    "reflection_v1.proto",
-    "reflection_v1alpha.proto",
-)
+from shoal.wire.proto.sources import SOURCES
 
 
 def compile_schema() -> FileDescriptorSet:

@@ -151,6 +151,15 @@ def test_large_tensors_are_not_copied_on_arrival(links):
     assert array.ctypes.data % 64 == 0
 
 
+def test_one_message_may_bring_any_number_of_large_tensors(links):
+    one, other = links
+    numbers = range(300)  # more than the system passes on at once
+    packed = [one.pack([tensor(np.full(20_000, number))]) for number in numbers]
+    one.send("tensors", packed)
+    ((_, (arrived,)),) = hear(other, 1)
+    assert [other.unpack(each)[0].array[-1] for each in arrived] == list(numbers)
+
+
 def test_memory_is_used_again_once_nobody_looks(links):
     one, other = links
     numbers = set()

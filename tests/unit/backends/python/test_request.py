@@ -79,6 +79,7 @@ def test_wrong_types(wrong):
         ({"parameters": []}, ", got <class 'list'>"),
         ({"parameters": {1: "x"}}, "keys to have type str, found type <class 'int'>"),
         ({"parameters": {"x": 0.5}}, "bool/int/str, found type <class 'float'>"),
+        ({"parameters": {"x": 1 << 63}}, "fit into 64 bits, found x = 9223372036854775808"),
         ({"parameters": {"x": None}}, "bool/int/str, found type <class 'NoneType'>"),
     ],
     ids=str,

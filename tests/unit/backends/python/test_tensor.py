@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -108,19 +109,22 @@ def test_the_buffer_of_the_request_itself_is_not_copied():
     assert memory[0] == 42
 
 
-def test_large_memory_that_others_see_is_read_only():
-    raw = np.zeros(LARGE, np.float32).tobytes()
-    array = received(np.zeros(LARGE, np.float32), raw).as_numpy()
-    assert array.base is not None
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_memory_that_others_see_is_copied(size):
+    theirs = np.zeros(size, np.float32)
+    for raw in (theirs.tobytes(), theirs.data.cast("B").toreadonly()):
+        mine = received(theirs, raw).as_numpy()
+        mine += 1
+        assert not np.frombuffer(raw, np.float32).any()
 
 
 def test_another_models_array_is_not_shared_for_writing():
-    theirs = np.zeros(4, np.float32)
-    mine = Tensor._from_core(CoreTensor.from_array("x", theirs)).as_numpy()
-    mine += 1
-    assert theirs.tolist() == [0, 0, 0, 0]
+    theirs = np.zeros(LARGE, np.float32)
+    core = CoreTensor.from_array("x", theirs)
+    Tensor._from_core(core).as_numpy()[:] = 1
+    assert core.raw is not None  # asked for by somebody: a view of the array
+    Tensor._from_core(core, shared=True).as_numpy()[:] = 1
+    assert not theirs.any()
 
 
 # ---- what is sent
@@ -145,9 +149,40 @@ def test_a_view_of_an_array_that_the_model_keeps_is_copied():
     assert core.array.tolist() == [0, 0, 0, 0]
 
 
+def test_memory_that_something_else_owns_is_copied():
+    kept = bytearray(16)
+    core = pb_utils.Tensor("x", np.frombuffer(kept, np.float32))._to_core()
+    kept[:] = b"x" * 16
+    assert core.array.tolist() == [0, 0, 0, 0]
+
+
+def test_memory_of_another_library_is_copied():
+    kept = np.zeros(4, np.float32)
+    core = pb_utils.Tensor.from_dlpack("y", pb_utils.Tensor("x", kept).to_dlpack())._to_core()
+    kept += 1
+    assert core.array.tolist() == [0, 0, 0, 0]
+
+
+def test_memory_of_torch_is_copied():
+    torch = pytest.importorskip("torch")
+    kept = torch.zeros(4)
+    sent = [pb_utils.Tensor("x", kept.numpy()), pb_utils.Tensor.from_dlpack("y", kept)]
+    cores = [tensor._to_core() for tensor in sent]
+    kept += 1
+    assert [core.array.tolist() for core in cores] == [[0, 0, 0, 0]] * 2
+
+
 def test_a_received_tensor_can_be_passed_on_as_it_is():
     core = CoreTensor("x", dtypes.FP32, (2, 3), raw=ROW.tobytes())
     assert Tensor._from_core(core)._to_core() is core
+
+
+def test_what_was_passed_on_is_not_changed_by_the_model():
+    memory = np.zeros(LARGE, np.float32)
+    tensor = received(memory, memory.data.cast("B"))
+    sent = tensor._to_core()
+    tensor.as_numpy()[:] = 1
+    assert not sent.array.any()
 
 
 # ---- DLPack
@@ -197,6 +232,15 @@ def test_a_capsule_can_be_taken_once():
     pb_utils.Tensor.from_dlpack("y", capsule)
     with pytest.raises(pb_utils.TritonModelException, match="taken it already"):
         pb_utils.Tensor.from_dlpack("y", capsule)
+
+
+def test_a_tensor_lives_as_long_as_its_capsules():
+    tensor = pb_utils.Tensor("x", ROW)
+    before = sys.getrefcount(tensor)
+    capsule = tensor.to_dlpack()
+    assert sys.getrefcount(tensor) == before + 1
+    del capsule
+    assert sys.getrefcount(tensor) == before
 
 
 def test_bf16_travels_through_dlpack_only():

@@ -21,9 +21,9 @@ from hyperframe.frame import (
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.dispatch import Dispatcher
-from shoal.frontends.grpc.frames import PREFACE, ErrorCode
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.wire.http2_frames import PREFACE, ErrorCode
 
 HEADERS = (
     (":method", "POST"),

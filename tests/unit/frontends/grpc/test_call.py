@@ -12,8 +12,8 @@ import pytest
 from hyperframe.frame import RstStreamFrame, WindowUpdateFrame
 
 from shoal.frontends.grpc import message
-from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings
+from shoal.wire.http2_frames import ErrorCode
 
 
 def hold(peer, stream_id=1, **changes):

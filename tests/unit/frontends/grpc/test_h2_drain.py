@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hyperframe.frame import GoAwayFrame, PingFrame
 
-from shoal.frontends.grpc.frames import ErrorCode
+from shoal.wire.http2_frames import ErrorCode
 
 
 def answer_ping(peer, frames):

@@ -12,9 +12,9 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from shoal.frontends.grpc.frames import ErrorCode
 from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings, KeepAlive
+from shoal.wire.http2_frames import ErrorCode
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 SETTINGS = GrpcSettings(

@@ -16,8 +16,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from shoal.frontends.grpc.frames import PREFACE, ErrorCode
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
+from shoal.wire.http2_frames import PREFACE, ErrorCode
 
 
 def assert_echoed(peer, stream_id, message=b"hi"):

@@ -7,8 +7,8 @@ import struct
 import pytest
 from hyperframe.frame import RstStreamFrame, SettingsFrame
 
-from shoal.frontends.grpc.frames import PREFACE, ErrorCode
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
+from shoal.wire.http2_frames import PREFACE, ErrorCode
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITISED = 0x1, 0x1, 0x4, 0x8, 0x20

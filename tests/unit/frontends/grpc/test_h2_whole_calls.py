@@ -7,8 +7,8 @@ from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.frontends.grpc.frames import PREFACE
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
+from shoal.wire.http2_frames import PREFACE
 
 SETTINGS = GrpcSettings(GrpcLimits(max_receive_message_bytes=500, max_frame_bytes=16_384))
 

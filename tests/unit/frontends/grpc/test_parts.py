@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.frontends.grpc import frames, status
+from shoal.frontends.grpc import status
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.keepalive import Action, Lifetime
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings, KeepAlive
+from shoal.wire import http2_frames as frames
 
 # Status and header blocks.
 

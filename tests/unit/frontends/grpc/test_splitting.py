@@ -18,8 +18,8 @@ from hyperframe.frame import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.frontends.grpc.frames import PREFACE
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
+from shoal.wire.http2_frames import PREFACE
 
 SETTINGS = GrpcSettings(GrpcLimits(max_receive_message_bytes=200_000))
 

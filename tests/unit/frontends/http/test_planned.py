@@ -526,14 +526,14 @@ spoken_members = st.sampled_from(
         *(
             member(
                 "parameters",
-                f'{{"sequence_id":{name},"sequence_start":true,"binary_data_output":true}}',
+                f'{{"sequence_id":{name},"sequence_start":true,"sequence_end":true,"binary_data_output":true}}',
             )
             for name in (
                 *("3", "4", "12345", "0", "07", "7.0", "7e1", "-1", "18446744073709551616"),
                 *('"a"', '"b c"', '""', '"a\\u0041"', "null", "3 ", '3,"sequence_id":4'),
             )
         ),
-        member("parameters", '{"sequence_id": 5, "sequence_start": true}'),
+        member("parameters", '{"sequence_id": 5, "sequence_start": true, "sequence_end": true}'),
         member("x", '{"sequence_id":6}'),
         member("x", '"sequence_id"'),
         member("parameters", '{"triton_x":1}'),

@@ -60,11 +60,12 @@ def run_async(
 class _Call:
     """The reply of a request to another model; tells when there is something to return."""
 
-    __slots__ = ("_arrived", "_iterator", "_response", "_told")
+    __slots__ = ("_arrived", "_iterator", "_response", "_shared", "_told")
 
     def __init__(self, arrived: Callable[[], None], *, decoupled: bool) -> None:
         self._arrived = arrived
         self._told = False
+        self._shared = True  # whether others may see the memory of what is answered
         self._response: InferenceResponse | None = None
         self._iterator = ResponseIterator() if decoupled else None
 
@@ -76,6 +77,7 @@ class _Call:
         context = host.current()
         if not context.serving:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
+        self._shared = context.host.shares_memory
         core = request._outgoing(self, waits=waits)
         decoupled = self._iterator is not None
         if self._iterator is not None:
@@ -88,7 +90,7 @@ class _Call:
 
     def send(self, response: Response) -> None:
         """Take a response of the other model's, from whichever thread."""
-        made = InferenceResponse._from_core(response)
+        made = InferenceResponse._from_core(response, shared=self._shared)
         if self._iterator is not None:
             self._iterator._take(made, last=response.final)
         elif response.final:

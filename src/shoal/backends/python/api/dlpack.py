@@ -126,8 +126,9 @@ class Taken(NamedTuple):
     array: np.ndarray | None
 
 
-def export(array: np.ndarray, datatype: DataType) -> object:
-    """A capsule of a contiguous array's memory, which lives as long as the capsule's taker does."""
+def export(array: np.ndarray, datatype: DataType, owner: object = None) -> object:
+    """A capsule of a contiguous array's memory, which lives as long as the capsule's taker does,
+    and with it the `owner`."""
     shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
     managed = _DLManagedTensor()
     tensor = managed.dl_tensor
@@ -140,7 +141,7 @@ def export(array: np.ndarray, datatype: DataType) -> object:
     tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = ctypes.cast(_c_give_back, ctypes.c_void_p)
     address = ctypes.addressof(managed)
-    _exported[address] = (managed, shape, array)
+    _exported[address] = (managed, shape, array, owner)
     destructor = ctypes.cast(_c_capsule_dies, ctypes.c_void_p)
     capsule: object = _new_capsule(address, _FRESH, destructor)
     return capsule

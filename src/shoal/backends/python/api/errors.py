@@ -39,7 +39,7 @@ class TritonError:
             raise TypeError(f"TritonError needs its message as a str, not {type(message)}")
         if type(code) is not ErrorCode and type(code) is not int:
             raise TypeError(f"TritonError needs one of its codes, such as INTERNAL, not {code!r}")
-        self._message = message
+        self._message = printable(message)
         self._code = ErrorCode(code)
 
     def code(self) -> ErrorCode:
@@ -52,6 +52,15 @@ class TritonError:
 
     def __repr__(self) -> str:
         return f"TritonError({self._message!r}, {self._code.name})"
+
+
+def printable(text: str) -> str:
+    """The text, with what no encoding has (half of a surrogate pair) written out."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
 
 
 class TritonModelException(Exception):

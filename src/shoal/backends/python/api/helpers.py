@@ -100,13 +100,13 @@ def serialize_byte_tensor(input_tensor: np.ndarray) -> bytes | tuple[()] | None:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray:
-    """The elements of a serialized string tensor, in one dimension."""
+    """The elements of a serialized string tensor, in one dimension; struct.error if it is cut."""
     elements: list[bytes] = []
     position = 0
     while position < len(encoded_tensor):
         (length,) = struct.unpack_from("<I", encoded_tensor, position)
         position += 4
-        elements.append(bytes(encoded_tensor[position : position + length]))
+        elements += struct.unpack_from(f"<{length}s", encoded_tensor, position)
         position += length
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements

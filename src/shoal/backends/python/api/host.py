@@ -21,6 +21,11 @@ from shoal.core.request import Request
 
 logger = logging.getLogger("shoal.models")
 
+NOT_FROM_FORKS = (
+    "the server is not there, or this process was forked by the model: only the model's own "
+    "process can ask the server for something"
+)
+
 
 class FamilyHandle(Protocol):
     """A family of metrics that somebody keeps."""
@@ -53,6 +58,8 @@ class MetricHandle(Protocol):
 
 class Host(Protocol):
     """A server, as models see it. Errors are ShoalErrors."""
+
+    shares_memory: bool  # whether what other models answer is in memory that others see too
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
         """Have another model answer `request` through its reply; raises when it is refused.
@@ -93,6 +100,8 @@ class Context:
 
 class NoServer:
     """The host of code that runs outside a server, such as a unit test."""
+
+    shares_memory = True
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
         """There is nobody to ask."""

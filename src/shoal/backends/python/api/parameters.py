@@ -22,8 +22,14 @@ def checked(parameters: Mapping[str, ParameterValue] | None) -> dict[str, Parame
             )
         if isinstance(value, bool):
             plain[str(key)] = value
-        elif isinstance(value, (int, str)):
-            plain[str(key)] = int(value) if isinstance(value, int) else str(value)
+        elif isinstance(value, int):
+            if not -(1 << 63) <= value < 1 << 63:
+                raise TritonModelException(
+                    f"Expect parameters values to fit into 64 bits, found {key} = {value}"
+                )
+            plain[str(key)] = int(value)
+        elif isinstance(value, str):
+            plain[str(key)] = str(value)
         else:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)}"

@@ -130,7 +130,7 @@ class InferenceRequest:
             flags=flags,
         )
         self._inputs: list[Tensor] | None = list(inputs)
-        self._by_name: dict[str, Tensor] | None = None
+        self._by_name: dict[str, Tensor] = {tensor.name(): tensor for tensor in inputs}
         self._output_names: frozenset[str] = frozenset(requested_output_names)
         self._answer: Answer | None = None
         self._release_flags = REQUEST_RELEASE_ALL
@@ -144,7 +144,7 @@ class InferenceRequest:
         request: InferenceRequest = cls.__new__(cls)
         request._core = core
         request._inputs = None
-        request._by_name = None
+        request._by_name = {}
         request._output_names = output_names
         request._answer = answer
         request._release_flags = REQUEST_RELEASE_ALL
@@ -156,15 +156,21 @@ class InferenceRequest:
     def inputs(self) -> list[Tensor]:
         """The input tensors."""
         if self._inputs is None:
-            self._inputs = [Tensor._from_core(core) for core in self._core.inputs.values()]
+            cores = self._core.inputs
+            tensors = [self._by_name.get(name) or self._wrap(name) for name in cores]
+            self._inputs = tensors
         return self._inputs
 
     def _input(self, name: str) -> Tensor | None:
         """The input called `name`, without a look at all the others."""
-        known = self._by_name
-        if known is None:
-            known = self._by_name = {tensor.name(): tensor for tensor in self.inputs()}
-        return known.get(name)
+        tensor = self._by_name.get(name)
+        if tensor is None and name in self._core.inputs:
+            return self._wrap(name)
+        return tensor
+
+    def _wrap(self, name: str) -> Tensor:
+        tensor = self._by_name[name] = Tensor._from_core(self._core.inputs[name])
+        return tensor
 
     def request_id(self) -> str:
         """The id the client gave."""

@@ -43,10 +43,10 @@ class InferenceResponse:
         self._parameters = parameter_rules.checked(parameters)
 
     @classmethod
-    def _from_core(cls, response: Response) -> InferenceResponse:
-        """What another model answered."""
+    def _from_core(cls, response: Response, *, shared: bool) -> InferenceResponse:
+        """What another model answered; `shared` where others may look at the same memory."""
         made: InferenceResponse = cls.__new__(cls)
-        made._outputs = [Tensor._from_core(tensor) for tensor in response.outputs]
+        made._outputs = [Tensor._from_core(tensor, shared=shared) for tensor in response.outputs]
         made._error = None if response.error is None else from_shoal(response.error)
         made._parameters = response.parameters
         return made

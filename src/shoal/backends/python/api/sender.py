@@ -71,6 +71,23 @@ class Answer(ABC):
                     self._closed = self._over = False
                 raise
 
+    def finish(self, response: InferenceResponse) -> None:
+        """Send what `execute` has returned, as `send` does; the end of the execution follows."""
+        if self.promised or self._sent or self._closed:
+            self.send(response, final=True, more=True)
+            return
+        # Nobody has a sender: nobody else can send, and there is nothing to guard.
+        self._sent = 1
+        self._closed = self._over = True
+        try:
+            self._pass_on(response, final=True, more=True)
+        except ShoalError:
+            raise TritonModelException(CLOSED) from None
+        except BaseException:  # as above
+            self._sent = 0
+            self._closed = self._over = False
+            raise
+
     def _admit(self, response: InferenceResponse | None, final: bool) -> None:
         if not self._decoupled:
             if response is not None and self._sent:

@@ -2,8 +2,8 @@
 
 What a request brings is turned into numpy only when the model asks for it. The array is the
 model's own to write to: it lies on the request's buffer where that belongs to nobody else, and is
-a copy where somebody else looks at the same memory, as long as that is small. Only large shared
-memory (a client's region, another model's array) is handed out read-only.
+a copy where somebody else looks at the same memory: a client's region, another model's array, an
+input that other steps of an ensemble get too. Such memory is told by being marked read-only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from shoal.backends.python.api.errors import TritonModelException
 from shoal.core import dtypes
 from shoal.core.dtypes import BF16, BYTES, DataType
 from shoal.core.tensor import Tensor as CoreTensor
-
-_COPIED_BYTES = 64 * 1024  # up to here a private copy costs next to nothing
 
 _known: dict[np.dtype[Any], DataType] = {
     kind.numpy: kind for kind in dtypes.ALL if kind not in (BF16, BYTES)
@@ -51,13 +49,16 @@ class Tensor:
         self._on_gpu: _OnGpu | None = None
 
     @classmethod
-    def _from_core(cls, core: CoreTensor) -> Tensor:
-        """Wrap a tensor of the server's; nothing is decoded or copied yet."""
+    def _from_core(cls, core: CoreTensor, *, shared: bool = False) -> Tensor:
+        """Wrap a tensor of the server's; nothing is decoded or copied yet.
+
+        `shared` where others may look at the same memory.
+        """
         tensor: Tensor = cls.__new__(cls)
         tensor._name = core.name
         tensor._array = None
         tensor._datatype = core.datatype
-        tensor._core = core
+        tensor._core = _shared(core) if shared else core
         tensor._on_gpu = None
         return tensor
 
@@ -117,7 +118,7 @@ class Tensor:
         if self._array is None:
             assert self._core is not None
             self._array = _private(self._core)
-        return dlpack.export(self._array, self._datatype)
+        return dlpack.export(self._array, self._datatype, self)
 
     def __dlpack__(self, **_options: Any) -> object:
         """For `torch.from_dlpack(tensor)` and its like."""
@@ -167,16 +168,19 @@ class Tensor:
     def _to_core(self, *, keep: bool = False) -> CoreTensor:
         """As the server sends it. What the model could still change is copied, unless `keep`."""
         if self._core is not None and self._array is None:
-            return self._core if self._core.name == self._name else _renamed(self._core, self._name)
+            core = self._core = _shared(self._core)
+            return core if core.name == self._name else _renamed(core, self._name)
         if self._on_gpu is not None:
             array = self._on_gpu.on_cpu(self._name)
         else:
             array = self._array  # type: ignore[assignment]
-            # Whoever else holds the array, or the one it is a view of, may write to it later.
+            # Whoever else holds the array, or the one it is a view of, may write to it later; so
+            # may whoever owns memory that is not an array's: a buffer, a tensor of torch's.
             if self._datatype is BYTES:
                 array = _as_bytes(array)
             elif not keep and (
                 sys.getrefcount(array) > _SOLE
+                or (array.base is not None and not _owns_data(array.base))
                 or (array.base is not None and sys.getrefcount(array.base) > _SOLE_BASE)
             ):
                 array = array.copy()
@@ -242,21 +246,23 @@ def _converted(array: np.ndarray) -> tuple[np.ndarray, DataType]:
 
 def _private(core: CoreTensor) -> np.ndarray:
     """A received tensor's elements for the model to use as its own."""
-    array: np.ndarray = core.array
-    if not core.has_raw:  # somebody's array: another model's, or decoded from JSON
-        return np.array(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
+    if not core.has_raw:
+        return np.array(core.array, order="C")
     if core.datatype is BYTES:
-        return array  # decoded for this request alone
+        return core.array  # decoded for this request alone
     raw = core.raw
     if isinstance(raw, memoryview) and not raw.readonly and isinstance(raw.obj, np.ndarray):
-        return array  # the buffer this request was received into
-    return np.array(array) if array.nbytes <= _COPIED_BYTES else _read_only(array)
+        return core.array  # the buffer this request was received into
+    copy: np.ndarray = np.ndarray(core.shape, core.datatype.numpy, bytearray(raw))
+    return copy
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view: np.ndarray = array.view()
-    view.flags.writeable = False
-    return view
+def _shared(core: CoreTensor) -> CoreTensor:
+    """The tensor, for more than one to look at and nobody to write to."""
+    raw = core.raw if core.has_raw else None
+    if not isinstance(raw, memoryview) or raw.readonly:
+        return core
+    return CoreTensor(core.name, core.datatype, core.shape, raw=raw.toreadonly())
 
 
 def _renamed(core: CoreTensor, name: str) -> CoreTensor:
@@ -276,6 +282,10 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 
 def _encoded(element: object) -> bytes:
     return bytes(element) if isinstance(element, bytes) else str(element).encode()
+
+
+def _owns_data(base: object) -> bool:
+    return type(base) is np.ndarray and base.flags.owndata
 
 
 def _sole_counts() -> tuple[int, int]:

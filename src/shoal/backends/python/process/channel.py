@@ -21,7 +21,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
-_MOST_FILES = 64  # in one message
+_MOST_FILES = 64  # with one piece of what is sent; the system takes no more than some 250
 _CARRIES_FILES = hasattr(socket, "SCM_RIGHTS")
 _FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * 4) if _CARRIES_FILES else 0
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
@@ -64,7 +64,7 @@ class Channel:
                 held.append(_LENGTH.pack(len(content)))
                 held.append(content)
                 self._held_files.extend(files)
-                if more:
+                if more and len(self._held_files) < _MOST_FILES:
                     return
                 frame = memoryview(b"".join(held))
                 files, self._held_files = self._held_files, []
@@ -98,16 +98,14 @@ class Channel:
         self, frame: memoryview, files: Sequence[int], flags: int
     ) -> tuple[memoryview, Sequence[int]]:
         """Send what the socket takes; what is left comes back. Closes the files once sent."""
-        ancillary = []
-        if files:
-            rights = array.array("i", files)
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
         while len(frame):
+            now, later = files[:_MOST_FILES], files[_MOST_FILES:]
+            piece = frame[:1] if later else frame  # each lot of files needs a byte to go with
             try:
                 if _CARRIES_FILES:
-                    sent = self._socket.sendmsg([frame], ancillary, flags)
+                    sent = self._socket.sendmsg([piece], _rights(now), flags)
                 else:
-                    sent = self._socket.send(frame)
+                    sent = self._socket.send(piece)
             except BlockingIOError:
                 break
             except OSError:
@@ -115,9 +113,8 @@ class Channel:
                 _close_files(files)
                 raise ChannelClosed from None
             frame = frame[sent:]
-            if files:
-                _close_files(files)
-                files, ancillary = (), []
+            _close_files(now)
+            files = later
         return frame, files
 
     def _flush(self) -> None:
@@ -204,6 +201,10 @@ class Channel:
         self._socket.close()
         _close_files(self._files)
         self._files.clear()
+
+
+def _rights(files: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
 
 
 def _close_files(files: Sequence[int] | deque[int]) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import sys
@@ -39,12 +40,17 @@ from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import Response
 
+_LONGEST_HOLD_NS = 200_000  # for answers of quick models, which then travel together
+_LAST_SECS = 2.0  # for an idle process to end by itself once the server is gone
+
 
 def main(connection: str) -> NoReturn:
     """Serve the model that the server names on `connection`, until it hangs up."""
     _ignore_signals()
     numpy_names.install()
-    link = Link(_open(connection))
+    opened = _open(connection)
+    _end_with_the_server(opened)
+    link = Link(opened)
     link.send("hello")
     status = 0
     try:
@@ -67,6 +73,21 @@ def _open(connection: str) -> socket.socket:
     if hasattr(os, "register_at_fork"):  # or the server would not notice that we are gone
         os.register_at_fork(after_in_child=opened.close)
     return opened
+
+
+def _end_with_the_server(connection: socket.socket) -> None:
+    """Once the server is gone nobody needs this process, whatever the model is doing then."""
+    if not hasattr(select, "poll"):
+        return
+    poll = select.poll()
+    poll.register(connection, 0)  # nothing to read: only the end
+
+    def wait() -> None:
+        poll.poll()
+        time.sleep(_LAST_SECS)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="shoal-end", daemon=True).start()
 
 
 def _ignore_signals() -> None:
@@ -93,9 +114,6 @@ def _ignore_signals() -> None:
         go_on()
 
     os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=begin_anew)
-
-
-_LONGEST_HOLD_NS = 200_000  # for answers of quick models, which then travel together
 
 
 class Child:

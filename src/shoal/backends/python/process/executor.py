@@ -4,8 +4,8 @@
                                   └─failed or short-lived─> resting --back-off over--> starting
 
 A crash costs what was in flight, with a message that says so. The process is started again at
-once; one that does not live long is started less and less often, and requests are refused while
-it rests.
+once; one that does not live long is started less and less often. Meanwhile other instances do its
+work; if there are none, requests wait while it starts and are refused while it rests.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class ProcessExecutor(RequestExecutor):
         self._context = Context(
             server, arguments["model_name"], arguments["model_instance_name"], str(file.parent)
         )
+        self.device = (arguments["model_instance_kind"], arguments["model_instance_device_id"])
         self.on_close: Callable[[ProcessExecutor], None] = lambda _: None
+        self.stand_in: Callable[[], Serving | None] = lambda: None  # another instance's process
         self._changed = threading.Condition()  # guards what follows
         self._state = State.STARTING
         self._serving: Serving | None = None
@@ -128,10 +130,16 @@ class ProcessExecutor(RequestExecutor):
         quick = self._quick_in_a_row >= self._needed_in_a_row
         self.ahead = min(_MOST_AHEAD, _TURN_NS // max(1, self._usual_ns)) if quick else 0
 
+    @property
+    def serving(self) -> Serving | None:
+        """The process, while it runs. One that is gone says so itself."""
+        return self._serving if self._state is State.RUNNING else None
+
     def _running(self) -> Serving:
-        """The process, which is waited for while it starts."""
-        serving = self._serving
-        if serving is not None and self._state is State.RUNNING:  # if it is gone it says so itself
+        """The process or, while there is none, another instance's. It is waited for while it
+        starts, if no other can do its work."""
+        serving = self.serving or self.stand_in()
+        if serving is not None:
             return serving
         with self._changed:
             while self._state is State.STARTING:
@@ -139,6 +147,11 @@ class ProcessExecutor(RequestExecutor):
             if self._state is not State.RUNNING or self._serving is None:
                 raise unhealthy(self._context.instance_name)
             return self._serving
+
+    def owed(self) -> int:
+        """Requests that the model has not answered to the end."""
+        serving = self._serving
+        return serving.owed() if serving is not None else 0
 
     @property
     def asks_readiness(self) -> bool:
@@ -148,8 +161,7 @@ class ProcessExecutor(RequestExecutor):
 
     def ready(self) -> bool:
         """Whether the process runs and the model, if it has an opinion, says it is ready."""
-        with self._changed:
-            serving = self._serving if self._state is State.RUNNING else None
+        serving = self.serving
         if serving is None:
             return False
         return serving.ready(READY_SECS) if serving.has_is_ready else True

@@ -87,6 +87,10 @@ class Serving:
         """The process's number."""
         return self._process.pid
 
+    def owed(self) -> int:
+        """Requests that have not been answered to the end."""
+        return len(self._open)
+
     def wait_started(self) -> None:
         """Wait until the model is initialised; Internal with its traceback when it fails.
 

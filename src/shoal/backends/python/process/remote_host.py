@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from shoal import errors
-from shoal.backends.python.api.host import Context, FamilyHandle, MetricHandle
+from shoal.backends.python.api.host import (
+    NOT_FROM_FORKS,
+    Context,
+    FamilyHandle,
+    MetricHandle,
+    write_log,
+)
 from shoal.backends.python.process.channel import ChannelClosed
 from shoal.backends.python.process.link import Link
 from shoal.core.request import Request
@@ -45,10 +52,13 @@ class RemoteTrace:
 class RemoteHost:
     """The server at the other end, for pb_utils."""
 
+    shares_memory = False  # what comes through the pipe is for this process alone
+
     def __init__(self, link: Link, listen: Callable[[], None]) -> None:
         """`listen` has answers heard, whatever the main thread is busy with."""
         self._link = link
         self._listen = listen
+        self._pid = os.getpid()
         self._numbers = itertools.count(1)
         self._asked: dict[int, Request] = {}  # requests to other models
         self._calls: dict[int, Future[Any]] = {}
@@ -57,6 +67,7 @@ class RemoteHost:
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
         """Have another model answer `request`."""
+        self._check_process()
         self._listen()
         call = next(self._numbers)
         self._asked[call] = request
@@ -69,7 +80,7 @@ class RemoteHost:
         packed = self._link.pack(request.inputs.values())
         traced = request.trace.key if isinstance(request.trace, RemoteTrace) else None
         waits = waiting is not None
-        self._link.send("infer", call, fields, wanted, packed, decoupled, waits, traced)
+        self._send("infer", call, fields, wanted, packed, decoupled, waits, traced)
 
     def answered(
         self,
@@ -110,6 +121,9 @@ class RemoteHost:
 
     def log(self, level: int, message: str, file: str, line: int) -> None:
         """Into the server's log."""
+        if os.getpid() != self._pid:
+            write_log(level, message, file, line)
+            return
         with contextlib.suppress(ChannelClosed):  # nobody is there to read it
             self._link.send("log", level, message, file, line)
 
@@ -117,12 +131,23 @@ class RemoteHost:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Have the server do something, and wait for the result or raise its error."""
+        self._check_process()
         self._listen()
         call = next(self._numbers)
         future: Future[Any] = Future()
         self._calls[call] = future
-        self._link.send("call", call, name, arguments)
+        self._send("call", call, name, arguments)
         return future.result()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:  # the pipe was closed when this process was forked
+            raise errors.Unavailable(NOT_FROM_FORKS)
+
+    def _send(self, kind: str, *body: Any) -> None:
+        try:
+            self._link.send(kind, *body)
+        except ChannelClosed:
+            raise errors.Unavailable(NOT_FROM_FORKS) from None
 
     def returned(self, call: int, value: Any, error: tuple[str, str] | None) -> None:
         """The result of a call has arrived."""

@@ -1,0 +1,89 @@
+"""A Shoal backend for linear models: y = x @ weights + bias, both from model.npz."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shoal.backends import graph_config
+from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.files import config_file, find_model_file, short_name, what_else
+from shoal.backends.graph import Graph, GraphTensor
+from shoal.backends.parameters import Parameters
+from shoal.config.model import ModelConfig
+from shoal.core.dtypes import FP32
+from shoal.errors import InvalidArgument
+
+
+class NpzBackend(Backend):
+    """Serves model.npz."""
+
+    name = "npz"
+    default_filename = "model.npz"
+    uses_gpus = False
+
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Fill in what config.pbtxt leaves out from the shapes in the file."""
+        if graph_config.is_complete(config):
+            return config
+        file = config_file(model_folder)
+        limit = Parameters(self.name, config, settings, file).default_max_batch_size()
+        return graph_config.complete(config, _read(config, version_folder, file)[0], limit, file)
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Read the arrays and refuse a config that does not fit them."""
+        file = config_file(context.model_folder)
+        graph, weights, bias = _read(context.config, context.version_folder, file)
+        graph_config.check(context.config, graph, file)
+        return NpzModel(weights, bias)
+
+
+class NpzModel(LoadedModel):
+    """One version; its instances share the arrays."""
+
+    may_run_on_loop = True  # a product of small matrices waits for nothing
+
+    def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
+        self._arrays = (weights, bias)
+
+    def executor(self, placement: Placement) -> Executor:
+        """An instance; there is one device, so any placement will do."""
+        del placement
+        return NpzExecutor(*self._arrays)
+
+
+class NpzExecutor(Executor):
+    """One instance."""
+
+    def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
+        self._weights, self._bias = weights, bias
+
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
+        """All rows of a batch at once."""
+        y = inputs["x"] @ self._weights + self._bias
+        return [y for _ in outputs]
+
+
+def _read(
+    config: ModelConfig, version_folder: Path, file: str
+) -> tuple[Graph, np.ndarray, np.ndarray]:
+    """What the file declares, its weights and its bias; errors name the file and the way out."""
+    path = find_model_file(config, version_folder, ["model.npz"], "arrays", file)
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            weights, bias = arrays["weights"], arrays["bias"]
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        why = what_else(path, "save it with numpy.savez(file, weights=…, bias=…)")
+        raise InvalidArgument(f"'{short_name(path)}' is no linear model: {why}") from error
+    x = GraphTensor("x", "float32", FP32, (-1, weights.shape[0]))
+    y = GraphTensor("y", "float32", FP32, (-1, weights.shape[1]))
+    return Graph.of([x], [y]), weights.astype(np.float32), bias.astype(np.float32)

@@ -1,0 +1,123 @@
+"""A Python file with models in it: imported, looked at, imported again when it has changed.
+
+    app.py --CodeFile--> {"double": Declaration, ...}
+
+Each import has its own modules, those of files beside app.py included, so that an older one can go
+on serving beside a newer one. They are forgotten when the last model of them is closed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from shoal.backends.function import declaration as declarations
+from shoal.backends.function.declaration import Declaration
+from shoal.errors import ConfigError
+
+FilePrint = tuple[tuple[str, int, int], ...]
+
+
+class CodeFile:
+    """One import of a file. Whoever uses what is in it holds it, and lets go when done."""
+
+    def __init__(self, file: Path) -> None:
+        """Import `file`, which counts as the first hold.
+
+        Raises ConfigError, with the line in the file, for what cannot be imported or declares no
+        model; nothing stays behind then.
+        """
+        self.file = file
+        self._lock = threading.Lock()  # guards _holds
+        self._holds = 1
+        from shoal.backends.python.loading import PrivateModule  # not before there is a file
+
+        importlib.invalidate_caches()  # a file beside it may be new
+        self.print = look(file)
+        try:
+            self._module = PrivateModule(file.absolute(), [file.absolute().parent])
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _not_imported(file, error) from error
+        try:
+            self._files = self._own_files()
+            self.models = self._find_models()
+        except BaseException:
+            self._module.close()
+            raise
+        self.print = look(*self._files)
+
+    def changed(self) -> bool:
+        """Whether the file, or one beside it that it imports, looks different now."""
+        return self.look() != self.print
+
+    def look(self) -> FilePrint:
+        """What its files look like now."""
+        return look(*self._files)
+
+    def hold(self) -> None:
+        """Keep its modules until `release`."""
+        with self._lock:
+            self._holds += 1
+
+    def release(self) -> None:
+        """Undo `hold`, or the hold its maker has. The last one forgets the modules."""
+        with self._lock:
+            self._holds -= 1
+            last = self._holds == 0
+        if last:
+            self._module.close()
+
+    def _own_files(self) -> list[Path]:
+        """The file itself and those beside it that came with it."""
+        prefix = f"{self._module.package}."
+        files = [
+            Path(path)
+            for name, module in list(sys.modules.items())
+            if name.startswith(prefix) and (path := getattr(module, "__file__", None))
+        ]
+        return sorted({self.file.absolute(), *files})
+
+    def _find_models(self) -> dict[str, Declaration]:
+        """Every model the file has a name for, whichever module it comes from."""
+        values = list(vars(self._module.module).values())
+        models = declarations.of_all([value for value in values if declarations.of(value)])
+        if not models:
+            raise ConfigError(
+                "there is no model in this file",
+                file=str(self.file),
+                fix="Write @shoal.model above a function",
+            )
+        return models
+
+
+def look(*files: Path) -> FilePrint:
+    """Path, time and size of files; those that are gone are left out."""
+    rows: list[tuple[str, int, int]] = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        rows.append((str(file), status.st_mtime_ns, status.st_size))
+    return tuple(rows)
+
+
+def _not_imported(file: Path, error: BaseException) -> ConfigError:
+    """Why, and in which line of the file."""
+    line: int | None = None
+    if isinstance(error, SyntaxError) and error.filename == str(file.absolute()):
+        line = error.lineno
+    else:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(file.absolute()):
+                line = frame.lineno
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return ConfigError(
+        f"the file cannot be imported: {what}", file=f"{file}:{line}" if line else str(file)
+    )

@@ -1,0 +1,179 @@
+"""Running a function: a batch of tensors in, one call, tensors out.
+
+    arrays --> arguments --> function --> what it returned --> arrays          FunctionExecutor
+    ticket --> arguments --> generator --> a response for each item           StreamExecutor
+
+An `async def` runs on the model's own event loop; the instance's thread waits for it. So there are
+as many calls at once as there are instances, and time is counted as for any other model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from shoal.backends.base import Executor, RequestExecutor, Ticket
+from shoal.backends.function.declaration import Declaration
+from shoal.core.tensor import Tensor
+from shoal.errors import BackendFailure, Cancelled
+
+
+class FunctionExecutor(Executor):
+    """One instance of a function that returns."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        function: Callable[..., Any],
+        loop: AsyncLoop,
+        on_close: Callable[[], None],
+    ) -> None:
+        self._declaration = declaration
+        self._function = function
+        self._loop = loop
+        self._on_close = on_close
+
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
+        """Call the function once for the whole batch."""
+        declaration = self._declaration
+        arguments = to_arguments(declaration, inputs)
+        returned = self._function(**arguments)
+        if asyncio.iscoroutine(returned):
+            returned = self._loop.run(returned)
+        rows = next(iter(inputs.values())).shape[0] if inputs and declaration.batch else 1
+        given = to_arrays(declaration, returned, rows)
+        return [given[name] for name in outputs]
+
+    def close(self) -> None:
+        """Let the object go that the function belongs to."""
+        self._on_close()
+
+
+class StreamExecutor(RequestExecutor):
+    """One instance of a function that yields: every item is a response of its own."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        function: Callable[..., Any],
+        loop: AsyncLoop,
+        on_close: Callable[[], None],
+    ) -> None:
+        self._declaration = declaration
+        self._function = function
+        self._loop = loop
+        self._on_close = on_close
+
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        """Stream to one request after the other."""
+        for ticket in tickets:
+            inputs = {name: tensor.array for name, tensor in ticket.request.inputs.items()}
+            stream = self._function(**to_arguments(self._declaration, inputs))
+            if hasattr(stream, "__aiter__"):
+                self._loop.run(self._send_later(ticket, stream))
+            else:
+                self._send(ticket, stream)
+
+    def _send(self, ticket: Ticket, stream: Iterator[Any]) -> None:
+        try:
+            for item in stream:
+                self._respond(ticket, item)
+        finally:
+            close = getattr(stream, "close", None)  # generators have one
+            if close is not None:
+                close()
+        ticket.send(final=True)
+
+    async def _send_later(self, ticket: Ticket, stream: AsyncIterator[Any]) -> None:
+        try:
+            async for item in stream:
+                self._respond(ticket, item)
+        finally:
+            close = getattr(stream, "aclose", None)  # generators have one
+            if close is not None:
+                await close()
+        ticket.send(final=True)
+
+    def _respond(self, ticket: Ticket, item: Any) -> None:
+        """Send one item. Raises Cancelled once the client has gone."""
+        if ticket.request.cancelled:
+            raise Cancelled(f"{ticket.request.log_prefix()}the client withdrew the request")
+        given = to_arrays(self._declaration, item, 1)
+        tensors = [
+            Tensor.from_array(port.name, given[port.name], port.datatype)
+            for port in self._declaration.outputs
+        ]
+        ticket.send(tensors, final=False)
+
+    def close(self) -> None:
+        """Let the object go that the function belongs to."""
+        self._on_close()
+
+
+def to_arguments(declaration: Declaration, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What the function is called with; an input that was left out is left to its default."""
+    return {
+        port.argument: port.receive(inputs[port.name])
+        for port in declaration.inputs
+        if port.name in inputs
+    }
+
+
+def to_arrays(declaration: Declaration, returned: Any, rows: int) -> dict[str, np.ndarray]:
+    """What the function returned, by output. Raises BackendFailure, which names the function."""
+    values = declaration.unpack(returned)
+    try:
+        return {
+            port.name: port.give(value, rows)
+            for port, value in zip(declaration.outputs, values, strict=True)
+        }
+    except BackendFailure as failure:
+        raise BackendFailure(f"{declaration.place.function}: {failure.message}") from None
+
+
+class AsyncLoop:
+    """An event loop in a thread of its own, made when the first coroutine comes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._making = threading.Lock()  # guards _loop and _thread
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop and wait for it. Raises what it raises."""
+        with self._making:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name=self._name, daemon=True
+                )
+                self._thread.start()
+            waiting: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return waiting.result()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    def stop(self) -> None:
+        """End the loop; what still runs on it is cancelled."""
+        with self._making:
+            if self._loop is not None and self._thread is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop = None

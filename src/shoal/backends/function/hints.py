@@ -1,0 +1,187 @@
+"""What a type says about a tensor.
+
+    npt.NDArray[np.float32]                        an array of FP32
+    np.ndarray[tuple[int, int], np.dtype[np.int8]] an array of INT8 with two dimensions
+    Annotated[npt.NDArray[np.float32], (3, -1)]    an array of FP32 whose rows have this shape
+    list[str], list[float]                         values, one after the other
+    str, float, int, bool, np.float32              a single value
+
+A type that says nothing about tensors is an InvalidArgument whose text says what to write; who
+reads a function's types adds which function that was.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import types
+import typing
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from shoal.backends.function.tensor import Tensor, is_text, to_datatype, to_dims
+from shoal.core.dtypes import DataType
+from shoal.errors import InvalidArgument
+
+_LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_VALUES = (bool, int, float, str, bytes)
+_STREAMS = (collections.abc.Iterator, collections.abc.Generator)
+_ASYNC_STREAMS = (
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncGenerator,
+    collections.abc.AsyncIterable,
+)
+EXAMPLES = "npt.NDArray[np.float32], list[str] or float"
+
+
+class Form(enum.Enum):
+    """What the function sees of a tensor."""
+
+    ARRAY = "an array"
+    LIST = "a list"
+    VALUE = "a single value"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known about a tensor. None and empty texts are what nobody has said."""
+
+    form: Form = Form.ARRAY
+    datatype: DataType | None = None
+    text: bool = False  # `str` rather than `bytes`
+    python: bool = False  # a single value is a Python object, not one of numpy's
+    seen: tuple[int, ...] | None = None  # the shape the function sees, batch and all
+    dims: tuple[int, ...] | None = None  # the shape without the batch dimension
+    name: str = ""
+    labels: str = ""
+    optional: bool = False
+
+    def with_tensor(self, tensor: Tensor) -> Reading:
+        """This, with what `tensor` says. InvalidArgument where it says otherwise than the type."""
+        datatype = tensor.datatype
+        known = self.datatype
+        if datatype is not None and known is not None and datatype is not known:
+            raise InvalidArgument(
+                f"the type says {known}, and the declaration {datatype}; keep one of them"
+            )
+        dims = tensor.dims
+        return replace(
+            self,
+            datatype=datatype or known,
+            text=self.text or tensor.is_text,
+            dims=self.dims if dims is None else dims,
+            name=tensor.name or self.name,
+            labels=tensor.labels or self.labels,
+        )
+
+
+def read(annotation: Any) -> Reading:
+    """What `annotation` says about a tensor. Raises InvalidArgument if that is nothing."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _annotated(read(arguments[0]), arguments[1:])
+    if origin is Union or origin is types.UnionType:
+        inner = [argument for argument in arguments if argument is not types.NoneType]
+        if len(inner) == 1 and len(arguments) == 2:
+            return replace(read(inner[0]), optional=True)
+        raise _no_tensor(annotation)
+    if annotation is np.ndarray:
+        return Reading()
+    if origin is np.ndarray:
+        return _array(arguments)
+    if origin in _LISTS and len(arguments) == 1:
+        return _list(annotation, arguments[0])
+    if annotation in _VALUES:
+        kind = to_datatype(annotation)
+        return Reading(Form.VALUE, kind, is_text(annotation), python=True, seen=())
+    if isinstance(annotation, type) and issubclass(annotation, np.generic):
+        text = is_text(annotation)
+        return Reading(Form.VALUE, to_datatype(annotation), text, python=text, seen=())
+    raise _no_tensor(annotation)
+
+
+def declared(what: Any) -> Tensor:
+    """An entry of `inputs=` or `outputs=`: a Tensor, a type, or both type and shape."""
+    if isinstance(what, Tensor):
+        return what
+    if isinstance(what, tuple):
+        if len(what) == 2 and isinstance(what[1], (tuple, list)):
+            return Tensor(what[0], tuple(what[1]))
+        raise InvalidArgument(
+            f"{what!r} is no tensor; write the type and the shape, as in (np.float32, (3, -1))"
+        )
+    return Tensor(what)
+
+
+def streamed(annotation: Any) -> Any:
+    """What the items of an iterator are, by its type; None where it does not say."""
+    if is_stream(annotation) or get_origin(annotation) is collections.abc.Iterable:
+        return get_args(annotation)[0]
+    return None
+
+
+def is_stream(annotation: Any) -> bool:
+    """Whether a type is that of something that gives one item after the other."""
+    return get_origin(annotation) in _STREAMS or is_async_stream(annotation)
+
+
+def is_async_stream(annotation: Any) -> bool:
+    """Whether its items have to be awaited."""
+    return get_origin(annotation) in _ASYNC_STREAMS
+
+
+def fields(annotation: Any) -> dict[str, Any] | None:
+    """The tensors by name that a NamedTuple, TypedDict or dataclass stands for; else None."""
+    if not isinstance(annotation, type):
+        return None
+    named = issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+    if named or typing.is_typeddict(annotation) or hasattr(annotation, "__dataclass_fields__"):
+        return typing.get_type_hints(annotation, include_extras=True)
+    return None
+
+
+def _annotated(reading: Reading, notes: tuple[Any, ...]) -> Reading:
+    for note in notes:
+        if isinstance(note, Tensor):
+            reading = reading.with_tensor(note)
+        elif isinstance(note, (tuple, list)):
+            reading = replace(reading, dims=to_dims(note))
+    return reading
+
+
+def _array(arguments: tuple[Any, ...]) -> Reading:
+    """`np.ndarray[shape, np.dtype[type]]`, which is what NDArray is short for."""
+    shape, dtype = arguments[0], arguments[1] if len(arguments) > 1 else Any
+    element = get_args(dtype)[0] if get_origin(dtype) is np.dtype else Any
+    if not isinstance(element, type) or element in (np.generic, np.number, np.floating, np.integer):
+        return Reading(seen=_shape(shape))
+    return Reading(datatype=to_datatype(element), text=is_text(element), seen=_shape(shape))
+
+
+def _shape(shape: Any) -> tuple[int, ...] | None:
+    sizes = get_args(shape)
+    if get_origin(shape) is not tuple or Ellipsis in sizes:
+        return None
+    if sizes == ((),):  # how Python 3.10 spells tuple[()]
+        return ()
+    return tuple(_size(size) for size in sizes)
+
+
+def _size(size: Any) -> int:
+    if get_origin(size) is Literal and isinstance(get_args(size)[0], int):
+        return int(get_args(size)[0])
+    return -1
+
+
+def _list(annotation: Any, element: Any) -> Reading:
+    inner = read(element)
+    if inner.form is Form.ARRAY or inner.optional or inner.seen is None:
+        raise _no_tensor(annotation)
+    return replace(inner, form=Form.LIST, seen=(-1, *inner.seen))
+
+
+def _no_tensor(annotation: Any) -> InvalidArgument:
+    shown = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
+    return InvalidArgument(f"the type {shown or annotation} says nothing about a tensor")

@@ -1,0 +1,177 @@
+"""Between a tensor of the protocol and what a function sees of it.
+
+    [N, *dims]  --receive-->  array, list of N, ...  --function-->  value  --give-->  [N, *dims]
+
+Both directions copy: the arrays a function gets are its own to write to, and what it returns may
+change afterwards without changing an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.backends.function.hints import Form, Reading
+from shoal.core.casting import cast_to
+from shoal.core.dtypes import BYTES, DataType, from_numpy
+from shoal.core.validate import format_dims
+from shoal.errors import BackendFailure, InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output of a function."""
+
+    name: str  # on the wire
+    argument: str  # what the function calls it
+    datatype: DataType
+    dims: tuple[int, ...]  # without the batch dimension
+    form: Form = Form.ARRAY
+    text: bool = False
+    python: bool = False
+    squeezed: bool = False  # the function does not see the last dimension, which is 1
+    batched: bool = False
+    optional: bool = False
+    labels: str = ""
+
+    def receive(self, array: np.ndarray) -> Any:
+        """What the function gets for a tensor. InvalidArgument for text that is no UTF-8."""
+        if self.squeezed:
+            array = array.reshape(array.shape[:-1])
+        if self.text:
+            array = self._decoded(array)
+        elif self.form is Form.ARRAY:
+            return array.copy()
+        if self.form is Form.LIST:
+            return array.tolist()
+        if self.form is Form.VALUE:
+            return array.item() if self.python else array[()]
+        return array.astype(np.str_)
+
+    def give(self, value: Any, rows: int) -> np.ndarray:
+        """The tensor for what a function returned; BackendFailure where it does not fit."""
+        array = self._encoded(value) if self.datatype is BYTES else self._converted(value)
+        shape: tuple[int, ...] = array.shape
+        full = len(self.dims) + self.batched
+        if len(self.dims) == 1 and len(shape) == full - 1 and self.dims[0] in (1, -1):
+            shape = (*shape, 1)
+        own = shape[1:] if self.batched else shape
+        fits = len(shape) == full and all(
+            want in (-1, got) for want, got in zip(self.dims, own, strict=True)
+        )
+        if not fits:
+            expected = format_dims((rows, *self.dims) if self.batched else self.dims)
+            raise BackendFailure(
+                f"output '{self.name}' has shape {format_dims(shape)}, but {expected} is declared; "
+                f"a shape is declared as Annotated[npt.NDArray[np.float32], (3, -1)] or with "
+                f"outputs="
+            )
+        if self.batched and shape[0] != rows:
+            raise BackendFailure(
+                f"output '{self.name}' has {shape[0]} rows for a batch of {rows}: return one row "
+                f"for each row of the inputs"
+            )
+        return array.reshape(shape)
+
+    # ---- text
+
+    def _decoded(self, array: np.ndarray) -> np.ndarray:
+        """The elements as `str`."""
+        decoded = np.empty(array.size, dtype=object)
+        for index, element in enumerate(array.reshape(-1).tolist()):
+            try:
+                decoded[index] = element.decode() if isinstance(element, bytes) else element
+            except UnicodeDecodeError as error:
+                raise InvalidArgument(f"input '{self.name}' is not UTF-8 text: {error}") from None
+        return decoded.reshape(array.shape)
+
+    def _encoded(self, value: Any) -> np.ndarray:
+        """The elements as `bytes`."""
+        array = np.asarray(value, dtype=object)
+        encoded = np.empty(array.size, dtype=object)
+        for index, element in enumerate(array.reshape(-1).tolist()):
+            if isinstance(element, str):
+                encoded[index] = element.encode()
+            elif isinstance(element, (bytes, bytearray, memoryview)):
+                encoded[index] = bytes(element)
+            else:
+                raise BackendFailure(
+                    f"output '{self.name}' should hold text, but has an element of type "
+                    f"{type(element).__name__}"
+                )
+        return encoded.reshape(array.shape)
+
+    # ---- numbers
+
+    def _converted(self, value: Any) -> np.ndarray:
+        wanted = self.datatype.numpy
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise BackendFailure(f"output '{self.name}' is no array: {error}") from None
+        cast = cast_to(array, wanted)
+        if cast is not None:
+            return cast
+        if array.dtype.kind in "iu" and wanted.kind in "iu":
+            raise BackendFailure(f"output '{self.name}' has numbers that {self.datatype} cannot be")
+        raise BackendFailure(
+            f"output '{self.name}' is {self.datatype}, but the function returned "
+            f"{_type_of(value, array)}; convert it, for instance with "
+            f".astype(np.{wanted.name})"
+        )
+
+
+def make(reading: Reading, name: str, argument: str = "", *, batched: bool) -> Port:
+    """The port for what is known about a tensor. InvalidArgument where that is too little."""
+    if reading.datatype is None:
+        raise InvalidArgument("nothing says which type its elements have")
+    dims, squeezed = _dims(reading, batched=batched)
+    return Port(
+        reading.name or name,
+        argument,
+        reading.datatype,
+        dims,
+        reading.form,
+        reading.text,
+        reading.python,
+        squeezed,
+        batched,
+        reading.optional,
+        reading.labels,
+    )
+
+
+def _dims(reading: Reading, *, batched: bool) -> tuple[tuple[int, ...], bool]:
+    """The dims of the config, and whether the function sees one dimension less."""
+    if batched and reading.form is Form.VALUE:
+        raise InvalidArgument(
+            "with batch= the function gets the rows of many requests at once, so a single value "
+            "is not enough"
+        )
+    seen = reading.seen
+    own = seen[1:] if batched and seen else seen
+    if reading.dims is None:
+        return ((-1,), False) if own is None else (own or (1,), not own)
+    dims = reading.dims
+    if own is None or len(own) == len(dims):
+        return dims, False
+    if not own and dims in ((1,), (-1,)):
+        return (1,), True
+    raise InvalidArgument(
+        f"its shape is declared as {format_dims(dims)}, but the type has {len(own)} dimensions"
+        f"{' besides the batch' if batched else ''}"
+    )
+
+
+def _type_of(value: Any, array: np.ndarray) -> str:
+    if isinstance(value, np.ndarray) and array.dtype.kind not in "OSU":
+        return from_numpy(array.dtype).name if array.dtype.kind in "biuf" else str(array.dtype)
+    return f"an object of type {type(value).__name__}"
+
+
+def names(ports: Sequence[Port]) -> list[str]:
+    """What clients call them."""
+    return [port.name for port in ports]

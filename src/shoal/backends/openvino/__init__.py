@@ -1,0 +1,6 @@
+"""OpenVINO models: IR (model.xml and model.bin) and ONNX files.
+
+backend   completes configs, loads and runs models
+ports     what a model file declares
+options   what parameters, backend settings and cores make of the runtime's properties
+"""

@@ -1,0 +1,82 @@
+"""How a model is compiled: device, threads and streams, from parameters, settings and cores.
+
+Together the instances use the cores there are: one stream each, and the threads divided among
+them. Parameters have the names Triton's backend gave them over the years, and OpenVINO's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.backends.parameters import Parameters
+
+_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
+_AUTO = "AUTO"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """Everything about a compiled model but its file."""
+
+    device: str = "CPU"
+    properties: Mapping[str, str | int | bool] = field(default_factory=dict)
+    extension: Path | None = None  # a library of custom operators
+    fixed_batch: bool = False  # SKIP_DYNAMIC_BATCHSIZE: every execution has max_batch_size rows
+    pad_batch: bool = False  # ENABLE_BATCH_PADDING: smaller batches are filled up to it
+    reshape: bool = False  # RESHAPE_IO_LAYOUTS: the config's dims replace the model's
+
+
+def compile_options(parameters: Parameters, instances: int, cores: int) -> CompileOptions:
+    """What a model's parameters ask for; ConfigError names a value that is wrong."""
+    device = parameters.text("TARGET_DEVICE").upper() or "CPU"
+    extension = parameters.text("CPU_EXTENSION_PATH")
+    padding = parameters.flag("ENABLE_BATCH_PADDING") is True
+    return CompileOptions(
+        device=device,
+        properties=_properties(parameters, device, instances, cores),
+        extension=Path(extension) if extension else None,
+        fixed_batch=padding
+        or parameters.flag("SKIP_DYNAMIC_BATCHSIZE", "SKIP_OV_DYNAMIC_BATCHSIZE") is True,
+        pad_batch=padding,
+        reshape=parameters.flag("RESHAPE_IO_LAYOUTS") is True,
+    )
+
+
+def _properties(
+    parameters: Parameters, device: str, instances: int, cores: int
+) -> dict[str, str | int | bool]:
+    properties: dict[str, str | int | bool] = {}
+    hint = parameters.choice(_HINTS, "PERFORMANCE_HINT")
+    if hint:
+        properties["PERFORMANCE_HINT"] = hint
+    streams = _streams(parameters)
+    if streams:
+        properties["NUM_STREAMS"] = streams
+    elif not hint and device == "CPU":
+        properties["NUM_STREAMS"] = max(1, min(instances, cores))
+    precision = parameters.text("INFERENCE_PRECISION_HINT")
+    if parameters.flag("HINT_BF16", "ENFORCE_BF16"):
+        precision = "bf16"
+    if precision:
+        properties["INFERENCE_PRECISION_HINT"] = precision
+    if device == "CPU":
+        threads = parameters.count("INFERENCE_NUM_THREADS", "CPU_THREADS_NUM")
+        properties["INFERENCE_NUM_THREADS"] = threads or cores
+        # Other models run here too, and a container's cores are not the machine's first ones.
+        pinned = parameters.choice(("YES", "NO", "NUMA"), "CPU_BIND_THREAD")
+        properties["ENABLE_CPU_PINNING"] = pinned in ("YES", "NUMA")
+        compiling = parameters.count("COMPILATION_NUM_THREADS")
+        if compiling:
+            properties["COMPILATION_NUM_THREADS"] = compiling
+    return properties
+
+
+def _streams(parameters: Parameters) -> str | int:
+    """A number of streams, the runtime's choice, or 0 where nothing is said."""
+    keys = ("NUM_STREAMS", "CPU_THROUGHPUT_STREAMS")
+    text = parameters.text(*keys).upper().removeprefix("CPU_THROUGHPUT_")
+    if text in (_AUTO, "NUMA"):
+        return text
+    return parameters.count(*keys)

@@ -1,0 +1,190 @@
+"""PyTorch itself: its datatypes, and the settings it has for a thread or for the whole process.
+
+In the builds that people install, the number of threads of an operator is a setting of the thread
+that calls it: once a thread has run something, other threads' changes do not reach it. So every
+instance, whose thread is its own, keeps to its budget; see decisions/0012.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+# Helper threads of an operator that wait for the next one spin, by default for milliseconds. A
+# server has other work for those cores. It must be said before the library is loaded.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "1000"
+
+import torch
+
+from shoal.backends.pytorch.settings import Switches
+from shoal.core import dtypes
+from shoal.core.dtypes import DataType
+
+logger = logging.getLogger(__name__)
+
+TORCH_TYPES: Mapping[DataType, torch.dtype] = MappingProxyType(
+    {
+        dtypes.BOOL: torch.bool,
+        dtypes.UINT8: torch.uint8,
+        dtypes.UINT16: torch.uint16,
+        dtypes.UINT32: torch.uint32,
+        dtypes.UINT64: torch.uint64,
+        dtypes.INT8: torch.int8,
+        dtypes.INT16: torch.int16,
+        dtypes.INT32: torch.int32,
+        dtypes.INT64: torch.int64,
+        dtypes.FP16: torch.float16,
+        dtypes.FP32: torch.float32,
+        dtypes.FP64: torch.float64,
+        dtypes.BF16: torch.bfloat16,
+    }
+)
+DATATYPES: Mapping[torch.dtype, DataType] = MappingProxyType(
+    {kind: datatype for datatype, kind in TORCH_TYPES.items()}
+)
+HALVES = MappingProxyType({"fp16": torch.float16, "bf16": torch.bfloat16})
+
+
+class _Quiet:
+    """Keeps warnings silent while any thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two below
+        self._inside = 0
+        self._saved: warnings.catch_warnings[None] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._saved = warnings.catch_warnings()
+                self._saved.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._saved is not None:
+                self._saved.__exit__(None, None, None)
+                self._saved = None
+
+
+# Loading warns that TorchScript is old and of much else that a server's operator cannot change.
+quiet = _Quiet()
+# torch.export.load cannot be called twice at once, and models are loaded by several threads.
+exclusive = threading.Lock()
+
+with quiet:  # it warns once, at the first array that may not be written to; we never write
+    torch.from_numpy(np.frombuffer(bytes(4), np.float32))
+
+
+class _Process:
+    """The settings of the whole process, changed when a model with other wishes runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards everything below
+        self._thread = threading.local()  # .threads and .optimized, as last set on a thread
+        self._inter_op_threads = 0
+        self.applied = Switches()
+        own = torch._C
+        executor = own._jit_set_profiling_executor(True)
+        own._jit_set_profiling_executor(executor)
+        profiling = own._jit_set_profiling_mode(True)
+        own._jit_set_profiling_mode(profiling)
+        self._defaults = (executor, profiling, own._jit_texpr_fuser_enabled())
+
+    def prepare(self, threads: int, switches: Switches) -> None:
+        """Make this thread ready to run a model."""
+        mine = self._thread
+        if getattr(mine, "threads", 0) != threads:
+            torch.set_num_threads(threads)
+            # A thread that asks for the first time is told the last number any thread has set.
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            mine.threads = threads
+        if getattr(mine, "optimized", True) != switches.optimized:
+            torch._C._set_graph_executor_optimize(switches.optimized)
+            mine.optimized = switches.optimized
+        if self.applied != switches:
+            self._apply(switches)
+
+    def _apply(self, switches: Switches) -> None:
+        executor, profiling, fuser = self._defaults
+        own = torch._C
+        with self._lock:
+            own._jit_set_profiling_executor(_chosen(switches.jit_executor, executor))
+            own._jit_set_profiling_mode(_chosen(switches.jit_profiling, profiling))
+            own._jit_set_texpr_fuser_enabled(_chosen(switches.tensor_fuser, fuser))
+            own._set_cudnn_enabled(switches.cudnn)
+            self.applied = switches
+
+    def use_inter_op_threads(self, count: int, file: str) -> None:
+        """Have this many threads for operators that run side by side; the first call decides."""
+        with self._lock:
+            if self._inter_op_threads:
+                if self._inter_op_threads != count:
+                    logger.warning(
+                        "%s: INTER_OP_THREAD_COUNT %d has no effect: another model has set it to "
+                        "%d, and PyTorch has one such number for the whole process",
+                        file,
+                        count,
+                        self._inter_op_threads,
+                    )
+                return
+            try:
+                torch.set_num_interop_threads(count)
+            except RuntimeError:  # those threads have begun to work
+                count = torch.get_num_interop_threads()
+                logger.warning(
+                    "%s: INTER_OP_THREAD_COUNT has no effect: PyTorch runs with %d already, and "
+                    "has one such number for the whole process",
+                    file,
+                    count,
+                )
+            self._inter_op_threads = count
+
+
+process = _Process()
+
+
+def to_tensor(array: np.ndarray, datatype: DataType) -> torch.Tensor:
+    """The array as a tensor in its memory, which must not be written to."""
+    if not (array.flags.aligned and array.flags.c_contiguous):
+        array = np.array(array, order="C")
+    if datatype is dtypes.BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor as numpy, in its own memory where that is the CPU's; BF16 as `uint16`."""
+    if tensor.dtype is torch.bfloat16:
+        bits: np.ndarray = tensor.contiguous().view(torch.int16).numpy(force=True)
+        return bits.view(np.uint16)
+    array: np.ndarray = tensor.numpy(force=True)
+    return array
+
+
+def has_cuda() -> bool:
+    """Whether PyTorch can use a GPU of NVIDIA's here."""
+    return bool(torch.cuda.is_available())
+
+
+def clean_message(error: BaseException) -> str:
+    """What went wrong, on one line: TorchScript's errors end with it, after their own traceback."""
+    text = str(error).strip()
+    if "Traceback of TorchScript" in text:
+        text = text.splitlines()[-1].removeprefix("builtins.")
+    text = text.partition("\nException raised from")[0]  # a C++ backtrace follows
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _chosen(wanted: bool | None, default: bool) -> bool:
+    return default if wanted is None else wanted

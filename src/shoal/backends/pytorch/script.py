@@ -1,0 +1,138 @@
+"""TorchScript: `torch.jit.script(model).save("model.pt")`, or `torch.jit.trace`.
+
+The file says what the arguments are called. What they hold it says only where it was traced, and
+then it is what the example had, which need not bind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.backends.files import short_name
+from shoal.backends.pytorch.archive import Kind, has_traced_inputs
+from shoal.backends.pytorch.library import DATATYPES, clean_message, quiet
+from shoal.backends.pytorch.names import Slot
+from shoal.backends.pytorch.program import Caller, ModuleProgram
+from shoal.core import dtypes
+from shoal.errors import ConfigError, InvalidArgument
+
+logger = logging.getLogger(__name__)
+
+
+class ScriptProgram(ModuleProgram):
+    """A TorchScript module."""
+
+    kind = Kind.SCRIPT
+
+    def __init__(self, path: Path, device: torch.device | None) -> None:
+        """Load the module onto `device`; None leaves its tensors where the file says."""
+        try:
+            with quiet:
+                self.module = torch.jit.load(
+                    str(path), map_location=device, _restore_shapes=has_traced_inputs(path)
+                )
+        except Exception as error:
+            raise InvalidArgument(
+                f"PyTorch {torch.__version__} cannot load '{short_name(path)}': "
+                f"{clean_message(error)}"
+            ) from error
+        self.module.eval()
+        self.device = device or self.device
+        schema = self.module.forward.schema
+        arguments = list(schema.arguments)[1:]  # without self
+        self._takes_dictionary = len(arguments) == 1 and _is_dictionary(arguments[0].type)
+        values = list(self.module.inlined_graph.inputs())[1:]
+        slots = [_slot(*pair) for pair in zip(arguments, values, strict=True)]
+        self.inputs = None if self._takes_dictionary else tuple(slots)
+        self.outputs = _outputs(schema.returns)
+        self.mutates_inputs, self.stateful = _writes(self.module)
+
+    def caller(self, written: Sequence[str], *, model: str, file: str) -> Caller:
+        """Call forward with the tensors, or with one dictionary that has them all."""
+        if self._takes_dictionary:
+            module = self.module
+            return lambda values: module(dict(values))
+        for slot in self.inputs or ():
+            if slot.required and not (slot.strings or slot.type_name in ("Tensor", "Optional")):
+                raise ConfigError(
+                    f"the argument '{slot.names[0]}' of forward is {slot.type_name}, which no "
+                    "request can carry",
+                    file=file,
+                    field="input",
+                    fix="Have forward take tensors, lists of strings, or one dictionary of tensors",
+                )
+        return self.by_argument(written, model=model, file=file)
+
+
+def _slot(argument: Any, value: Any) -> Slot:
+    kind = argument.type
+    type_name = str(kind.annotation_str)
+    if type_name == "Optional[Tensor]":
+        type_name = "Optional"
+    datatype, example = None, None
+    if type_name == "List[str]":
+        datatype = dtypes.BYTES
+    elif type_name == "Tensor":
+        traced = value.type()
+        sizes = traced.sizes()
+        if sizes is not None:
+            example = tuple(sizes)
+            datatype = DATATYPES.get(traced.dtype())
+    required = type_name != "Optional" and not argument.has_default_value()
+    return Slot(
+        (argument.name,),
+        datatype=datatype,
+        example=example,
+        required=required,
+        type_name=type_name,
+    )
+
+
+def _outputs(returns: Sequence[Any]) -> tuple[Slot, ...] | None:
+    """The results, where their number is certain."""
+    text = str(returns[0].type.annotation_str) if len(returns) == 1 else ""
+    if text == "Tensor":
+        return (Slot(("OUTPUT__0", "RESULT")),)
+    if text == "List[str]":
+        return (Slot(("OUTPUT__0", "RESULT"), type_name=text),)
+    if not text.startswith("Tuple["):
+        return None
+    elements = [str(element.annotation_str) for element in returns[0].type.elements()]
+    if any(element not in ("Tensor", "List[str]") for element in elements):
+        return None
+    return tuple(
+        Slot((f"OUTPUT__{index}", f"RESULT[{index}]"), type_name=element)
+        for index, element in enumerate(elements)
+    )
+
+
+def _is_dictionary(kind: Any) -> bool:
+    return str(kind.annotation_str) == "Dict[str, Tensor]"
+
+
+def _writes(module: Any) -> tuple[bool, bool]:
+    """Whether a module may write to its inputs, and whether it may change itself.
+
+    Looks at a copy in which all that is constant in evaluation is constant: a batch norm updates
+    its statistics in training only. Where that cannot be had, both are taken for granted.
+    """
+    try:
+        with quiet:
+            graph = torch.jit.freeze(module, optimize_numerics=False).inlined_graph.copy()
+            aliases = graph.alias_db()
+            inputs = any(aliases.has_writers(value) for value in list(graph.inputs())[1:])
+            attributes = graph.findAllNodes("prim::GetAttr")
+            state = bool(graph.findAllNodes("prim::SetAttr")) or any(
+                aliases.has_writers(node.output())
+                for node in attributes
+                if str(node.output().type()) == "Tensor"
+            )
+    except Exception as error:  # noqa: BLE001 - the interface is not a public one
+        logger.debug("a TorchScript module could not be analysed: %s", clean_message(error))
+        return True, True
+    return inputs, state

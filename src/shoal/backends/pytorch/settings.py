@@ -1,0 +1,166 @@
+"""What a config and --backend-config=pytorch,… say about how a model is run.
+
+The upper-case parameters are Triton's, but for HALF_PRECISION, CHANNELS_LAST, CUDA_GRAPHS,
+KEEP_ON_GPU, ENABLE_TORCH_COMPILE and MODEL_CLASS, which are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.backends.parameters import Parameters
+from shoal.config.model import ModelConfig
+from shoal.config.suggest import near_match
+from shoal.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "pytorch"
+HALF = "HALF_PRECISION"
+COMPILE = "ENABLE_TORCH_COMPILE"
+COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
+GRAPHS = "CUDA_GRAPHS"
+KEEP = "KEEP_ON_GPU"
+MODEL_CLASS = "MODEL_CLASS"
+_INTRA = ("INTRA_OP_THREAD_COUNT", "NUM_THREADS", "intra_op_thread_count")
+_INTER = ("INTER_OP_THREAD_COUNT", "NUM_INTEROP_THREADS", "inter_op_thread_count")
+_CLEANING = ("ENABLE_CACHE_CLEANING", "CACHE_CLEANING_ENABLED")
+_KNOWN = (
+    *(HALF, COMPILE, COMPILE_OPTIONS, GRAPHS, KEEP, MODEL_CLASS, *_INTRA, *_INTER, *_CLEANING),
+    *("INFERENCE_MODE", "DISABLE_OPTIMIZED_EXECUTION", "DISABLE_CUDNN", "ENABLE_WEIGHT_SHARING"),
+    *("ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER", "CHANNELS_LAST"),
+)
+_OPTIONS_OF_COMPILE = ("fullgraph", "dynamic", "backend", "mode", "options", "disable")
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Settings that PyTorch has for a thread or the whole process. None: PyTorch's own default."""
+
+    optimized: bool = True
+    cudnn: bool = True
+    jit_executor: bool | None = None
+    jit_profiling: bool | None = None
+    tensor_fuser: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PyTorchSettings:
+    """How one model is run."""
+
+    intra_op_threads: int  # per instance, on the CPU
+    inter_op_threads: int = 0  # 0: nobody said
+    inference_mode: bool = True
+    switches: Switches = Switches()
+    share_weights: bool | None = None  # None: where the model keeps no state
+    clean_cache: bool = False
+    compile: Mapping[str, Any] | None = None  # what torch.compile is told; None: do not compile
+    half: str = ""  # "fp16", "bf16"
+    channels_last: bool = False
+    graph_sizes: tuple[int, ...] = ()  # batch sizes to capture CUDA graphs for
+    pin_inputs: bool = True
+    pin_outputs: bool = True
+    busy_wait: bool = False  # for the GPU
+    keep_on_gpu: bool = True  # tensors between the steps of an ensemble
+    model_class: str = ""
+
+
+def read(
+    config: ModelConfig, settings: Mapping[str, str], instances: int, cores: int, file: str
+) -> PyTorchSettings:
+    """What `config` and the backend's `settings` ask for; ConfigError names a value that is wrong.
+
+    Without a number of threads each instance gets its part of the cores.
+    """
+    parameters = Parameters(BACKEND, config, settings, file)
+    _look_for_misspellings(config, file)
+    cuda = config.optimization.cuda if config.optimization is not None else None
+    flag = parameters.flag
+    return PyTorchSettings(
+        intra_op_threads=parameters.count(*_INTRA) or max(1, cores // max(1, instances)),
+        inter_op_threads=parameters.count(*_INTER),
+        inference_mode=flag("INFERENCE_MODE") is not False,
+        switches=Switches(
+            optimized=flag("DISABLE_OPTIMIZED_EXECUTION") is not True,
+            cudnn=flag("DISABLE_CUDNN") is not True,
+            jit_executor=flag("ENABLE_JIT_EXECUTOR"),
+            jit_profiling=flag("ENABLE_JIT_PROFILING"),
+            tensor_fuser=flag("ENABLE_TENSOR_FUSER"),
+        ),
+        share_weights=flag("ENABLE_WEIGHT_SHARING"),
+        clean_cache=flag(*_CLEANING) is True,
+        compile=_compile_options(config, parameters),
+        half=parameters.choice(("fp16", "bf16"), HALF),
+        channels_last=flag("CHANNELS_LAST") is True,
+        graph_sizes=_graph_sizes(config, parameters),
+        pin_inputs=_pinned(config, "input"),
+        pin_outputs=_pinned(config, "output"),
+        busy_wait=cuda is not None and cuda.busy_wait_events,
+        keep_on_gpu=flag(KEEP) is not False,
+        model_class=parameters.text(MODEL_CLASS),
+    )
+
+
+def _compile_options(config: ModelConfig, parameters: Parameters) -> dict[str, Any] | None:
+    text = parameters.text(COMPILE_OPTIONS)
+    wanted = parameters.flag(COMPILE)
+    if wanted is False or (wanted is None and not text):
+        return None
+    # Batches come in all sizes: compiling for each of them would take longer than they do.
+    options: dict[str, Any] = {"dynamic": True} if config.max_batch_size > 1 else {}
+    if text:
+        try:
+            written = json.loads(text)
+        except ValueError:
+            written = None
+        if not isinstance(written, dict):
+            raise parameters.wrong(COMPILE_OPTIONS, text, 'a JSON object like {"dynamic": true}')
+        for key in written:
+            if key not in _OPTIONS_OF_COMPILE:
+                expected = f"the options {', '.join(_OPTIONS_OF_COMPILE)}"
+                raise parameters.wrong(COMPILE_OPTIONS, key, expected)
+        options.update(written)
+    return None if options.pop("disable", False) else options
+
+
+def _graph_sizes(config: ModelConfig, parameters: Parameters) -> tuple[int, ...]:
+    """The batch sizes of `CUDA_GRAPHS`, or those that `optimization.cuda` has."""
+    largest = config.max_batch_size
+    text = parameters.text(GRAPHS).strip()
+    words = text.replace(",", " ").split()
+    if text and all(word.isdecimal() for word in words) and text not in ("0", "1"):
+        sizes = {int(word) for word in words}
+        if not all(1 <= size <= max(1, largest) for size in sizes):
+            expected = f"batch sizes from 1 to max_batch_size, which is {largest}"
+            raise parameters.wrong(GRAPHS, text, expected)
+        return tuple(sorted(sizes))
+    try:
+        wanted = parameters.flag(GRAPHS)
+    except ConfigError:
+        expected = "true, false or batch sizes like 1,2,4,8"
+        raise parameters.wrong(GRAPHS, text, expected) from None
+    cuda = config.optimization.cuda if config.optimization is not None else None
+    if wanted is False or (wanted is None and (cuda is None or not cuda.graphs)):
+        return ()
+    listed = {spec.batch_size for spec in cuda.graph_spec if spec.batch_size} if cuda else set()
+    doubled = {1 << power for power in range(max(1, largest).bit_length())} | {max(1, largest)}
+    return tuple(sorted(size for size in listed or doubled if size <= max(1, largest)))
+
+
+def _pinned(config: ModelConfig, side: str) -> bool:
+    optimization = config.optimization
+    if optimization is None:
+        return True
+    buffer = getattr(optimization, f"{side}_pinned_memory")
+    return buffer is None or buffer.enable is not False
+
+
+def _look_for_misspellings(config: ModelConfig, file: str) -> None:
+    for key in config.parameters:
+        meant = near_match(key, _KNOWN) if key.isupper() and key not in _KNOWN else None
+        if meant is not None:
+            logger.warning("%s: the parameter '%s' is unknown: is it '%s'?", file, key, meant)

@@ -1,0 +1,68 @@
+"""What boosted trees have in common: scores in, a class or a number out.
+
+    scores [rows] or [rows, classes] --> predict, predict_proba
+
+The files of XGBoost and LightGBM know classes as 0, 1, 2 …; what they are called can be said with
+`label_filename` in the config.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.backends.tabular.predictor import Answer, Predictor
+
+THRESHOLD = 0.5  # what a probability must exceed to mean yes
+
+_REAL = np.dtype(np.float32)
+_CLASS = np.dtype(np.int64)
+
+
+class BoostedTrees(Predictor):
+    """A predictor whose library gives scores. `classes` is 0 for a regression."""
+
+    def __init__(self, features: int, classes: int, targets: int, threshold: float | None) -> None:
+        self.features = features
+        self.classes = classes
+        self.threshold = THRESHOLD if threshold is None else threshold
+        if classes:
+            self.answers = {
+                "predict": Answer(_CLASS),
+                "predict_proba": Answer(_REAL, classes),
+            }
+        else:
+            self.answers = {"predict": Answer(_REAL, targets)}
+
+    @abstractmethod
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """What the library computes: for two classes the probability of the second."""
+
+    def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:
+        """Compute once, whatever is wanted of it."""
+        scores = np.asarray(self.scores(rows))
+        return [self.answer(name, scores) for name in wanted]
+
+    def answer(self, name: str, scores: np.ndarray) -> np.ndarray:
+        """One answer from scores."""
+        if name == "predict_proba":
+            return self.probabilities(scores)
+        return self.labels(scores) if self.classes else scores
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """One column for each class."""
+        if self.classes == 2 and scores.ndim == 1:
+            return np.stack([1 - scores, scores], axis=1)
+        return scores
+
+    def labels(self, scores: np.ndarray) -> np.ndarray:
+        """The number of the class."""
+        if self.classes == 2 and scores.ndim == 1:
+            above: np.ndarray = scores > self.threshold
+            return above.astype(np.int64)
+        if scores.ndim == 1:  # the model has decided itself
+            return scores.astype(np.int64)
+        best: np.ndarray = scores.argmax(axis=1)
+        return best

@@ -1,0 +1,232 @@
+"""scikit-learn estimators and pipelines, stored by skops or, where that is allowed, by pickle.
+
+    model.skops --types checked--> estimator        model.joblib | model.pkl: only if allowed
+
+Loading a pickle runs whatever code its author put into it, so the person who starts the server has
+to allow it; a model's config cannot. skops loads no types but those that it, we or that person
+trust.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import sklearn
+
+from shoal.backends.extras import missing_library
+from shoal.backends.files import config_file, short_name, what_else
+from shoal.backends.parameters import Parameters
+from shoal.backends.tabular.backend import TabularBackend
+from shoal.backends.tabular.predictor import Answer, Predictor
+from shoal.config.model import ModelConfig
+from shoal.errors import InvalidArgument, ShoalError, Unsupported
+
+_PICKLES = (".joblib", ".pkl", ".pickle")
+_REMEDY = "store the model anew with skops.io.dump"
+# Methods that answer, most wanted first; the last ones only where a config names them.
+_METHODS = ("predict", "predict_proba", "transform", "decision_function", "predict_log_proba")
+
+
+class SklearnBackend(TabularBackend):
+    """Serves estimators: `predict`, `predict_proba`, or `transform` for those without them."""
+
+    name = "sklearn"
+    default_filename = "model.skops"
+    filenames = ("model.skops", "model.joblib", "model.pkl", "model.pickle")
+    what = "estimator, stored by skops,"
+
+    def __init__(self) -> None:
+        # Rows have no column names, and the estimator need not mention it for every batch.
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+
+    def open(
+        self,
+        model_file: Path,
+        config: ModelConfig,
+        parameters: Parameters,
+        settings: Mapping[str, str],
+        threads: int,
+    ) -> Predictor:
+        """Load the estimator; see the module for what is refused."""
+        del config
+        allowed = Parameters(self.name, ModelConfig(), settings, "")
+        if model_file.suffix in _PICKLES:
+            if allowed.flag("allow_pickle") is not True:
+                raise _refused(model_file)
+            estimator = _unpickle(model_file)
+        else:
+            trusted = [name.strip() for name in allowed.text("trusted_types").split(",")]
+            estimator = _load_skops(model_file, [name for name in trusted if name])
+        del parameters
+        if not any(hasattr(estimator, method) for method in _METHODS):
+            raise InvalidArgument(
+                f"'{short_name(model_file)}' holds a {type(estimator).__name__}, which can neither "
+                "predict nor transform. Store a fitted estimator or pipeline"
+            )
+        _use_threads(estimator, threads)
+        return SklearnPredictor(estimator)
+
+
+class SklearnPredictor(Predictor):
+    """An estimator, and which of its methods answer."""
+
+    takes_strings = True  # categories, for instance
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+        self.features = int(getattr(estimator, "n_features_in_", -1))
+        self.takes_text = self.features < 0 and _reads_text(estimator)
+        self.answers = dict(self._find_answers())
+
+    def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:
+        """Call the methods the outputs are named for."""
+        data = rows.reshape(-1) if self.takes_text else rows
+        return [np.asarray(_dense(getattr(self.estimator, name)(data))) for name in wanted]
+
+    def _find_answers(self) -> Iterator[tuple[str, Answer]]:
+        predicts = hasattr(self.estimator, "predict")
+        for method in _METHODS:
+            if hasattr(self.estimator, method):
+                answer = self._try(method) or self._guess(method)
+                # Of what can be asked for, a completed config lists the usual answers.
+                listed = method in ("predict", "predict_proba") if predicts else True
+                if answer is not None:
+                    yield method, Answer(answer.dtype, answer.width, listed)
+
+    def _try(self, method: str) -> Answer | None:
+        """What one row gives, as long as the model takes a row of zeros."""
+        if self.takes_text:
+            row = np.array([""], dtype=object)
+        elif self.features > 0:
+            row = np.zeros((1, self.features), np.float32)
+        else:
+            return None
+        try:
+            result = _dense(getattr(self.estimator, method)(row))
+        except Exception:  # noqa: BLE001 - zeros may be nothing it knows; its attributes tell less
+            return None
+        if isinstance(result, list):  # several outputs, a matrix each: no tensor holds that
+            return None
+        array = np.asarray(result)
+        if array.ndim > 2:
+            return None
+        return Answer(array.dtype, 1 if array.ndim == 1 else array.shape[1])
+
+    def _guess(self, method: str) -> Answer | None:
+        """What the attributes of a fitted estimator say."""
+        classes = getattr(self.estimator, "classes_", None)
+        if isinstance(classes, list):  # several outputs
+            if method != "predict":
+                return None
+            return Answer(np.asarray(classes[0]).dtype, len(classes))
+        real = np.dtype(np.float64)
+        if method == "predict":
+            return Answer(real if classes is None else np.asarray(classes).dtype)
+        if method.startswith("predict_") and classes is not None:
+            return Answer(real, len(classes))
+        return Answer(real, -1)
+
+
+def _refused(model_file: Path) -> ShoalError:
+    name = short_name(model_file)
+    return Unsupported(
+        f"'{name}' is a pickle, and loading a pickle runs the code its author put into it. Store "
+        "the model with skops.io.dump as model.skops (or convert it to ONNX, for instance with "
+        "skl2onnx), or, if you trust everybody who can write to the repository, start the server "
+        "with --backend-config=sklearn,allow_pickle=true"
+    )
+
+
+def _unpickle(model_file: Path) -> Any:
+    try:
+        return joblib.load(model_file)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InvalidArgument(
+            f"'{short_name(model_file)}' cannot be loaded: {error}. Install what the model was "
+            "trained with, in the same versions"
+        ) from error
+    except Exception as error:
+        raise _unreadable(model_file, error, pickle.UnpicklingError, EOFError, KeyError) from error
+
+
+def _load_skops(model_file: Path, trusted: Sequence[str]) -> Any:
+    try:
+        import skops.io
+    except ImportError as error:
+        file = config_file(model_file.parent.parent)
+        raise missing_library("sklearn", error, file=file) from error
+    try:
+        found = skops.io.get_untrusted_types(file=model_file)
+        strangers = [name for name in found if name not in trusted and not _is_sklearns_own(name)]
+        if strangers:
+            raise Unsupported(
+                f"'{short_name(model_file)}' holds what scikit-learn does not bring along: "
+                f"{', '.join(strangers)}. If you trust it, install it here and start the server "
+                f"with --backend-config=sklearn,trusted_types={','.join(strangers)}"
+            )
+        return skops.io.load(model_file, trusted=found)
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise _unreadable(model_file, error, zipfile.BadZipFile) from error
+
+
+def _is_sklearns_own(name: str) -> bool:
+    """Whether a type is a class that scikit-learn itself defines; functions may do anything."""
+    module, _, attribute = name.rpartition(".")
+    if not module.startswith("sklearn.") or module.startswith("sklearn.externals"):
+        return False
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError:
+        return False
+    return inspect.isclass(found) and found.__module__ == module
+
+
+def _unreadable(
+    model_file: Path, error: Exception, *damaged: type[BaseException]
+) -> InvalidArgument:
+    name = short_name(model_file)
+    if isinstance(error, damaged):
+        return InvalidArgument(f"'{name}' is not an estimator: {what_else(model_file, _REMEDY)}")
+    text = " ".join(str(error).split())
+    return InvalidArgument(
+        f"scikit-learn {sklearn.__version__} cannot load '{name}': {type(error).__name__}: {text}"
+    )
+
+
+def _reads_text(estimator: Any) -> bool:
+    """Whether the first step turns texts into features."""
+    steps = getattr(estimator, "steps", None)
+    while steps:
+        estimator = steps[0][1]
+        steps = getattr(estimator, "steps", None)
+    return hasattr(estimator, "build_analyzer")
+
+
+def _use_threads(estimator: Any, threads: int) -> None:
+    """Have an estimator that was trained with several jobs use its share of the cores."""
+    get_params = getattr(estimator, "get_params", None)
+    if get_params is None:
+        return
+    jobs = {
+        key: threads
+        for key, value in get_params(deep=True).items()
+        if (key == "n_jobs" or key.endswith("__n_jobs")) and value not in (None, 1)
+    }
+    if jobs:
+        estimator.set_params(**jobs)
+
+
+def _dense(result: Any) -> Any:
+    """A sparse matrix, as vectorisers give it, as an array."""
+    return result.toarray() if hasattr(result, "toarray") else result

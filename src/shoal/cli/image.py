@@ -1,0 +1,229 @@
+"""`shoal image`: send images to a classifier and print what it sees in them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+from shoal.config.options import OptionError
+from shoal.errors import ShoalError
+
+if TYPE_CHECKING:  # imported once the options are known to be right
+    import numpy as np
+
+    from shoal.client import Client
+    from shoal.image.classifier import Classifier
+
+HELP = """\
+usage: shoal image -m MODEL [OPTION ...] IMAGE_OR_FOLDER [IMAGE_OR_FOLDER ...]
+
+Send images to a classifier and print the class, label and probability of each, and how often each
+class came first. Size, layout and datatype are read from the model's metadata and config. Works
+with Shoal, Triton and every server of the KServe v2 protocol.
+
+Examples:
+  shoal image -m resnet50 -s INCEPTION mug.jpg             the most probable class
+  shoal image -m resnet50 -s INCEPTION -c 3 a.jpg b.png    the three best of each
+  shoal image -m resnet50 -s VGG -b 8 --async photos       a folder, eight images to a request
+  shoal image -m resnet50 -i grpc --streaming photos       on one gRPC stream
+
+Options:
+  -m, --model-name MODEL        the model to ask
+  -x, --model-version VERSION   the version to ask [default: the newest]
+  -b, --batch-size N            images to a request; the last is filled by repeating the first
+                                images [default: 1]
+  -c, --classes N               how many classes to print for each image [default: 1]
+  -s, --scaling NAME            what becomes of the 0 to 255 of a pixel [default: NONE]
+{scalings}
+      --crop                    cut the middle out, in proportion, instead of stretching the image
+      --size HEIGHTxWIDTH       the size to send, for models that take any
+      --softmax                 the model answers logits: print them as probabilities
+  -u, --url ADDRESS             the server [default: localhost:8000, over gRPC localhost:8001]
+  -i, --protocol http|grpc      how to talk to it [default: http]
+  -a, --async                   have several requests under way at once
+      --streaming               send all requests on one stream (gRPC only)
+  -H, --header NAME:VALUE       a header to send with each request; may be repeated
+  -v, --verbose                 say what the model takes
+
+A folder stands for the images in it, by name. Reading images needs Pillow:
+pip install 'shoal[image]'.
+"""
+_MOST_CLASSES = 1_000_000
+
+
+def run(words: Sequence[str]) -> int:
+    """Classify what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    if {"-h", "--help"} & set(words):
+        print(help_text(), end="")
+        return 0
+    options = _parse(words)
+
+    from shoal.client import Client
+    from shoal.image.pixels import check_scaling, image_files
+
+    files = image_files(options.images)
+    url = options.url or ("localhost:8001" if options.protocol == "grpc" else "localhost:8000")
+    with Client(url, protocol=options.protocol, headers=dict(options.header)) as client:
+        model = _classifier(client, options)
+        _check_batch(model, options.batch_size)
+        check_scaling(options.scaling, model)
+        if options.verbose:
+            print(_described(model), file=sys.stderr)
+        _classify(client, model, files, options)
+    return 0
+
+
+def help_text() -> str:
+    """What `shoal image --help` prints."""
+    from shoal.image.pixels import SCALINGS
+
+    lines = [f"{' ' * 32}{name:<10}{kind.words}" for name, kind in SCALINGS.items()]
+    return HELP.format(scalings="\n".join(lines))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other command does, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; shoal image --help lists all options")
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    from shoal.image.pixels import SCALINGS
+
+    parser = _Parser(prog="shoal image", add_help=False, allow_abbrev=False)
+    parser.add_argument("-m", "--model-name", required=True)
+    parser.add_argument("-x", "--model-version", default="")
+    parser.add_argument("-b", "--batch-size", type=_count, default=1)
+    parser.add_argument("-c", "--classes", type=_count, default=1)
+    parser.add_argument("-s", "--scaling", type=str.upper, choices=list(SCALINGS), default="NONE")
+    parser.add_argument("--crop", action="store_true")
+    parser.add_argument("--size", type=_size)
+    parser.add_argument("--softmax", action="store_true")
+    parser.add_argument("-u", "--url", default="")
+    parser.add_argument("-i", "--protocol", type=str.lower, choices=["http", "grpc"])
+    parser.add_argument("-a", "--async", dest="at_once", action="store_true")
+    parser.add_argument("--streaming", action="store_true")
+    parser.add_argument("-H", "--header", type=_header, action="append", default=[])
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("images", nargs="*")
+    options = parser.parse_intermixed_args(list(words))
+    if options.protocol is None:
+        options.protocol = "grpc" if re.match(r"(?i)grpcs?://", options.url) else "http"
+    if not options.images:
+        raise OptionError("name an image or a folder of images: shoal image -m MODEL mug.jpg")
+    if options.streaming and options.protocol != "grpc":
+        raise OptionError("--streaming needs gRPC; add -i grpc (and -u with the port of gRPC)")
+    if options.streaming and options.at_once:
+        raise OptionError("--streaming and --async are two ways to send; choose one of them")
+    return options
+
+
+def _classifier(client: Client, options: argparse.Namespace) -> Classifier:
+    """What the server says of the model; its errors name the models there are."""
+    from shoal.client import ServerError
+    from shoal.errors import NotFound
+    from shoal.image.classifier import read_classifier
+
+    name, version = options.model_name, options.model_version
+    try:
+        metadata = client.metadata(name, version)
+    except ServerError as error:
+        if error.status in ("NOT_FOUND", "INVALID_ARGUMENT"):
+            raise NotFound(f"{error.message}{_others(client, name)}") from None
+        raise
+    try:
+        config = client.config(name, version)
+    except ServerError as error:
+        if error.status not in ("NOT_FOUND", "UNIMPLEMENTED", "INVALID_ARGUMENT"):
+            raise
+        config = None  # a server of the plain protocol, which knows no configs
+    return read_classifier(metadata, config, options.size)
+
+
+def _others(client: Client, name: str) -> str:
+    """The models there are, to go on with; nothing where the server does not tell."""
+    try:
+        ready = {str(entry["name"]) for entry in client.index() if entry.get("state") == "READY"}
+    except ShoalError:  # the first error says more than one about the search for advice
+        return ""
+    if not ready or name in ready:
+        return ""
+    return f"; the server has {', '.join(sorted(ready))}"
+
+
+def _check_batch(model: Classifier, size: int) -> None:
+    if size > 1 and model.max_batch_size == 0:
+        raise OptionError(f"model '{model.model}' doesn't support batching; leave -b {size} out")
+    if size > max(1, model.max_batch_size):
+        raise OptionError(
+            f"-b {size} is more than model '{model.model}' takes: its max_batch_size is "
+            f"{model.max_batch_size}"
+        )
+
+
+def _classify(
+    client: Client, model: Classifier, files: list[Path], options: argparse.Namespace
+) -> None:
+    from shoal.image.pixels import preprocess
+    from shoal.image.report import Progress, Report
+    from shoal.image.sending import Sender, batches
+
+    def read(file: Path) -> np.ndarray:
+        return preprocess(file, model, options.scaling, crop=options.crop)
+
+    asked: int = options.classes
+    if options.softmax:  # every class counts for the probability of the best
+        asked = model.classes if model.classes > 0 else _MOST_CLASSES
+    sender = Sender(client, model, read, version=options.model_version, classes=asked)
+    report = Report(model.output, options.classes, softmax=options.softmax)
+    progress = Progress(len(files), _terminal() if len(files) > 1 else None)
+    send = sender.in_turn
+    if options.streaming or options.at_once:
+        send = sender.streamed if options.streaming else sender.at_once
+    try:
+        for answer in send(batches(files, options.batch_size)):
+            progress.hide()
+            print("\n".join(report.lines(answer)), flush=True)
+            progress.step(len(answer.batch.files))
+    finally:
+        progress.hide()
+    print("\n".join(report.totals()))
+
+
+def _terminal() -> TextIO | None:
+    return sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+def _described(model: Classifier) -> str:
+    layout = "NCHW" if model.channels_first else "NHWC"
+    batch = f", up to {model.max_batch_size} to a request" if model.max_batch_size else ""
+    return (
+        f"model '{model.model}': input '{model.input}' takes {model.datatype.name} images of "
+        f"{model.height}x{model.width}, {model.channels} channel"
+        f"{'' if model.channels == 1 else 's'} ({layout}){batch}; output '{model.output}'"
+    )
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found '{text}'")
+    return int(text)
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9][0-9]{0,4})(?:[xX]([1-9][0-9]{0,4}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected HEIGHTxWIDTH, such as 224x224, found '{text}'")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"expected NAME:VALUE, found '{text}'")
+    return name.strip(), value.strip()

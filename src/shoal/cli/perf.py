@@ -1,0 +1,164 @@
+"""`shoal perf`: measure a model on a running server, with perf_analyzer's flags."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from shoal.cli.arguments import accepted, convert, suggest
+from shoal.config.options import OptionError
+from shoal.errors import ShoalError
+from shoal.perf.option_checks import ELSEWHERE
+from shoal.perf.options import BY_FLAG, TABLE, PerfOption, PerfOptions
+
+WRONG_OPTION, FAILED = 3, 99
+_COLUMN = 36
+_NARROWEST, _WIDEST = 60, 100
+_HEAD = """\
+usage: shoal perf -m MODEL [OPTION ...]
+
+Measure a model on a running server: throughput and latency by load, and where the time goes.
+It takes the flags of perf_analyzer, prints what that prints and writes the same tables; any server
+that speaks KServe v2 will do.
+
+Examples:
+  shoal perf -m digits                                   one request at a time
+  shoal perf -m digits --concurrency-range 1:16:5        a range
+  shoal perf -m digits --concurrency-range 1:0 -l 10     until latency reaches 10 ms
+  shoal perf -m digits --request-rate-range 100:1000:100 by the clock
+  shoal perf -m digits -i grpc -u gpu-box:8001           gRPC, another machine
+  shoal perf -m digits --report digits.html              a page with curves
+
+The exit code is 0, 2 when measurements did not become stable, 3 for wrong options and 99 for all
+else that goes wrong.
+"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure what `words` ask for; returns the exit code."""
+    if not words or {"-h", "--help"} & set(words):
+        print(help_text(), end="")
+        return 0
+    try:
+        options = parse(words)
+    except ShoalError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return WRONG_OPTION
+    from shoal.perf.chart import curve
+    from shoal.perf.progress import Progress
+    from shoal.perf.run import run as measure
+
+    progress = Progress(sys.stderr)
+    try:
+        outcome = measure(options, _say, _warn, progress)
+    except ShoalError as error:
+        progress.clear()
+        print(f"error: {error.message}", file=sys.stderr)
+        return FAILED
+    if sys.stdout.isatty() and len(outcome.profile.results) > 1:
+        print()
+        print("\n".join(curve(options, outcome.profile, shutil.get_terminal_size().columns)))
+    for path in outcome.files:
+        print(f"wrote {path}", file=sys.stderr)
+    return outcome.code
+
+
+def parse(words: Sequence[str]) -> PerfOptions:
+    """The options that `words` ask for. Raises OptionError."""
+    given: dict[str, list[Any]] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        flag, equals, value = word.partition("=")
+        option = BY_FLAG.get(flag)
+        if option is None and len(flag) > 2 and not flag.startswith("--"):
+            option, value = BY_FLAG.get(word[:2]), word[2:]  # -t4
+            flag, equals = word[:2], "="
+        if option is None:
+            raise OptionError(_unknown(word, flag))
+        if not equals and not option.bare:
+            if position >= len(words) and option.type != "bool":
+                raise OptionError(f"{flag} needs a value: {accepted(option)}")
+            if option.type == "bool" and not _follows(words, position):
+                value = "true"
+            else:
+                value = words[position]
+                position += 1
+        given.setdefault(option.attribute, []).append(
+            convert(option, flag, value or ("true" if option.bare else value))
+        )
+    repeatable = {option.attribute for option in TABLE if option.repeatable}
+    values: dict[str, Any] = {
+        name: tuple(found) if name in repeatable else found[-1] for name, found in given.items()
+    }
+    return PerfOptions(**values, given=frozenset(given))
+
+
+def help_text(width: int | None = None) -> str:
+    """What `shoal perf --help` prints."""
+    width = max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
+    lines = [_HEAD]
+    for title, options in groupby(TABLE, key=lambda option: option.group):
+        lines += [f"{title}:", *_rows(list(options), width), ""]
+    return "\n".join(lines)
+
+
+def _rows(options: Sequence[PerfOption], width: int) -> Iterator[str]:
+    for option in options:
+        names = ", ".join(option.flags)
+        head = f"  {names} {_placeholder(option)}{' ...' if option.repeatable else ''}".rstrip()
+        body = textwrap.wrap(_description(option), width - _COLUMN, break_on_hyphens=False)
+        if len(head) < _COLUMN:
+            head = f"{head:<{_COLUMN}}{body.pop(0)}"
+        yield head
+        for line in body:
+            yield " " * _COLUMN + line
+
+
+def _placeholder(option: PerfOption) -> str:
+    if option.bare:
+        return ""
+    kinds = {"bool": "true|false", "int": "<n>", "float": "<x>"}
+    return option.form or "|".join(option.choices) or kinds.get(option.type, "<text>")
+
+
+def _description(option: PerfOption) -> str:
+    parts = [option.help]
+    if option.instead:
+        parts.append(f"Write {option.instead} instead.")
+    if option.no_effect:
+        parts.append(f"No effect: {option.no_effect}.")
+    if option.default not in ("", ()) and not option.bare:
+        default = option.default
+        shown = str(default).lower() if isinstance(default, bool) else f"{default}"
+        parts.append(f"[default: {shown.removesuffix('.0')}]")
+    return " ".join(parts)
+
+
+def _unknown(word: str, flag: str) -> str:
+    if flag in ELSEWHERE:
+        return f"{flag} is not offered: {ELSEWHERE[flag]}"
+    if not word.startswith("-"):
+        return f"unexpected argument '{word}'; the model is named with -m {word}"
+    near = suggest(flag, BY_FLAG)
+    return f"unknown option {flag}; " + (
+        f"did you mean {near}?" if near else "shoal perf --help lists all of them"
+    )
+
+
+def _follows(words: Sequence[str], position: int) -> bool:
+    """Whether the next word is a boolean's value."""
+    return position < len(words) and words[position].lower() in {"true", "false", "0", "1", "2"}
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,234 @@
+"""`shoal tune`: find a good config for a model by measuring it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from shoal.cli import arguments
+from shoal.cli.check import preparation_settings
+from shoal.config.options import BY_FLAG, OptionError
+
+if TYPE_CHECKING:  # imported once the options are known to be right
+    from shoal.tune.goal import Goal
+    from shoal.tune.run import Model, Outcome
+
+HELP = """\
+usage: shoal tune MODEL [--repository PATH] [OPTION ...]
+
+Find a good config for a model (max_batch_size, queue delay, instances, threads) by measuring it on
+this machine. MODEL is the folder of a model, a model file, or with --repository the name of a model
+in it. A server is started for the time of the search; nothing is written unless asked for.
+
+Examples:
+  shoal tune models/resnet                                   the most throughput
+  shoal tune resnet --repository models --latency-limit 20ms  of those whose p99 is within 20 ms
+  shoal tune resnet50.onnx --objective latency --output config.pbtxt
+  shoal tune models/resnet --write --report tune.html        change its config.pbtxt
+
+Goal:
+  --objective throughput|latency  what to make best [default: throughput]
+  --latency-limit TIME            answers must come within this: 20ms, 500us, 0.1s
+  --percentile N                  the percentile of latency that counts [default: 99]
+
+Load:
+  --concurrency N[,N...]          clients that ask at once; with a limit several numbers, of which
+                                  the most that it allows counts
+                                  [default: 32; 1,8,32 with a limit; 4 for latency]
+  -b, --batch-size ROWS           rows per request [default: 1]
+  -i, --protocol http|grpc        how requests travel [default: http]
+  --input-data zero|random|PATH   what is sent, as for shoal perf [default: random]
+  --shape NAME:D1,D2,...          shape of an input with dynamic dims, without the batch; may be
+                                  repeated
+  --window TIME                   length of a window; a quick look takes three [default: 400ms]
+  --request-count N               measure so many requests instead, however long they take
+  --workers N                     processes that send; more than 1 for models faster than one can
+                                  ask [default: 1]
+
+Search:
+  --max-batch N                   the largest max_batch_size to try [default: 64]
+  --max-instances N               the most instances to try [default: 2 per core]
+
+Results:
+  --output FILE                   write the config there; an existing file stays, unless --force
+  --write                         write the config.pbtxt of the model itself
+  --force                         let --output write over a file
+  --report FILE.html              write a page with everything tried
+
+Without --output and --write the config is printed. The exit code is 0, 2 when no config met the
+limit (then no config is written) and 1 for all else that goes wrong. The options of `shoal serve`
+are taken too; --backend-config and --gpu-fallback matter here.
+"""
+LIMIT_NOT_MET = 2
+_TIMES = {"us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
+_LARGEST = 1_000_000
+
+
+def run(words: Sequence[str]) -> int:
+    """Tune what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        return 0
+    asked, rest = _parse(words)
+    options = arguments.parse(rest)
+
+    from shoal.tune import run as tuning
+    from shoal.tune.configs import Bounds
+    from shoal.tune.goal import Goal
+    from shoal.tune.measuring import LoadPlan
+    from shoal.tune.text import Table
+
+    model = tuning.find(options.model_repository, asked.repository, preparation_settings(options))
+    target = _target(asked, model)
+    goal = Goal(asked.objective, asked.latency_limit, asked.percentile)
+    levels = asked.concurrency or goal.levels()
+    plan = LoadPlan(
+        rows=asked.batch_size,
+        percentile=asked.percentile,
+        window_secs=asked.window / 1e6,
+        request_count=asked.request_count,
+        workers=asked.workers,
+        protocol=asked.protocol,
+        input_data=tuple(asked.input_data),
+        shape=tuple(asked.shape),
+    )
+    bounds = Bounds(asked.max_batch, asked.max_instances, asked.batch_size)
+    for note in (*model.warnings, *model.subject.fixed):
+        print(note, file=sys.stderr)
+    terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+    table = Table(goal, _say, terminal)
+    table.head()
+    try:
+        outcome = tuning.run(model, goal, plan, bounds, levels, options, table)
+    finally:
+        table.clear()
+    return _conclude(outcome, goal, target, asked.report)
+
+
+def _conclude(outcome: Outcome, goal: Goal, target: tuple[Path, str] | None, report: str) -> int:
+    from shoal.tune import run as tuning
+    from shoal.tune.report import page
+    from shoal.tune.text import change_lines, verdict
+
+    print()
+    for line in verdict(outcome.finding, goal, outcome.space):
+        print(line)
+    if report:
+        tuning.write(Path(report), page(outcome), "--report")
+        print(f"wrote {report}", file=sys.stderr)
+    if not outcome.finding.met:
+        return LIMIT_NOT_MET
+    for line in change_lines(outcome.changes):
+        print(line)
+    if target is None:
+        print()
+        print(outcome.text, end="")
+        return 0
+    path, flag = target
+    tuning.write(path, outcome.text, flag)
+    print(f"wrote {path}", file=sys.stderr)
+    return 0
+
+
+def _target(asked: argparse.Namespace, model: Model) -> tuple[Path, str] | None:
+    """Where the config goes, and the flag that says so; whether it can is known before measuring.
+    Raises InvalidArgument."""
+    from shoal.tune.run import check_writable
+
+    if asked.report:
+        check_writable(Path(asked.report), "--report", overwrite=True)
+    if asked.output:
+        check_writable(Path(asked.output), "--output", overwrite=asked.force)
+        return Path(asked.output), "--output"
+    if not asked.write:
+        return None
+    path = model.config_file
+    if path is None:
+        raise OptionError(
+            f"--write: '{model.repository}' is a file without a folder of its own, so it has no "
+            f"config.pbtxt; name a file with --output"
+        )
+    check_writable(path, "--write", overwrite=True)
+    return path, "--write"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other command does, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; shoal tune --help lists all options")
+
+
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and the words that are a model or options of `shoal serve`."""
+    parser = _Parser(prog="shoal tune", add_help=False, allow_abbrev=False)
+    parser.add_argument("--repository", "--model-repository", default="")
+    parser.add_argument("--objective", choices=["throughput", "latency"], default="throughput")
+    parser.add_argument("--latency-limit", type=_time, default=0.0)
+    parser.add_argument("--percentile", type=_percentile, default=99)
+    parser.add_argument("--concurrency", type=_levels, default=())
+    parser.add_argument("-b", "--batch-size", type=_count, default=1)
+    parser.add_argument("-i", "--protocol", choices=["http", "grpc"], default="http")
+    parser.add_argument("--input-data", action="append", default=[])
+    parser.add_argument("--shape", action="append", default=[])
+    parser.add_argument("--window", type=_time, default=400_000.0)
+    parser.add_argument("--request-count", type=_count, default=0)
+    parser.add_argument("--workers", type=_count, default=1)
+    parser.add_argument("--max-batch", type=_count, default=64)
+    parser.add_argument("--max-instances", type=_count, default=0)
+    parser.add_argument("--output", default="")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--report", default="")
+    asked, rest = parser.parse_known_args(list(words))
+    if asked.output and asked.write:
+        raise OptionError("--output and --write are two places for the config; choose one of them")
+    if asked.force and not asked.output:
+        raise OptionError("--force goes with --output; --write writes over config.pbtxt anyway")
+    if len(asked.concurrency) > 1 and (asked.objective == "latency" or not asked.latency_limit):
+        raise OptionError(
+            "--concurrency takes several numbers only where throughput within --latency-limit is "
+            "wanted, to find out how many clients that allows; name one number"
+        )
+    if asked.report and not asked.report.endswith((".html", ".htm")):
+        raise OptionError(f"--report writes a page: name a .html file, found '{asked.report}'")
+    own = re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", HELP)
+    for word in rest:
+        flag = word.partition("=")[0]
+        if flag.startswith("-") and flag not in BY_FLAG:
+            near = arguments.suggest(flag, own)
+            advice = f"did you mean {near}?" if near else "shoal tune --help lists all of them"
+            raise OptionError(f"unknown option {flag}; {advice}")
+    return asked, rest
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or not 1 <= int(text) <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found '{text}'")
+    return int(text)
+
+
+def _percentile(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,2}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 99, found '{text}'")
+    return int(text)
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(part) for part in text.split(",")}))
+
+
+def _time(text: str) -> float:
+    """A time in microseconds; a bare number is milliseconds."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(us|µs|ms|s)?", text)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"expected a time such as 20ms, found '{text}'")
+    return float(match[1]) * _TIMES[match[2] or "ms"]

@@ -1,0 +1,83 @@
+"""Where a server is: what people write, taken apart.
+
+"localhost:8000", "https://host/prefix", "grpc://host:8001", "grpcs://host", "[::1]:8000"
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from shoal.client.errors import InvalidInput
+
+HTTP = "http"
+GRPC = "grpc"
+_SCHEMES = {
+    "http": (HTTP, False),
+    "https": (HTTP, True),
+    "grpc": (GRPC, False),
+    "grpcs": (GRPC, True),
+}
+_DEFAULT_PORTS = {
+    (HTTP, False): 8000,
+    (HTTP, True): 443,
+    (GRPC, False): 8001,
+    (GRPC, True): 443,
+}
+_FORM = re.compile(
+    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?"
+    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/?#\[\]@]+)"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<prefix>/[^\s?#]*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One server's address."""
+
+    protocol: str  # HTTP or GRPC
+    host: str
+    port: int
+    encrypted: bool
+    prefix: str = ""  # of every path, for servers behind a proxy
+
+    @property
+    def authority(self) -> str:
+        """`host:port`, as it stands in requests and in errors."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Address:
+    """The address `url` names. InvalidInput says what is wrong with it."""
+    if protocol not in (None, HTTP, GRPC):
+        raise InvalidInput(f"protocol is 'http' or 'grpc', found {protocol!r}")
+    match = _FORM.fullmatch(url.strip())
+    if match is None:
+        raise InvalidInput(
+            f"{url!r} is no address of a server; write it as 'localhost:8000', "
+            f"'https://host:8000' or 'grpc://localhost:8001'"
+        )
+    named, secure = protocol, False
+    if match["scheme"]:
+        try:
+            named, secure = _SCHEMES[match["scheme"].lower()]
+        except KeyError:
+            raise InvalidInput(
+                f"{url!r} begins with '{match['scheme']}://', which no server of this kind "
+                f"speaks; use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+            ) from None
+        if protocol == GRPC and named == HTTP:  # http://host:8001 with protocol="grpc"
+            named = GRPC
+        elif protocol not in (None, named):
+            raise InvalidInput(f"{url!r} and protocol={protocol!r} contradict each other")
+    chosen = named or HTTP
+    secure = secure or encrypted
+    port = int(match["port"]) if match["port"] else _DEFAULT_PORTS[chosen, secure]
+    if not 0 < port < 65536:
+        raise InvalidInput(f"{url!r} names port {port}; ports are 1 to 65535")
+    prefix = (match["prefix"] or "").rstrip("/")
+    if prefix and chosen == GRPC:
+        raise InvalidInput(f"{url!r} has a path after the port; gRPC has none")
+    return Address(chosen, match["host"].strip("[]"), port, secure, prefix)

@@ -1,0 +1,100 @@
+"""A stream of an `AsyncClient`: many requests and their answers on one call.
+
+async with client.stream("words") as stream:
+    await stream.send({"text": ["one two three"]})
+    async for result in stream:          # until everything sent is answered
+        print(result["word"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any
+
+from shoal.client.async_grpc_transport import AsyncDuplex
+from shoal.client.errors import ClientError
+from shoal.client.http2_stream import Ended
+from shoal.client.result import Result
+from shoal.client.steps import Steps
+from shoal.client.streaming import Streaming
+
+
+class AsyncStream:
+    """One stream; it begins with `async with`. One task may send while another receives."""
+
+    def __init__(
+        self,
+        streaming: Streaming,
+        run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
+        connect: Callable[[bytes], Coroutine[Any, Any, AsyncDuplex]],
+    ) -> None:
+        self._streaming = streaming
+        self._run = run
+        self._connect = connect
+        self._timeout_secs = streaming.session.timeout_secs
+        self._duplex: AsyncDuplex | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not answered to the end."""
+        return self._streaming.waiting
+
+    async def send(self, inputs: Mapping[str, Any], **arguments: Any) -> None:
+        """As `Stream.send`."""
+        parts, size = await self._run(self._streaming.outgoing(inputs, **arguments))
+        duplex = self._begun()
+        self._streaming.waiting += 1
+        await duplex.send(parts, size)
+
+    async def finish(self) -> None:
+        """Say that no more requests come; answers still do."""
+        await self._begun().finish()
+
+    async def receive(self, timeout: float | None = None) -> Result | None:
+        """As `Stream.receive`."""
+        limit = self._timeout_secs if timeout is None else timeout
+        duplex = self._begun()
+        while True:
+            message = await duplex.receive(limit)
+            if isinstance(message, Ended):
+                error = self._streaming.over(message)
+                if error is not None:
+                    raise error
+                return None
+            found = self._streaming.incoming(message)
+            if isinstance(found, ClientError):
+                raise found
+            if found is not None:
+                return found
+            if not self._streaming.waiting:
+                return None
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        """Answers until everything sent so far is answered. Raises as `receive` does."""
+        while self._streaming.waiting > 0:
+            found = await self.receive()
+            if found is not None:
+                yield found
+
+    async def close(self) -> None:
+        """End the stream; what is not answered yet is withdrawn."""
+        if self._duplex is not None:
+            self._duplex.close()
+
+    async def __aenter__(self) -> AsyncStream:  # noqa: PYI034 - Python 3.10 has no Self
+        self._duplex = await self._connect(self._streaming.block)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _begun(self) -> AsyncDuplex:
+        if self._duplex is None:
+            raise ClientError("begin the stream with 'async with client.stream(…) as stream:'")
+        return self._duplex

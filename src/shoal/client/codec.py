@@ -1,0 +1,133 @@
+"""What the operations and the two protocols agree on: questions, requests, answers.
+
+    Ask --Codec.infer--> Call(request, read) --transport--> answer --Call.read--> Result
+
+A request is a list of buffers, so that large tensors are not copied on their way to the socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from shoal.client.inputs import InputTensor
+from shoal.client.region import Place
+from shoal.client.result import Result
+from shoal.core.tensor import Buffer
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Parameter: TypeAlias = bool | int | float | str
+Headers: TypeAlias = Mapping[str, str]
+SMALL_BYTES = 65_536  # up to here it is cheaper to join the parts than to send them as they are
+
+
+@dataclass(slots=True)
+class Ask:
+    """One inference, in no protocol yet."""
+
+    model: str
+    version: str
+    tensors: list[InputTensor]
+    outputs: Sequence[str] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)  # outputs that go to shared memory
+    classes: Mapping[str, int] = field(default_factory=dict)
+    id: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    binary: bool = True
+
+
+class Request(NamedTuple):
+    """Bytes to send. `block` holds gRPC's headers; over HTTP they are the first part."""
+
+    parts: list[Buffer]
+    size: int
+    block: bytes = b""
+
+
+class Answer(NamedTuple):
+    """What came back: an HTTP status, or a gRPC code with its message."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Buffer
+    message: str = ""
+
+
+class Call(Generic[T_co]):
+    """One exchange: what to send, how to read the answer, and whether it may be sent twice."""
+
+    __slots__ = ("read", "repeatable", "request")
+
+    def __init__(
+        self, request: Request, read: Callable[[Answer], T_co], repeatable: bool = True
+    ) -> None:
+        self.request = request
+        self.read = read
+        self.repeatable = repeatable
+
+
+class Terms(NamedTuple):
+    """How a call is made: its own headers, and the time it may take (None: for ever)."""
+
+    headers: Headers | None = None
+    timeout_secs: float | None = None
+
+
+class Codec(Protocol):
+    """A protocol: every method says what to send and how to read what comes back.
+
+    Readers raise ServerError for what the server refused and ProtocolError for what is no answer.
+    """
+
+    def infer(self, ask: Ask, terms: Terms) -> Call[Result]:
+        """One inference with one answer."""
+
+    def live(self, terms: Terms) -> Call[bool]:
+        """Does the server run?"""
+
+    def ready(self, terms: Terms) -> Call[bool]:
+        """Is it ready?"""
+
+    def model_ready(self, model: str, version: str, terms: Terms) -> Call[bool]:
+        """Is a model?"""
+
+    def server_metadata(self, terms: Terms) -> Call[dict[str, Any]]:
+        """Name, version, extensions."""
+
+    def metadata(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+        """Inputs and outputs of a model."""
+
+    def config(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+        """Its configuration."""
+
+    def statistics(self, model: str, version: str, terms: Terms) -> Call[list[dict[str, Any]]]:
+        """Its statistics, or those of all models."""
+
+    def index(self, ready: bool, terms: Terms) -> Call[list[dict[str, Any]]]:
+        """The repository."""
+
+    def load(self, model: str, config: str, files: Mapping[str, bytes], terms: Terms) -> Call[None]:
+        """Load a model; the names of `files` begin with "file:"."""
+
+    def unload(self, model: str, dependents: bool, terms: Terms) -> Call[None]:
+        """Unload one."""
+
+    def trace_settings(
+        self, model: str, change: Mapping[str, Any], terms: Terms
+    ) -> Call[dict[str, Any]]:
+        """Read or change how requests are traced."""
+
+    def log_settings(self, change: Mapping[str, Any], terms: Terms) -> Call[dict[str, Any]]:
+        """Read or change the log."""
+
+    def register(self, name: str, key: str, byte_size: int, terms: Terms) -> Call[None]:
+        """Tell of a region of shared memory."""
+
+    def unregister(self, name: str, terms: Terms) -> Call[None]:
+        """Have it forgotten."""
+
+    def regions(self, terms: Terms) -> Call[list[dict[str, Any]]]:
+        """Those the server knows."""

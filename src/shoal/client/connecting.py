@@ -1,0 +1,114 @@
+"""Opening connections: TCP, TLS, and sentences for when there is nobody there."""
+
+from __future__ import annotations
+
+import socket
+import ssl as tls
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.client.address import GRPC, Address
+from shoal.client.errors import ClientError, ConnectionFailed, InvalidInput, Timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long connecting may take, and how many connections there may be."""
+
+    connect_secs: float | None
+    connections: int
+
+
+def context(
+    address: Address,
+    ssl: tls.SSLContext | bool | None,
+    ca: str | Path | None,
+    cert: str | Path | None,
+    key: str | Path | None,
+    verify: bool,
+) -> tls.SSLContext | None:
+    """The TLS context these settings describe; None for an address that is not encrypted.
+
+    InvalidInput when a file cannot be read or a setting has no meaning here.
+    """
+    if not address.encrypted:
+        if any((ca, cert, key)):
+            raise InvalidInput(
+                "ca, cert and key are for encrypted connections; write the address with https:// "
+                "or grpcs://, or give ssl=True"
+            )
+        return None
+    made = ssl if isinstance(ssl, tls.SSLContext) else None
+    if made is None:
+        made = tls.create_default_context()
+        try:
+            if ca is not None:
+                made.load_verify_locations(cafile=str(ca))
+            if cert is not None:
+                made.load_cert_chain(str(cert), None if key is None else str(key))
+        except (OSError, tls.SSLError) as error:
+            files = ", ".join(str(file) for file in (ca, cert, key) if file is not None)
+            raise InvalidInput(
+                f"{files}: not the certificates and keys TLS needs: {error}"
+            ) from None
+        if not verify:
+            made.check_hostname = False
+            made.verify_mode = tls.CERT_NONE
+    if address.protocol == GRPC:
+        made.set_alpn_protocols(["h2"])
+    return made
+
+
+def open_socket(
+    address: Address, encryption: tls.SSLContext | None, connect_secs: float | None
+) -> socket.socket:
+    """A connected socket, over TLS where that is wanted. Raises ConnectionFailed and Timeout."""
+    connection: socket.socket | None = None
+    try:
+        connection = socket.create_connection((address.host, address.port), connect_secs)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if encryption is not None:
+            return encryption.wrap_socket(connection, server_hostname=address.host)
+    except OSError as error:
+        if connection is not None:
+            connection.close()
+        raise refused(address, error, connect_secs) from None
+    return connection
+
+
+def refused(address: Address, error: OSError, connect_secs: float | None) -> ClientError:
+    """What to say when there is no connection."""
+    where = address.authority
+    if isinstance(error, tls.SSLCertVerificationError):
+        return ConnectionFailed(
+            f"the certificate of {where} is not trusted: {error.verify_message}; name who signed "
+            f"it with ca=, or trust anybody with verify=False"
+        )
+    if isinstance(error, tls.SSLError):
+        return ConnectionFailed(
+            f"no encrypted connection to {where}: {error.reason or error}; does the server use TLS?"
+        )
+    if isinstance(error, socket.gaierror):
+        return ConnectionFailed(f"no host '{address.host}' is known: {error.strerror}")
+    if isinstance(error, TimeoutError):
+        shown = "" if connect_secs is None else f" within {connect_secs:g} s"
+        return Timeout(f"no connection to {where}{shown}; is the address right?")
+    port = "gRPC (8001)" if address.protocol == GRPC else "HTTP (8000)"
+    return ConnectionFailed(
+        f"no server answers at {where}; is it running? Start one with 'shoal serve', and check "
+        f"that this is its port for {port} ({error.strerror or error})"
+    )
+
+
+def lost(address: Address, error: OSError | None) -> ConnectionFailed:
+    """What to say when a connection ends in the middle of a call."""
+    reason = f" ({error.strerror or error})" if error is not None else ""
+    return ConnectionFailed(
+        f"the server at {address.authority} closed the connection before it answered{reason}"
+    )
+
+
+def late(address: Address, limit_secs: float | None) -> Timeout:
+    """What to say when an answer does not come."""
+    shown = "" if limit_secs is None else f" within {limit_secs:g} s"
+    return Timeout(f"no answer from {address.authority}{shown}")

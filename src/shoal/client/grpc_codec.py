@@ -1,0 +1,404 @@
+"""gRPC: each question as a message with its headers, each answer as a result. No socket here.
+
+    Ask --head, remembered--> b"…" + raw tensors        b"…" --take out tensors--> head, remembered
+
+Inference messages are written and read by hand, so that tensors are not copied; all else is left
+to protobuf, which is imported when it is first needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.client.address import Address
+from shoal.client.codec import Answer, Ask, Call, Headers, Request, Terms
+from shoal.client.errors import (
+    GRPC_STATUS,
+    ClientError,
+    InvalidInput,
+    ProtocolError,
+    Timeout,
+    server_error,
+)
+from shoal.client.grpc_infer import (
+    ResponseHead,
+    encoded_parameters,
+    request_head,
+    response_head,
+    with_contents,
+)
+from shoal.client.grpc_messages import array_of_contents, plain
+from shoal.client.places import fill_from_places
+from shoal.client.result import Output, Result
+from shoal.core.tensor import Buffer
+from shoal.errors import ShoalError
+from shoal.wire.http2_frames import literal
+from shoal.wire.protobuf_wire import delimited, prefix, tag, take_out
+
+SERVICE = "/inference.GRPCInferenceService/"
+_REMEMBERED = 256
+_DOUBLE = struct.Struct("<d")
+_KEY = re.compile(r"[0-9a-z_.\-]+")
+_RAW_OUTPUTS = tag(6)
+_RAW_INPUTS = 7
+_MOST_DIGITS = 99_999_999
+
+
+class GrpcCodec:
+    """The protocol over gRPC, for one server."""
+
+    def __init__(self, address: Address, headers: Headers) -> None:
+        """`headers` go with every call. InvalidInput when one cannot."""
+        scheme = b"\x87" if address.encrypted else b"\x86"
+        authority = address.authority.encode()
+        # Entries of HPACK's static table: 3 is POST, 6 and 7 the schemes, 1 :authority, 31
+        # content-type. Nothing is indexed, so a block means the same at any time.
+        self._start = b"\x83" + scheme + _named(1, authority)
+        self._end = _named(31, b"application/grpc") + literal(b"te", b"trailers")
+        self._end += _metadata(headers)
+        self._blocks: dict[tuple[str, float | None], bytes] = {}
+        self._heads: dict[Any, bytes] = {}
+        self._answers: dict[bytes, ResponseHead] = {}
+
+    # ---- inference
+
+    def infer(self, ask: Ask, terms: Terms) -> Call[Result]:
+        """ModelInfer."""
+        parts, size = self.infer_message(ask)
+        request = Request(parts, size, self.block("ModelInfer", terms))
+        read: Callable[[Answer], Result] = self.read_result
+        if ask.places:
+
+            def read(answer: Answer) -> Result:
+                result = self.read_result(answer)
+                fill_from_places(result, ask.places)
+                return result
+
+        return Call(request, read, "sequence_id" not in ask.parameters)
+
+    def infer_message(self, ask: Ask) -> tuple[list[Buffer], int]:
+        """A ModelInferRequest, in parts, and its size."""
+        if not ask.binary:
+            return with_contents(ask)
+        tensors = ask.tensors
+        if ask.places or any(each.placed is not None for each in tensors):
+            head = request_head(ask)
+        else:
+            key = (
+                ask.model,
+                ask.version,
+                tuple([(each.name, each.datatype, each.shape) for each in tensors]),
+                ask.outputs,
+                tuple(ask.classes.items()) if ask.classes else None,
+            )
+            known = self._heads.get(key)
+            if known is None:
+                known = request_head(ask)
+                if len(self._heads) >= _REMEMBERED:
+                    self._heads.clear()
+                self._heads[key] = known
+            head = known
+        if ask.id:
+            head += delimited(3, ask.id.encode())
+        if ask.parameters:
+            head += encoded_parameters(4, ask.parameters)
+        parts: list[Buffer] = []
+        size = 0
+        for each in tensors:
+            if each.placed is not None:
+                continue
+            head += prefix(_RAW_INPUTS, each.nbytes)
+            parts.append(head)
+            parts.append(each.raw)
+            size += len(head) + each.nbytes
+            head = b""
+        if head:
+            parts.append(head)
+            size += len(head)
+        return parts, size
+
+    def read_result(self, answer: Answer) -> Result:
+        """The result of ModelInfer."""
+        if answer.status:
+            raise refusal(answer)
+        return self.result(answer.body)
+
+    def result(self, body: Buffer) -> Result:
+        """The result in a ModelInferResponse."""
+        spans: list[tuple[int, int]] = []
+        try:
+            rest = take_out(body, {_RAW_OUTPUTS: spans})
+        except ShoalError as error:
+            raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+        head = self._answers.get(rest)
+        if head is None:
+            head = response_head(rest)
+            if not head.id:
+                if len(self._answers) >= _REMEMBERED:
+                    self._answers.clear()
+                self._answers[rest] = head
+        view = memoryview(body)
+        outputs: dict[str, Output] = {}
+        for index, (name, datatype, shape, parameters, contents) in enumerate(head.outputs):
+            output = Output(name, datatype, shape, None, None, parameters)
+            if contents is not None:
+                output.array = array_of_contents(contents, datatype, shape)
+            elif index < len(spans):
+                start, end = spans[index]
+                output.raw = view[start:end]
+            outputs[name] = output
+        return Result(
+            head.model_name,
+            head.model_version,
+            outputs,
+            id=head.id,
+            parameters=head.parameters,
+            raw=body,
+        )
+
+    def stream_answer(self, body: Buffer) -> tuple[Result | None, ClientError | None]:
+        """The result in a ModelStreamInferResponse, and the error it comes with."""
+        errors: list[tuple[int, int]] = []
+        results: list[tuple[int, int]] = []
+        try:
+            take_out(body, {tag(1): errors, tag(2): results})
+        except ShoalError as error:
+            raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+        view = memoryview(body)
+        result = self.result(view[slice(*results[-1])]) if results else None
+        if errors:
+            text = bytes(view[slice(*errors[-1])]).decode("utf-8", "replace")
+            return result, server_error(text, "UNKNOWN", 2, "" if result is None else result.id)
+        return result, None
+
+    # ---- status
+
+    def live(self, terms: Terms) -> Call[bool]:
+        """ServerLive."""
+        return self._yes("ServerLive", {}, terms, "live")
+
+    def ready(self, terms: Terms) -> Call[bool]:
+        """ServerReady."""
+        return self._yes("ServerReady", {}, terms, "ready")
+
+    def model_ready(self, model: str, version: str, terms: Terms) -> Call[bool]:
+        """ModelReady; the answer for a model nobody knows is an error, here it is no."""
+        asked = {"name": model, "version": version}
+        return self._yes("ModelReady", asked, terms, "ready", no=("NOT_FOUND", "UNAVAILABLE"))
+
+    def server_metadata(self, terms: Terms) -> Call[dict[str, Any]]:
+        """ServerMetadata."""
+        return self._call("ServerMetadata", {}, terms, plain)
+
+    def metadata(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+        """ModelMetadata."""
+        return self._call("ModelMetadata", {"name": model, "version": version}, terms, plain)
+
+    def config(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+        """ModelConfig."""
+        asked = {"name": model, "version": version}
+        return self._call("ModelConfig", asked, terms, lambda found: plain(found.config))
+
+    def statistics(self, model: str, version: str, terms: Terms) -> Call[list[dict[str, Any]]]:
+        """ModelStatistics."""
+        asked = {"name": model, "version": version}
+        return self._call(
+            "ModelStatistics", asked, terms, lambda found: list(map(plain, found.model_stats))
+        )
+
+    # ---- the repository
+
+    def index(self, ready: bool, terms: Terms) -> Call[list[dict[str, Any]]]:
+        """RepositoryIndex."""
+
+        def read(found: Any) -> list[dict[str, Any]]:
+            rows = map(plain, found.models)
+            return [{key: value for key, value in row.items() if value} for row in rows]
+
+        return self._call("RepositoryIndex", {"ready": ready}, terms, read)
+
+    def load(self, model: str, config: str, files: Mapping[str, bytes], terms: Terms) -> Call[None]:
+        """RepositoryModelLoad."""
+        parameters: dict[str, Any] = {"config": {"string_param": config}} if config else {}
+        parameters.update({name: {"bytes_param": data} for name, data in files.items()})
+        asked = {"model_name": model, "parameters": parameters}
+        return self._do("RepositoryModelLoad", asked, terms)
+
+    def unload(self, model: str, dependents: bool, terms: Terms) -> Call[None]:
+        """RepositoryModelUnload."""
+        parameters = {"unload_dependents": {"bool_param": True}} if dependents else {}
+        asked = {"model_name": model, "parameters": parameters}
+        return self._do("RepositoryModelUnload", asked, terms)
+
+    # ---- settings
+
+    def trace_settings(
+        self, model: str, change: Mapping[str, Any], terms: Terms
+    ) -> Call[dict[str, Any]]:
+        """TraceSetting; each value is a list of texts there."""
+        settings = {name: {"value": _texts(value)} for name, value in change.items()}
+
+        def read(found: Any) -> dict[str, Any]:
+            values = {name: list(entry.value) for name, entry in sorted(found.settings.items())}
+            return {
+                name: value if name == "trace_level" else "".join(value)
+                for name, value in values.items()
+            }
+
+        asked = {"model_name": model, "settings": settings}
+        return self._call("TraceSetting", asked, terms, read)
+
+    def log_settings(self, change: Mapping[str, Any], terms: Terms) -> Call[dict[str, Any]]:
+        """LogSettings."""
+        kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+        settings = {}
+        for name, value in change.items():
+            if type(value) not in kinds:
+                raise InvalidInput(f"log setting '{name}' is true, false, a number or text")
+            settings[name] = {kinds[type(value)]: value}
+
+        def read(found: Any) -> dict[str, Any]:
+            return {
+                name: getattr(entry, entry.WhichOneof("parameter_choice"))
+                for name, entry in sorted(found.settings.items())
+            }
+
+        return self._call("LogSettings", {"settings": settings}, terms, read)
+
+    # ---- shared memory
+
+    def register(self, name: str, key: str, byte_size: int, terms: Terms) -> Call[None]:
+        """SystemSharedMemoryRegister."""
+        asked = {"name": name, "key": key, "offset": 0, "byte_size": byte_size}
+        return self._do("SystemSharedMemoryRegister", asked, terms)
+
+    def unregister(self, name: str, terms: Terms) -> Call[None]:
+        """SystemSharedMemoryUnregister."""
+        return self._do("SystemSharedMemoryUnregister", {"name": name}, terms)
+
+    def regions(self, terms: Terms) -> Call[list[dict[str, Any]]]:
+        """SystemSharedMemoryStatus."""
+        return self._call(
+            "SystemSharedMemoryStatus",
+            {"name": ""},
+            terms,
+            lambda found: [plain(region) for _, region in sorted(found.regions.items())],
+        )
+
+    # ---- requests
+
+    def block(self, method: str, terms: Terms, extra: Headers | None = None) -> bytes:
+        """The headers of a call, as HPACK."""
+        key = (method, terms.timeout_secs)
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._start + _named(4, f"{SERVICE}{method}".encode()) + self._end
+            if terms.timeout_secs is not None:
+                block += literal(b"grpc-timeout", _timeout(terms.timeout_secs))
+            if len(self._blocks) >= _REMEMBERED:
+                self._blocks.clear()
+            self._blocks[key] = block
+        for headers in (terms.headers, extra):
+            if headers:
+                block += _metadata(headers)
+        return block
+
+    def _call(
+        self,
+        method: str,
+        fields: Mapping[str, Any],
+        terms: Terms,
+        read: Callable[[Any], Any],
+        repeatable: bool = True,
+    ) -> Call[Any]:
+        from google.protobuf.message import DecodeError
+
+        from shoal.wire.proto import messages
+
+        try:
+            body = getattr(messages, f"{method}Request")(**fields).SerializeToString()
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"this cannot be sent as {method}: {error}") from None
+
+        def reader(answer: Answer) -> Any:
+            if answer.status:
+                raise refusal(answer)
+            response = getattr(messages, f"{method}Response")
+            try:
+                return read(response.FromString(bytes(answer.body)))
+            except DecodeError as error:
+                raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+
+        return Call(Request([body], len(body), self.block(method, terms)), reader, repeatable)
+
+    def _do(self, method: str, fields: Mapping[str, Any], terms: Terms) -> Call[None]:
+        return self._call(method, fields, terms, lambda _: None, repeatable=False)
+
+    def _yes(
+        self,
+        method: str,
+        fields: Mapping[str, Any],
+        terms: Terms,
+        field: str,
+        no: tuple[str, ...] = ("UNAVAILABLE",),
+    ) -> Call[bool]:
+        call = self._call(method, fields, terms, lambda found: bool(getattr(found, field)))
+        read = call.read
+
+        def reader(answer: Answer) -> bool:
+            if answer.status and GRPC_STATUS[answer.status] in no:
+                return False
+            return bool(read(answer))
+
+        return Call(call.request, reader)
+
+
+def refusal(answer: Answer) -> ClientError:
+    """The error a call's status stands for."""
+    status = GRPC_STATUS[answer.status]
+    if status == "DEADLINE_EXCEEDED":
+        return Timeout(answer.message or "the server did not answer in time")
+    text = answer.message or f"the server answered {status} and said no more"
+    return server_error(text, status, answer.status)
+
+
+def _named(index: int, value: bytes) -> bytes:
+    """A header whose name is in HPACK's static table, not to be indexed."""
+    first = bytes((index,)) if index < 15 else b"\x0f" + bytes((index - 15,))
+    return first + literal(b"", value)[2:]
+
+
+def _metadata(headers: Headers) -> bytes:
+    block = b""
+    for name, value in headers.items():
+        key = name.lower()
+        if not _KEY.fullmatch(key) or key.startswith("grpc-"):
+            raise InvalidInput(f"{name!r} cannot be the name of gRPC metadata")
+        if key.endswith("-bin"):
+            block += literal(key.encode(), base64.b64encode(value.encode()).rstrip(b"="))
+        elif not (value.isascii() and value.isprintable()):
+            raise InvalidInput(
+                f"the value of {name!r} is not printable ASCII; use a name that ends in -bin"
+            )
+        else:
+            block += literal(key.encode(), value.strip().encode())
+    return block
+
+
+def _timeout(secs: float) -> bytes:
+    millis = max(1, round(secs * 1000))
+    if millis <= _MOST_DIGITS:
+        return b"%dm" % millis
+    return b"%dS" % min(_MOST_DIGITS, round(secs))
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [str(each) for each in value]
+    return [str(value)]

@@ -1,0 +1,353 @@
+"""One HTTP/2 connection from the client's side, carrying gRPC calls: bytes in, bytes out.
+
+    open, Stream.send --> take(): bytes to send       receive(bytes) --> Stream.messages, .ended
+
+No socket here, so blocking sockets and event loops share it. Calls may be many at a time. Windows
+for what we receive are as large as they get, so that only what we send has to wait.
+"""
+
+from __future__ import annotations
+
+import hpack
+
+from shoal.client.errors import ProtocolError
+from shoal.client.http2_stream import PREFIX, Ended, Stream, ended_by
+from shoal.core.tensor import Buffer
+from shoal.wire import http2_frames as frames
+from shoal.wire.http2_frames import ErrorCode, Setting
+
+OUR_FRAME_BYTES = 1 << 20  # what one frame to us may hold
+MOST_STREAMS = 1_000  # at once, where the server names no number
+_TOP_UP_BYTES = 1 << 28
+_LONGEST_BLOCK = 1 << 20
+_REMEMBERED = 64
+_PREFACE = (
+    frames.PREFACE
+    + frames.settings(
+        (
+            (Setting.ENABLE_PUSH, 0),
+            (Setting.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW),
+            (Setting.MAX_FRAME_SIZE, OUR_FRAME_BYTES),
+        )
+    )
+    + frames.window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
+)
+
+
+class Connection:
+    """One connection. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.closing = False  # the server takes no more calls on this connection
+        self.max_streams = MOST_STREAMS
+        self._out: list[Buffer] = [_PREFACE]
+        self._out_size = len(_PREFACE)
+        self._next_id = 1
+        self._window = frames.DEFAULT_WINDOW
+        self._stream_window = frames.DEFAULT_WINDOW
+        self._frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._received = 0
+        self._partial = b""  # of a frame
+        self._data_stream: Stream | None = None  # whose DATA frame is being received
+        self._data_left = 0
+        self._data_flags = 0
+        self._block: tuple[int, int, bytes] | None = None  # stream, flags and bytes so far
+        self._decoder = hpack.Decoder(max_header_list_size=_LONGEST_BLOCK)
+        self._known: dict[bytes, dict[str, str]] = {}  # blocks that leave HPACK's table as it is
+
+    # ---- calls
+
+    def open(self, block: bytes) -> Stream:
+        """Begin a call with these headers."""
+        stream = Stream(self, self._next_id, self._stream_window)
+        self._next_id += 2
+        if self._next_id > frames.MAX_STREAM_ID:
+            self.closing = True
+        self.streams[stream.id] = stream
+        self._put(
+            frames.header_block(
+                stream.id, block, end_stream=False, max_frame_bytes=self._frame_bytes
+            )
+        )
+        return stream
+
+    def take(self) -> tuple[list[Buffer], int]:
+        """What is to be sent now."""
+        out, size = self._out, self._out_size
+        self._out, self._out_size = [], 0
+        return out, size
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._out)
+
+    def lost(self) -> None:
+        """The connection is gone; calls that go on learn of it."""
+        self.closing = True
+        for stream in list(self.streams.values()):
+            self._over(stream, Ended(-1, "", stream.headers, untouched=not stream._head))
+
+    def _put(self, data: Buffer) -> None:
+        self._out.append(data)
+        self._out_size += len(data)
+
+    def _send(self, stream: Stream, parts: list[Buffer], size: int, end: bool) -> None:
+        whole = 5 + size
+        prefix = PREFIX.pack(0, size)
+        fits = min(self._frame_bytes, self._window, stream.window)
+        if whole <= fits and not stream._unsent:  # nearly always: one frame
+            flags = frames.END_STREAM if end else 0
+            self._put(frames.header(whole, frames.DATA, flags, stream.id) + prefix)
+            self._out.extend(parts)
+            self._out_size += size
+            self._window -= whole
+            stream.window -= whole
+            return
+        stream._unsent.append(memoryview(prefix))
+        stream._unsent.extend(memoryview(part).cast("B") for part in parts if len(part))
+        stream._unsent_end = end
+        self._flush(stream)
+
+    def _flush(self, stream: Stream) -> None:
+        """Send as much as the windows allow."""
+        unsent = stream._unsent
+        while unsent:
+            room = min(self._frame_bytes, self._window, stream.window)
+            if room <= 0:
+                return
+            pieces: list[memoryview] = []
+            taken = 0
+            while unsent and taken < room:
+                piece = unsent[0]
+                left = room - taken
+                if len(piece) > left:
+                    unsent[0] = piece[left:]
+                    piece = piece[:left]
+                else:
+                    unsent.popleft()
+                pieces.append(piece)
+                taken += len(piece)
+            last = stream._unsent_end and not unsent
+            flags = frames.END_STREAM if last else 0
+            self._put(frames.header(taken, frames.DATA, flags, stream.id))
+            self._out.extend(pieces)
+            self._out_size += taken
+            self._window -= taken
+            stream.window -= taken
+            if last:
+                stream._unsent_end = False
+        if stream._unsent_end and stream.ended is None:
+            stream._unsent_end = False
+            self._put(frames.header(0, frames.DATA, frames.END_STREAM, stream.id))
+
+    def _cancel(self, stream: Stream) -> None:
+        self._put(frames.rst_stream(stream.id, ErrorCode.CANCEL))
+        self.streams.pop(stream.id, None)
+        stream.news = None
+        stream._end(Ended(1, "cancelled", stream.headers))
+
+    def _over(self, stream: Stream, ended: Ended) -> None:
+        self.streams.pop(stream.id, None)
+        if stream.ended is None:
+            stream._end(ended)
+
+    # ---- what arrives
+
+    def receive(self, data: Buffer) -> None:
+        """Take what arrived. Raises ProtocolError, after which the connection is of no use."""
+        if self._partial:
+            data = self._partial + bytes(data)
+            self._partial = b""
+        view = memoryview(data)
+        size = len(view)
+        position = 0
+        while position < size:
+            if self._data_left:
+                count = min(self._data_left, size - position)
+                self._data(view[position : position + count])
+                position += count
+                continue
+            if size - position < frames.HEADER_BYTES:
+                self._partial = bytes(view[position:])
+                return
+            high, low, kind, flags, stream_id = frames.HEADER.unpack_from(view, position)
+            length = high << 8 | low
+            if length > OUR_FRAME_BYTES:
+                raise ProtocolError("this is no HTTP/2 frame")
+            start = position + frames.HEADER_BYTES
+            if kind == frames.DATA and not flags & frames.PADDED:
+                position = start
+                self._begin_data(stream_id & frames.MAX_STREAM_ID, length, flags)
+                continue
+            end = start + length
+            if end > size:
+                self._partial = bytes(view[position:])
+                return
+            self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, bytes(view[start:end]))
+            position = end
+
+    def _begin_data(self, stream_id: int, length: int, flags: int) -> None:
+        self._data_stream = self.streams.get(stream_id)  # None: it was cancelled
+        self._data_left = length
+        self._data_flags = flags
+        if not length:
+            self._data(memoryview(b""))
+
+    def _data(self, view: memoryview) -> None:
+        stream = self._data_stream
+        count = len(view)
+        self._data_left -= count
+        self._received += count
+        if self._received >= _TOP_UP_BYTES:
+            self._put(frames.window_update(0, self._received))
+            self._received = 0
+        if stream is None:
+            return
+        before = len(stream.messages)
+        if count:
+            stream._data(view)
+            stream._received += count
+            if stream._received >= _TOP_UP_BYTES:
+                self._put(frames.window_update(stream.id, stream._received))
+                stream._received = 0
+        if not self._data_left and self._data_flags & frames.END_STREAM:
+            self._over(stream, Ended(2, "the call ended without a status", stream.headers))
+        elif len(stream.messages) != before and stream.news is not None:
+            stream.news()
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if kind == frames.HEADERS:
+            self._headers(flags, stream_id, payload)
+        elif kind == frames.CONTINUATION:
+            if self._block is None:
+                raise ProtocolError("a CONTINUATION frame continues nothing")
+            first_id, first_flags, so_far = self._block
+            if len(so_far) > _LONGEST_BLOCK:
+                raise ProtocolError("a header block without end")
+            self._block = None
+            self._headers_part(flags | first_flags, first_id, so_far + payload)
+        elif kind == frames.DATA:  # padded, which nobody does
+            padding = payload[0] if payload else 0
+            content = payload[1 : len(payload) - padding]
+            self._begin_data(stream_id, len(content), flags)
+            if content:
+                self._data(memoryview(content))
+            self._received += len(payload) - len(content)
+        elif kind == frames.SETTINGS:
+            if not flags & frames.ACK:
+                self._settings(payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._opened(stream_id, int.from_bytes(payload, "big") & frames.MAX_WINDOW)
+        elif kind == frames.PING:
+            if not flags & frames.ACK:
+                self._put(frames.ping(payload, ack=True))
+        elif kind == frames.RST_STREAM:
+            self._reset(stream_id, int.from_bytes(payload, "big"))
+        elif kind == frames.GOAWAY:
+            self._go_away(payload)
+
+    def _headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        start, end = 0, len(payload)
+        if flags & frames.PADDED:
+            start, end = 1, end - payload[0]
+        if flags & frames.HAS_PRIORITY:
+            start += 5
+        self._headers_part(flags, stream_id, payload[start:end])
+
+    def _headers_part(self, flags: int, stream_id: int, block: bytes) -> None:
+        if not flags & frames.END_HEADERS:
+            self._block = (stream_id, flags & frames.END_STREAM, block)
+            return
+        fields = self._decoded(block)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        if not stream._head and fields.get(":status", "200").startswith("1"):
+            return
+        stream._head = True
+        if flags & frames.END_STREAM:
+            self._over(stream, ended_by(fields, stream.headers))
+        else:
+            stream.headers = fields
+
+    def _decoded(self, block: bytes) -> dict[str, str]:
+        """The fields in a block. Equal blocks mean the same while HPACK's table stays the same."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        entries = self._decoder.header_table.dynamic_entries
+        newest = entries[0] if entries else None
+        try:
+            fields = {
+                _text(name): _text(value) for name, value in self._decoder.decode(block, raw=True)
+            }
+        except (hpack.HPACKError, IndexError, ValueError) as error:
+            raise ProtocolError(f"a header block cannot be read: {error}") from None
+        changed = (entries[0] if entries else None) is not newest
+        if changed or (block[:1] >= b"\x20" and block[0] & 0xE0 == 0x20):
+            self._known.clear()
+        elif len(block) < 256:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[block] = fields
+        return fields
+
+    def _settings(self, payload: bytes) -> None:
+        for name, value in frames.parse_settings(payload[: len(payload) // 6 * 6]):
+            if name == Setting.INITIAL_WINDOW_SIZE:
+                change = value - self._stream_window
+                self._stream_window = value
+                for stream in self.streams.values():
+                    stream.window += change
+            elif name == Setting.MAX_FRAME_SIZE:
+                self._frame_bytes = value
+            elif name == Setting.MAX_CONCURRENT_STREAMS:
+                self.max_streams = min(value, MOST_STREAMS)
+        self._put(frames.SETTINGS_ACK)
+        self._flush_all()
+
+    def _opened(self, stream_id: int, increment: int) -> None:
+        if not stream_id:
+            self._window += increment
+            self._flush_all()
+            return
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            stream.window += increment
+            self._go_on(stream)
+
+    def _flush_all(self) -> None:
+        for stream in list(self.streams.values()):
+            self._go_on(stream)
+
+    def _go_on(self, stream: Stream) -> None:
+        """Send more of what had to wait."""
+        if stream._unsent:
+            self._flush(stream)
+            if not stream._unsent and stream.news is not None:
+                stream.news()
+
+    def _reset(self, stream_id: int, code: int) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        if code == ErrorCode.REFUSED_STREAM:
+            text = "the server took no more calls at that moment"
+            self._over(stream, Ended(14, text, stream.headers, untouched=True))
+            return
+        name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
+        grpc_code = 1 if code == ErrorCode.CANCEL else 13
+        self._over(stream, Ended(grpc_code, f"the server reset the call: {name}", stream.headers))
+
+    def _go_away(self, payload: bytes) -> None:
+        self.closing = True
+        last = int.from_bytes(payload[:4], "big") & frames.MAX_STREAM_ID
+        text = payload[8:].decode("utf-8", "replace") or "the server is going away"
+        for stream in [each for each in self.streams.values() if each.id > last]:
+            self._over(stream, Ended(14, text, stream.headers, untouched=True))
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")

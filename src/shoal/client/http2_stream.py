@@ -1,0 +1,143 @@
+"""One gRPC call on an HTTP/2 connection: its messages as they arrive, and how it ended."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from shoal.client.errors import GRPC_STATUS, ProtocolError
+from shoal.core.tensor import Buffer
+
+if TYPE_CHECKING:
+    from shoal.client.http2 import Connection
+
+PREFIX = struct.Struct(">BI")  # of each message: whether it is compressed, and its length
+_ALIGNMENT = 16
+_OK = "0"
+
+
+class Ended(NamedTuple):
+    """How a call ended: gRPC's code and message, and what the server sent beside them."""
+
+    code: int
+    message: str
+    headers: dict[str, str]
+    untouched: bool = False  # the server says that it did nothing: it may be sent again
+
+
+class Stream:
+    """One call on a connection."""
+
+    __slots__ = (
+        "_connection",
+        "_filled",
+        "_head",
+        "_message",
+        "_prefix",
+        "_received",
+        "_unsent",
+        "_unsent_end",
+        "ended",
+        "headers",
+        "id",
+        "messages",
+        "news",
+        "window",
+    )
+
+    def __init__(self, connection: Connection, id: int, window: int) -> None:
+        self.id = id
+        self.window = window  # what we may still send
+        self.messages: deque[memoryview] = deque()
+        self.ended: Ended | None = None
+        self.headers: dict[str, str] = {}
+        self.news: Callable[[], None] | None = None  # something came, or all has gone out
+        self._connection = connection
+        self._prefix = b""  # the start of a message whose length is not known yet
+        self._message: memoryview | None = None
+        self._filled = 0
+        self._received = 0  # since the window was last opened again
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_end = False
+        self._head = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits for the server to take more."""
+        return bool(self._unsent)
+
+    def send(self, parts: list[Buffer], size: int, *, end: bool = False) -> None:
+        """Put one message on its way; `end` says that it is the last."""
+        self._connection._send(self, parts, size, end)
+
+    def finish(self) -> None:
+        """No more messages come from us."""
+        self._unsent_end = True
+        self._connection._flush(self)
+
+    def cancel(self) -> None:
+        """Withdraw the call; what is known of it is forgotten."""
+        if self.ended is None:
+            self._connection._cancel(self)
+
+    def _data(self, view: memoryview) -> None:
+        """Take a piece of the messages."""
+        size = len(view)
+        position = 0
+        while position < size:
+            message = self._message
+            if message is None:
+                prefix = self._prefix + bytes(view[position : position + 5 - len(self._prefix)])
+                position += len(prefix) - len(self._prefix)
+                if len(prefix) < 5:
+                    self._prefix = prefix
+                    return
+                self._prefix = b""
+                compressed, length = PREFIX.unpack(prefix)
+                if compressed:
+                    raise ProtocolError("the server sent a compressed message nobody asked for")
+                # Tensors are last in a message: with its end at a round address, so is theirs.
+                pad = -length % _ALIGNMENT
+                message = self._message = memoryview(bytearray(pad + length))[pad:]
+                self._filled = 0
+            count = min(len(message) - self._filled, size - position)
+            message[self._filled : self._filled + count] = view[position : position + count]
+            self._filled += count
+            position += count
+            if self._filled == len(message):
+                self._message = None
+                self.messages.append(message)
+
+    def _end(self, ended: Ended) -> None:
+        self.ended = ended
+        self._unsent.clear()
+        if self.news is not None:
+            self.news()
+
+
+def ended_by(trailers: dict[str, str], headers: dict[str, str]) -> Ended:
+    """What the last headers of a call say."""
+    together = {**headers, **trailers} if headers else trailers
+    code = trailers.get("grpc-status")
+    if code == _OK:
+        return Ended(0, "", together)
+    status = together.get(":status", "200")
+    if code is None or not code.isdigit():
+        if status != "200":
+            return Ended(_from_http(status), f"HTTP status {status}", together)
+        return Ended(2, "the call ended without a status", together)
+    number = int(code)
+    return Ended(
+        number if number < len(GRPC_STATUS) else 2,
+        unquote(trailers.get("grpc-message", ""), errors="replace"),
+        together,
+    )
+
+
+def _from_http(status: str) -> int:
+    """GRPC's code for an HTTP status, as gRPC's documentation has it."""
+    codes = {"400": 13, "401": 16, "403": 7, "404": 12}
+    return codes.get(status, 14 if status in ("429", "502", "503", "504") else 2)

@@ -1,0 +1,155 @@
+"""HTTP/1.1 on blocking sockets: one request at a time on a connection, connections from a pool."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Generator
+
+from shoal.client.address import Address
+from shoal.client.codec import Answer, Request
+from shoal.client.connecting import Limits, late, lost, open_socket
+from shoal.client.errors import ClientError, ProtocolError
+from shoal.client.http1 import Response
+from shoal.client.pool import Pool
+from shoal.client.sockets import RECEIVE_BYTES, Deadline, Line
+from shoal.client.steps import Exchange
+
+
+class HttpTransport:
+    """Requests to one server. Any thread may call any method."""
+
+    def __init__(self, address: Address, encryption: ssl.SSLContext | None, limits: Limits) -> None:
+        self._address = address
+        self._pool = Pool(
+            lambda: Line(open_socket(address, encryption, limits.connect_secs)),
+            limits.connections,
+        )
+
+    def exchange(self, step: Exchange) -> Answer:
+        """Send a request and wait for its answer. Raises ConnectionFailed, Timeout and more."""
+        line, used = self._pool.take(step.timeout_secs)
+        if used and line.stale():
+            self._pool.drop(line)
+            line, used = self._pool.fresh(), False
+        while True:
+            response = Response()
+            try:
+                self._converse(line, step, response)
+                break
+            except _Unanswered as error:
+                self._pool.drop(line)
+                if not used or not step.repeatable:
+                    raise lost(self._address, error.reason) from None
+            except ProtocolError as error:
+                self._pool.drop(line)
+                raise self._foreign(error) from None
+            except BaseException:
+                self._pool.drop(line)
+                raise
+            # The server closed an idle connection while the request was on its way to it.
+            line, used = self._pool.fresh(), False
+        head = response.head
+        assert head is not None
+        if head.keep_alive:
+            self._pool.give_back(line)
+        else:
+            self._pool.drop(line)
+        return Answer(head.status, head.headers, response.body)
+
+    def events(self, request: Request, timeout_secs: float | None) -> Generator[Answer, None, None]:
+        """Send a request and give the answer's body piece by piece, as it comes.
+
+        The first answer has the status; where that is not 200, it is the whole of it. Closing the
+        iterator early closes the connection, which tells the server.
+        """
+        line = self._pool.fresh()  # it may be long in use, so it is not one of those shared
+        try:
+            deadline = Deadline(timeout_secs)
+            line.limit(timeout_secs)
+            response = Response()
+            try:
+                line.send(request.parts, request.size)
+                while not response.done:
+                    line.limit(deadline.left())
+                    data = line.socket.recv(RECEIVE_BYTES)
+                    if not data:
+                        if response.end():
+                            break
+                        raise lost(self._address, None)
+                    response.feed(data)
+                    head = response.head
+                    if (
+                        head is not None
+                        and head.status == 200
+                        and isinstance(response.body, bytearray)
+                    ):
+                        yield Answer(200, head.headers, response.drain())
+            except TimeoutError:
+                raise late(self._address, timeout_secs) from None
+            except ProtocolError as error:
+                raise self._foreign(error) from None
+            except ClientError:
+                raise
+            except OSError as error:
+                raise lost(self._address, error) from None
+            assert response.head is not None
+            yield Answer(response.head.status, response.head.headers, response.body)
+        finally:
+            self._pool.drop(line)
+
+    def close(self) -> None:
+        """Close all connections; those in use when their calls are done."""
+        self._pool.close()
+
+    def _converse(self, line: Line, step: Exchange, response: Response) -> None:
+        """One request and its response. Raises _Unanswered when the connection was gone."""
+        deadline = Deadline(step.timeout_secs)
+        broken: OSError | None = None
+        try:
+            line.limit(step.timeout_secs)
+            try:
+                line.send(step.request.parts, step.request.size)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                broken = error  # it may have said why before it closed: too large, for instance
+            first = True
+            while True:
+                if not first:
+                    line.limit(deadline.left())
+                first = False
+                room = response.room()
+                if room is not None and len(room) > RECEIVE_BYTES:
+                    count = line.socket.recv_into(room)
+                    if count and response.received(count):
+                        break
+                else:
+                    data = line.socket.recv(RECEIVE_BYTES)
+                    count = len(data)
+                    if count and response.feed(data):
+                        break
+                if not count:
+                    if response.end():
+                        break
+                    raise _Unanswered(broken)
+        except TimeoutError:
+            raise late(self._address, step.timeout_secs) from None
+        except OSError as error:
+            if response.begun:
+                raise lost(self._address, error) from None
+            raise _Unanswered(broken or error) from None
+        line.used_secs = time.monotonic()
+
+    def _foreign(self, error: ProtocolError) -> ProtocolError:
+        where = self._address.authority
+        return ProtocolError(
+            f"what answers at {where} does not speak HTTP/1.1 ({error}); for gRPC write "
+            f"'grpc://{where}'"
+        )
+
+
+class _Unanswered(Exception):
+    """The connection ended before a byte of the answer."""
+
+    def __init__(self, reason: OSError | None) -> None:
+        super().__init__()
+        self.reason = reason

@@ -1,0 +1,52 @@
+"""How an operation becomes a method: run at once by `Client`, awaited by `AsyncClient`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from shoal.client.steps import Session, Steps
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Blocking(Protocol):
+    """A client that runs steps to their end."""
+
+    _session: Session
+
+    def _run(self, steps: Steps[T]) -> T: ...
+
+
+class Awaiting(Protocol):
+    """A client that runs steps on an event loop."""
+
+    _session: Session
+
+    async def _run(self, steps: Steps[T]) -> T: ...
+
+
+def blocking(
+    operation: Callable[Concatenate[Session, P], Steps[T]],
+) -> Callable[Concatenate[Blocking, P], T]:
+    """The method of `Client` that does `operation`."""
+
+    @functools.wraps(operation)
+    def method(client: Blocking, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client._run(operation(client._session, *args, **kwargs))
+
+    return method
+
+
+def awaiting(
+    operation: Callable[Concatenate[Session, P], Steps[T]],
+) -> Callable[Concatenate[Awaiting, P], Coroutine[Any, Any, T]]:
+    """The method of `AsyncClient` that does `operation`."""
+
+    @functools.wraps(operation)
+    async def method(client: Awaiting, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await client._run(operation(client._session, *args, **kwargs))
+
+    return method

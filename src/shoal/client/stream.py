@@ -1,0 +1,102 @@
+"""A stream of a `Client`: many requests and their answers on one call.
+
+with client.stream("words") as stream:
+    stream.send({"text": ["one two three"]})
+    for result in stream:          # until everything sent is answered
+        print(result["word"])
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from shoal.client.duplex import Duplex
+from shoal.client.errors import ClientError
+from shoal.client.http2_stream import Ended
+from shoal.client.result import Result
+from shoal.client.steps import Steps
+from shoal.client.streaming import Streaming
+
+
+class Stream:
+    """One stream. Any thread may send, and any may receive."""
+
+    def __init__(
+        self,
+        streaming: Streaming,
+        run: Callable[[Steps[Any]], Any],
+        duplex: Duplex,
+    ) -> None:
+        self._streaming = streaming
+        self._run = run
+        self._timeout_secs = streaming.session.timeout_secs
+        self._lock = threading.Lock()  # guards what _streaming counts
+        self._duplex = duplex
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not answered to the end."""
+        return self._streaming.waiting
+
+    def send(self, inputs: Mapping[str, Any], **arguments: Any) -> None:
+        """Send a request without waiting for its answer.
+
+        `arguments` are those of `Client.infer` that concern the request: `id`, `outputs`,
+        `parameters`, `classes`, `sequence_id` and so on, and `model` where it is another one.
+        Waits while the server takes no more.
+        """
+        parts, size = self._run(self._streaming.outgoing(inputs, **arguments))
+        with self._lock:
+            self._streaming.waiting += 1
+        self._duplex.send(parts, size)
+
+    def finish(self) -> None:
+        """Say that no more requests come; answers still do."""
+        self._duplex.finish()
+
+    def receive(self, timeout: float | None = None) -> Result | None:
+        """The next answer, in `timeout` seconds or else the client's; None: there are no more.
+
+        A request that failed raises its ServerError here; the stream goes on.
+        """
+        limit = self._timeout_secs if timeout is None else timeout
+        while True:
+            message = self._duplex.receive(limit)
+            with self._lock:
+                if isinstance(message, Ended):
+                    error = self._streaming.over(message)
+                    if error is not None:
+                        raise error
+                    return None
+                found = self._streaming.incoming(message)
+            if isinstance(found, ClientError):
+                raise found
+            if found is not None:
+                return found
+            if not self._streaming.waiting:
+                return None
+
+    def __iter__(self) -> Iterator[Result]:
+        """Answers until everything sent so far is answered. Raises as `receive` does."""
+        while self._streaming.waiting > 0:
+            found = self.receive()
+            if found is not None:
+                yield found
+
+    def close(self) -> None:
+        """End the stream; what is not answered yet is withdrawn."""
+        self._duplex.close()
+
+    def __enter__(self) -> Stream:  # noqa: PYI034 - Python 3.10 has no Self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

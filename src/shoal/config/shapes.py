@@ -1,0 +1,192 @@
+"""The parameters about requests of different shapes: `padding…` and `batch_by_shape…`.
+
+    parameters { key: "padding" value: { string_value: "input_ids=0, attention_mask=0" } }
+
+Triton has no fields for them, so they are entries of a config's `parameters`. What is read here is
+only what is written; `rules.shapes` holds it against the rest of the config.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.config.model import ModelConfig
+
+PADDING = "padding"
+AXES = "padding_axes"
+MASK = "padding_mask"
+MULTIPLE = "padding_multiple"
+BY_SHAPE = "batch_by_shape"
+BUCKET = "batch_by_shape_bucket"
+WINDOW = "batch_by_shape_window"
+KEYS = (PADDING, AXES, MASK, MULTIPLE, BY_SHAPE, BUCKET, WINDOW)
+
+NO_LENGTH = "_"  # in `padding_axes`: a dimension that follows no length
+
+_ENTRY = re.compile(r"\s*(?P<tensor>[^\[\],]+?)\s*\[(?P<names>[^\[\]]*)\]\s*(?:,|$)")
+_LENGTH = re.compile(r"[A-Za-z_][\w.+*/-]*")
+
+
+class WrongParameter(Exception):
+    """A parameter that cannot be read: which, what is wrong with it and what to write."""
+
+    def __init__(self, key: str, message: str, fix: str) -> None:
+        super().__init__(message)
+        self.field = f"parameters['{key}']"
+        self.message = message
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingParameters:
+    """How a batch is to be padded, in the config's own words."""
+
+    fills: Mapping[str, str] | None = None  # by input; None: every input of variable shape
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the lengths of a tensor
+    masks: tuple[str, ...] = ()
+    multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ByShapeParameters:
+    """How far, and for what, to look past the head of the queue."""
+
+    window: int | None = None
+    width: int = 0  # of buckets, where they are equally wide
+    edges: tuple[int, ...] = ()  # where buckets end, where they are not
+
+
+def padding_of(config: ModelConfig) -> PaddingParameters | None:
+    """What `padding` and its companions say; None where batches are not to be padded.
+
+    Models that are handed requests as they are have no padded batches: the parameters are theirs.
+    """
+    if config.backend == "python":
+        return None
+    text = _text(config, PADDING)
+    if text is None or text.lower() == "false":
+        for key in (AXES, MASK, MULTIPLE):
+            if key in config.parameters:
+                raise WrongParameter(
+                    key,
+                    f"'{key}' has no effect without '{PADDING}' for {config.name}",
+                    _line(PADDING, "true"),
+                )
+        return None
+    multiple = _whole(config, MULTIPLE)
+    return PaddingParameters(
+        fills=None if text.lower() == "true" else _fills(text),
+        axes=_axes(_text(config, AXES) or ""),
+        masks=tuple(_names(_text(config, MASK) or "")),
+        multiple=1 if multiple is None else multiple,
+    )
+
+
+def by_shape_of(config: ModelConfig) -> ByShapeParameters | None:
+    """What `batch_by_shape` and its companions say; None where nobody is to be overtaken."""
+    text = _text(config, BY_SHAPE)
+    if text is not None and text.lower() not in ("true", "false"):
+        raise WrongParameter(BY_SHAPE, f"found '{text}'", "Write true or false")
+    if text is None or text.lower() == "false":
+        for key in (BUCKET, WINDOW):
+            if key in config.parameters:
+                raise WrongParameter(
+                    key,
+                    f"'{key}' has no effect without '{BY_SHAPE}' for {config.name}",
+                    _line(BY_SHAPE, "true"),
+                )
+        return None
+    width, edges = _buckets(_text(config, BUCKET))
+    return ByShapeParameters(_whole(config, WINDOW), width, edges)
+
+
+def misspelt(config: ModelConfig) -> list[tuple[str, str]]:
+    """Parameters that are almost one of these, each with the one that was probably meant.
+
+    Only almost: parameters are free, and a model's own may well begin with the same word.
+    """
+    if config.backend == "python":
+        return []
+    near = {
+        key: difflib.get_close_matches(key, KEYS, n=1, cutoff=0.9)
+        for key in config.parameters
+        if key not in KEYS
+    }
+    return [(key, meant[0]) for key, meant in near.items() if meant]
+
+
+def _text(config: ModelConfig, key: str) -> str | None:
+    parameter = config.parameters.get(key)
+    return None if parameter is None else parameter.string_value.strip()
+
+
+def _line(key: str, value: str) -> str:
+    return f'Write parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+
+
+def _whole(config: ModelConfig, key: str) -> int | None:
+    text = _text(config, key)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise WrongParameter(key, f"found '{text}'", "Write a whole number, at least 1")
+    return int(text)
+
+
+def _names(text: str) -> Sequence[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _fills(text: str) -> dict[str, str]:
+    fills: dict[str, str] = {}
+    for entry in _names(text):
+        name, _, value = (part.strip() for part in entry.partition("="))
+        if not name or name in fills:
+            what = f"names input '{name}' twice" if name else "has an entry without a name"
+            raise WrongParameter(
+                PADDING, f"'{text}' {what}", "Write each input once: input_ids=0, attention_mask=0"
+            )
+        fills[name] = value
+    if not fills:
+        raise WrongParameter(
+            PADDING, "it is empty", "Write true, or inputs with their fillers: input_ids=0"
+        )
+    return fills
+
+
+def _axes(text: str) -> dict[str, tuple[str, ...]]:
+    axes: dict[str, tuple[str, ...]] = {}
+    place = 0
+    example = "Write the lengths of each tensor in order: input_ids[n], scores[n, n], boxes[_]"
+    while place < len(text):
+        match = _ENTRY.match(text, place)
+        if match is None:
+            raise WrongParameter(AXES, f"cannot read '{text[place:].strip()}'", example)
+        tensor, names = match["tensor"], tuple(_names(match["names"]))
+        for name in names:
+            if _LENGTH.fullmatch(name) is None:
+                raise WrongParameter(AXES, f"'{name}' cannot be the name of a length", example)
+        if tensor in axes:
+            raise WrongParameter(AXES, f"'{tensor}' stands there twice", example)
+        axes[tensor] = names
+        place = match.end()
+    return axes
+
+
+def _buckets(text: str | None) -> tuple[int, tuple[int, ...]]:
+    if text is None:
+        return 0, ()
+    words = _names(text)
+    sizes = tuple(int(word) for word in words if word.isdecimal())
+    rising = all(left < right for left, right in itertools.pairwise(sizes))
+    if not sizes or len(sizes) != len(words) or sizes[0] < 1 or not rising:
+        raise WrongParameter(
+            BUCKET,
+            f"found '{text}'",
+            "Write how wide buckets are (32), or where each of them ends (16, 64, 256)",
+        )
+    return (sizes[0], ()) if len(sizes) == 1 else (0, sizes)

@@ -1,0 +1,77 @@
+"""A tensor whose elements lie on a device, such as a GPU; numpy's form of them is made on demand.
+
+    one step of an ensemble --DeviceTensor--> the next, on the same device, without a copy
+
+Only executors that say they can (`DeviceExecutor`) make these, and only for readers that can take
+them. Everybody else may still read one like any other tensor: the first look copies it to the CPU,
+which waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from shoal.core.dtypes import DataType
+from shoal.core.tensor import Buffer, Tensor
+
+
+class DeviceArray(Protocol):
+    """What a device's library calls a tensor or array: DLPack, and a little of numpy."""
+
+    @property
+    def shape(self) -> Any:
+        """Its dimensions."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """Hand the memory over to another library."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The kind and number of the device."""
+
+    def __getitem__(self, rows: slice) -> DeviceArray:
+        """Some of its rows, in the same memory."""
+
+
+class OnDevice(NamedTuple):
+    """What an executor left on its device, and the way to have it in numpy."""
+
+    array: DeviceArray
+    to_host: Callable[[Any], np.ndarray]
+
+
+class DeviceTensor(Tensor):
+    """A tensor on a device. What it refers to has been computed and is not written to any more."""
+
+    __slots__ = ("content",)
+
+    def __init__(
+        self, name: str, datatype: DataType, shape: tuple[int, ...], content: OnDevice
+    ) -> None:
+        """Wrap `content`, which has as many elements as `shape`."""
+        super().__init__(name, datatype, shape)
+        self.content = content
+
+    @property
+    def array(self) -> np.ndarray:
+        """The elements as numpy; the first call copies them."""
+        if self._array is None:
+            self._array = self.content.to_host(self.content.array)
+        return super().array
+
+    @property
+    def raw(self) -> Buffer:
+        """The elements as bytes; the first call copies them."""
+        if self._raw is None and self._array is None:
+            self._array = self.content.to_host(self.content.array)
+        return super().raw
+
+    def renamed(self, name: str, shape: tuple[int, ...]) -> DeviceTensor:
+        """The same elements under another name, and a shape with as many of them."""
+        return DeviceTensor(name, self.datatype, shape, self.content)
+
+    def with_shape(self, shape: tuple[int, ...]) -> Tensor:
+        """The same elements under another shape with as many of them."""
+        return self.renamed(self.name, shape)

@@ -1,0 +1,39 @@
+"""A model that is there but not loaded: who can wait for it is called back.
+
+    find(model) --raises--> NotYet --then--> its load --> settled(None), or settled(error)
+
+It is an error like any other to those who cannot wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.core.request import Request
+from shoal.errors import ShoalError, Unavailable
+
+
+class NotYet(Unavailable):
+    """What is asked for has to be loaded first."""
+
+    def then(
+        self, settled: Callable[[ShoalError | None], None], *, inside: bool = False
+    ) -> Callable[[], None]:
+        """Have it loaded, and be told once, from any thread, how that went: with no error, asking
+        again makes sense. What this returns takes that back.
+
+        `inside` for those who may be part of another load: theirs must not wait for that.
+        """
+        raise NotImplementedError
+
+    def hold(self, request: Request, again: Callable[[], None], *, inside: bool = False) -> None:
+        """Take `request` over until the load has settled, then call `again`, which takes it over.
+
+        It is answered here when the load fails, when its own time runs out or when it is cancelled,
+        and with what `again` raises.
+        """
+        raise NotImplementedError
+
+
+class FailedToLoad(Unavailable):
+    """The load that a request waited for failed, or one that was tried a moment ago did."""

@@ -1,0 +1,1 @@
+"""A server inside a program, a notebook or a test: `shoal.Server`."""

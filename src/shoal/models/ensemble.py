@@ -1,0 +1,191 @@
+"""One loaded version of an ensemble: to its callers a model like any other.
+
+    engine --accept--> EnsembleScheduler --infer--> the models it is made of
+
+It has no backend and no instances. Its graph was checked against its models when the repository
+made the spec; a change to one of them makes a new spec.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from shoal.cache.door import CacheDoor
+from shoal.cache.key import combined_identity
+from shoal.cache.store import CacheStore
+from shoal.core.request import Request
+from shoal.core.validate import validate
+from shoal.errors import ConfigError
+from shoal.instance.pace import Pace
+from shoal.models.spec import ModelSpec, build_signature
+from shoal.models.version import Model
+from shoal.scheduler.ensemble import EnsembleScheduler
+from shoal.scheduler.ensemble_graph import with_labels
+from shoal.statistics.footprint import footprints
+
+logger = logging.getLogger(__name__)
+
+
+class EnsembleModel:
+    """An ensemble that serves. Its public attributes do not change while it lives."""
+
+    def __init__(self, spec: ModelSpec, version: int) -> None:
+        assert spec.ensemble is not None
+        assert spec.infer is not None
+        self.spec = spec
+        self.name = spec.name
+        self.version = version
+        self.config = spec.config
+        self.signature = with_labels(build_signature(spec.config, spec.folder), spec.ensemble)
+        self.statistics = spec.new_statistics(version)
+        self.pace = Pace(allowed=False, why="an ensemble runs where its models run")
+        self._scheduler = EnsembleScheduler(
+            spec.ensemble, self.signature, version, spec.infer, self.statistics
+        )
+        self._own_identity = b""
+        self._cache: CacheDoor | None = None
+        self._enqueue = self._scheduler.enqueue
+        if spec.cache is not None:
+            self._use_cache(spec.cache)
+
+    def _use_cache(self, store: CacheStore) -> None:
+        """Be told apart from other models in the cache and, if the config says so, use it."""
+        spec = self.spec
+        self._own_identity = store.identity(self.version, spec.config, spec.folder)
+        if not spec.caches_answers:
+            return
+        self._cache = CacheDoor(
+            store,
+            lambda: self.cache_identity,
+            self._scheduler.enqueue,
+            self.statistics,
+            loop=spec.loop,
+        )
+        self._enqueue = self._cache.enqueue
+
+    @property
+    def cache_identity(self) -> bytes:
+        """What stands in the keys of cached answers for it and the models it runs now."""
+        find, steps = self.spec.find, self._scheduler.graph.steps
+        models = [find(step.model.name, step.model.version) for step in steps] if find else ()
+        return combined_identity(
+            self._own_identity, [model.cache_identity if model else b"" for model in models]
+        )
+
+    @classmethod
+    def load(cls, spec: ModelSpec, version: int) -> EnsembleModel:
+        """Make the ensemble ready.
+
+        Raises ConfigError when a label file cannot be read, or when answers are to be cached that
+        cannot be.
+        """
+        _check_cacheable(spec)
+        limit = spec.ensemble.max_inflight if spec.ensemble is not None else 0
+        if limit:
+            logger.info(
+                "Ensemble model '%s' configured with max_inflight_requests: %d", spec.name, limit
+            )
+        model = cls(spec, version)
+        model.statistics.ready(0.0)
+        return model
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether a request may have any number of responses: a step of it is decoupled."""
+        return self._scheduler.graph.decoupled
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """It hands its inputs on, but nobody keeps track of who can read them there."""
+        return False
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether `ready` may take a while."""
+        return False
+
+    def ready(self) -> bool:
+        """Whether it can be asked now."""
+        return True
+
+    def accept(self, request: Request) -> None:
+        """Check the request and start it. If this raises, it is still the caller's to answer."""
+        validate(request, self.signature)
+        self.accept_checked(request)
+
+    def accept_checked(self, request: Request) -> None:
+        """Start a request known to be valid for this ensemble. Raises as `accept` does."""
+        request.served_by = self
+        self._enqueue(request)
+
+    def resize(self, spec: ModelSpec) -> None:
+        """Take `spec`; there are no instances to change."""
+        self.spec = spec
+        self.config = spec.config
+
+    def in_flight(self) -> int:
+        """Requests accepted and not yet answered to the end."""
+        asking = self._cache.asking if self._cache is not None else 0
+        return asking + self._scheduler.in_flight()
+
+    def idle(self) -> bool:
+        """Whether nobody would miss it now."""
+        return not self.in_flight()
+
+    def memory_bytes(self) -> int:
+        """Nothing: what it is made of counts its own."""
+        return 0
+
+    def begin_exit(self) -> None:
+        """Nothing to do: sequences begin and end in the models of the steps."""
+
+    def close(self) -> None:
+        """Refuse new requests and wait until those at hand are answered. Blocks."""
+        if self._cache is not None:
+            self._cache.close()
+        self._scheduler.close()
+
+
+def _check_cacheable(spec: ModelSpec) -> None:
+    """An ensemble can be cached where all models that it is made of could be."""
+    wanted = spec.config.response_cache
+    if wanted is None or not wanted.enable:
+        return
+    assert spec.ensemble is not None
+    reason = "a decoupled step" if spec.ensemble.decoupled else ""
+    if any(model.config.sequence_batching is not None for model in _models_of(spec)):
+        reason = "a step that has sequences"
+    if reason:
+        raise ConfigError(
+            f"Response Cache does not currently support model {spec.name} with {reason}. Please "
+            "disable the response cache",
+            file=spec.ensemble.file,
+            field="response_cache.enable",
+            fix="Write response_cache: { enable: false }",
+        )
+
+
+def _models_of(spec: ModelSpec) -> Iterator[ServedModel]:
+    """The models that an ensemble runs, and those that they run."""
+    if spec.ensemble is None or spec.find is None:
+        return
+    for step in spec.ensemble.steps:
+        model: ServedModel | None = spec.find(step.model.name, step.model.version)
+        if model is not None:
+            yield model
+            yield from _models_of(model.spec)
+
+
+ServedModel: TypeAlias = Model | EnsembleModel  # whatever serves requests under a name
+
+
+def load_version(spec: ModelSpec, version: int) -> ServedModel:
+    """Load a version of whatever `spec` describes. On failure nothing stays behind."""
+    if spec.ensemble is not None:
+        return EnsembleModel.load(spec, version)
+    with footprints.measure(spec.bare_file or spec.version_folders[version]) as footprint:
+        model = Model.load(spec, version)
+    model.held_bytes = footprint.memory_bytes
+    return model

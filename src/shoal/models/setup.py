@@ -1,0 +1,113 @@
+"""From a config to how its requests wait and where they run: the scheduler and the pace."""
+
+from __future__ import annotations
+
+from shoal.backends.base import LoadedModel
+from shoal.config import shapes
+from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+from shoal.errors import ConfigError
+from shoal.instance.pace import Mode, Pace
+from shoal.models.spec import ModelSpec
+from shoal.scheduler import sequence_setup
+from shoal.scheduler.base import Scheduler
+from shoal.scheduler.batcher import Batcher, OnDropped
+from shoal.scheduler.look_ahead import DEFAULT_WINDOW, LookAhead
+from shoal.scheduler.policy import BatchPolicy, OneByOne, Policy
+from shoal.scheduler.queue import QueuePolicy, RequestQueue
+
+_NS_PER_US = 1000
+
+
+def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
+    """The queue of a version; `on_dropped` hears of requests that leave it without having run."""
+    config = spec.config
+    if config.sequence_batching is not None:
+        return sequence_setup.build(
+            config, spec.folder, on_dropped=on_dropped, hold_until=spec.hold_until
+        )
+    batching = config.dynamic_batching
+    policy: Policy | LookAhead
+    if batching is None:
+        policy, queue, ordered = OneByOne(), RequestQueue(_policy_of_parameters(config)), False
+    else:
+        policy = BatchPolicy(
+            max(1, config.max_batch_size),
+            frozenset(batching.preferred_batch_size),
+            batching.max_queue_delay_microseconds * _NS_PER_US,
+        )
+        ahead = shapes.by_shape_of(config)
+        if ahead is not None:
+            policy = LookAhead(policy, ahead.window or DEFAULT_WINDOW)
+        queue = _queue_of(batching)
+        # Where answers come from a cache too, the door to that keeps the order.
+        ordered = batching.preserve_ordering and not spec.caches_answers
+    return Batcher(
+        policy,
+        queue,
+        on_dropped=on_dropped,
+        preserve_ordering=ordered,
+        hold_until=spec.hold_until,
+    )
+
+
+def build_pace(spec: ModelSpec, loaded: LoadedModel) -> Pace:
+    """Whether the model may run on the event loop: `parameters { key: "execution" … }`."""
+    parameter = spec.config.parameters.get("execution")
+    text = spec.execution if parameter is None else parameter.string_value
+    if text not in ("auto", *(mode.value for mode in Mode)):
+        raise ConfigError(
+            f"found '{text}'",
+            file="config.pbtxt",
+            field="parameters['execution']",
+            fix="Write auto, loop or threads",
+        )
+    forced = None if text == "auto" else Mode(text)
+    if spec.loop is None:
+        return Pace(allowed=False, why="there is no event loop to run it on")
+    if spec.limited:
+        return Pace(allowed=False, why="its instances wait for the rate limiter")
+    return Pace(allowed=loaded.may_run_on_loop, forced=forced)
+
+
+def _queue_of(batching: ModelDynamicBatching) -> RequestQueue:
+    return RequestQueue(
+        _queue_policy(batching.default_queue_policy),
+        levels=max(1, batching.priority_levels),
+        default_level=max(1, batching.default_priority_level),
+        level_policies={
+            level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()
+        },
+    )
+
+
+def _queue_policy(policy: ModelQueuePolicy | None) -> QueuePolicy:
+    if policy is None:
+        return QueuePolicy()
+    return QueuePolicy(
+        default_timeout_ns=policy.default_timeout_microseconds * _NS_PER_US,
+        allow_override=policy.allow_timeout_override,
+        delay_expired=policy.timeout_action == "DELAY",
+        max_size=policy.max_queue_size,
+    )
+
+
+def _policy_of_parameters(config: ModelConfig) -> QueuePolicy:
+    """Queue limits where the config has no `dynamic_batching` block to say them in."""
+    return QueuePolicy(
+        default_timeout_ns=_whole(config, "default_timeout_microseconds") * _NS_PER_US,
+        max_size=_whole(config, "max_queue_size"),
+        timeout_from_request=True,
+    )
+
+
+def _whole(config: ModelConfig, key: str) -> int:
+    parameter = config.parameters.get(key)
+    text = "0" if parameter is None else parameter.string_value
+    if not text.isdecimal():
+        raise ConfigError(
+            f"found '{text}'",
+            file="config.pbtxt",
+            field=f"parameters['{key}']",
+            fix="Write a whole number, 0 for no limit",
+        )
+    return int(text)

@@ -1,0 +1,163 @@
+"""What is known about a model before it is loaded, and what its config makes of its tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shoal.backends.base import Backend, OtherModels
+from shoal.cache.store import CacheStore
+from shoal.config.model import ModelConfig
+from shoal.core import dtypes
+from shoal.core.request import Request
+from shoal.core.signature import Signature, TensorSpec
+from shoal.errors import ConfigError
+from shoal.instance.inline import LoopHandle
+from shoal.instance.rate_limiter import RateLimiter, is_limited
+from shoal.scheduler.ensemble_graph import Graph
+from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.model import (
+    FIRST_RESPONSE_EDGES_MS,
+    FIRST_RESPONSE_FAMILY,
+    ModelStatistics,
+    StatisticsOptions,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Everything known about a model before it is loaded: what the repository found and decided."""
+
+    name: str
+    folder: Path
+    config: ModelConfig  # completed, normalised, instance groups resolved
+    backend: Backend | None  # None: an ensemble, which runs other models
+    version_folders: dict[int, Path]  # the versions to serve, by the version policy
+    fingerprints: dict[int, object]  # changes when the files behind a version change
+    settings: dict[str, str] = field(default_factory=dict)
+    cores: int = 1
+    hold_until: int = 0
+    loop: LoopHandle | None = None  # where quick models may run
+    execution: str = "auto"  # auto | loop | threads, unless the config says
+    ensemble: Graph | None = None  # for an ensemble: its steps, checked
+    infer: Callable[[Request], None] | None = None  # the way to other models
+    models: OtherModels | None = None  # for models that ask or manage others
+    metrics: CustomMetrics | None = None  # for metrics of models' own
+    counted: StatisticsOptions = field(default_factory=StatisticsOptions)
+    namespace: str = ""  # its repository, where models are told apart by that
+    bare_file: Path | None = None  # the model, where its version's folder holds other things too
+    cache: CacheStore | None = None  # where answers may be kept
+    limiter: RateLimiter | None = None  # whom instances ask before they run
+    find: Callable[[str, int], Any] | None = None  # for an ensemble: who serves a name now
+
+    @property
+    def caches_answers(self) -> bool:
+        """Whether answers are kept: the server has a cache and the config asks for it."""
+        wanted = self.config.response_cache
+        return self.cache is not None and wanted is not None and wanted.enable
+
+    @property
+    def limited(self) -> bool:
+        """Whether its instances wait for the rate limiter."""
+        return self.limiter is not None and is_limited(self.config.instance_group)
+
+    def serves_like(self, other: ModelSpec, version: int) -> bool:
+        """Whether `version` would be the same model, instance groups aside."""
+        return (
+            self.fingerprints.get(version) == other.fingerprints.get(version)
+            and replace(self.config, instance_group=()) == replace(other.config, instance_group=())
+            and self.settings == other.settings
+            and self.limited == other.limited  # one that is not may run on the event loop
+        )
+
+    def new_statistics(self, version: int) -> ModelStatistics:
+        """The counters of a version that is about to serve, with the config's tags as labels."""
+        return ModelStatistics(
+            self.name,
+            version,
+            summaries=self.counted.summaries,
+            first_response_edges_ms=_first_response_edges(self),
+            labels={
+                **({"namespace": self.namespace} if self.namespace else {}),
+                **{f"_{key}": value for key, value in self.config.metric_tags.items()},
+            },
+        )
+
+
+def _first_response_edges(spec: ModelSpec) -> Sequence[float]:
+    """The bounds of the first-response histogram: the config's, or Triton's; none without one."""
+    if not spec.counted.first_response:
+        return ()
+    metrics = spec.config.model_metrics
+    for control in metrics.metric_control if metrics is not None else ():
+        family, options = control.metric_identifier, control.histogram_options
+        if family is not None and options is not None:
+            if family.family == FIRST_RESPONSE_FAMILY:
+                return options.buckets
+            logger.warning(
+                "model_metrics of model '%s': the buckets of '%s' cannot be chosen, only those of "
+                "'%s'",
+                spec.name,
+                family.family,
+                FIRST_RESPONSE_FAMILY,
+            )
+    return FIRST_RESPONSE_EDGES_MS
+
+
+def build_signature(config: ModelConfig, folder: Path) -> Signature:
+    """The config's tensors in the form validation needs, with their labels read in."""
+    inputs = {
+        tensor.name: TensorSpec(
+            tensor.name,
+            dtypes.BY_CONFIG_NAME[tensor.data_type],
+            tuple(tensor.dims),
+            None if tensor.reshape is None else tuple(tensor.reshape.shape),
+            optional=tensor.optional,
+            ragged=tensor.allow_ragged_batch,
+        )
+        for tensor in config.input
+    }
+    outputs = {
+        tensor.name: TensorSpec(
+            tensor.name,
+            dtypes.BY_CONFIG_NAME[tensor.data_type],
+            tuple(tensor.dims),
+            None if tensor.reshape is None else tuple(tensor.reshape.shape),
+            labels=_labels(folder, tensor.name, tensor.label_filename),
+        )
+        for tensor in config.output
+    }
+    states = config.sequence_batching.state if config.sequence_batching is not None else ()
+    kept = {
+        state.output_name: TensorSpec(
+            state.output_name, dtypes.BY_CONFIG_NAME[state.data_type], tuple(state.dims)
+        )
+        for state in states
+    }
+    return Signature(config.name, config.max_batch_size, inputs, outputs, kept)
+
+
+def _labels(folder: Path, output: str, filename: str) -> tuple[str, ...]:
+    if not filename:
+        return ()
+    base = folder.resolve()
+    path = (base / filename).resolve()
+    where = f"output '{output}'.label_filename"
+    if not path.is_relative_to(base):
+        raise ConfigError(
+            f"'{filename}' lies outside the model's folder", file="config.pbtxt", field=where
+        )
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read the label file '{filename}': {error}",
+            file="config.pbtxt",
+            field=where,
+            fix="Put the file into the model's folder, one label per line, as UTF-8 text",
+        ) from None

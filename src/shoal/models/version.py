@@ -1,0 +1,207 @@
+"""One loaded version of a model: its config, its queue, its instances, its statistics.
+
+    engine --accept--> [ batcher ] <--pull-- instances
+
+Made whole or not at all: `Model.load` returns a model that is warmed up and pulling, or raises
+and leaves nothing behind. `close` serves what is queued, then gives everything back.
+"""
+
+from __future__ import annotations
+
+import time
+
+from shoal.backends.base import LoadContext, LoadedModel, Placement
+from shoal.cache.door import CacheDoor
+from shoal.cache.store import CacheStore
+from shoal.core.request import Request
+from shoal.core.validate import validate
+from shoal.errors import QueueRejected, ShoalError
+from shoal.instance.execution import Execution
+from shoal.instance.group import InstanceGroup, slots
+from shoal.instance.inline import LoopInstance
+from shoal.instance.warmup import warm_up
+from shoal.models.setup import build_pace, build_scheduler
+from shoal.models.spec import ModelSpec, build_signature
+from shoal.scheduler import assembly, padding_setup
+from shoal.scheduler.policy import Reason
+from shoal.scheduler.sequence import SequenceBatcher
+from shoal.statistics.model import (
+    FailureReason,
+)
+
+
+class Model:
+    """A version that serves. Its public attributes do not change while it lives."""
+
+    def __init__(self, spec: ModelSpec, version: int, loaded: LoadedModel) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.version = version
+        self.config = spec.config
+        self.signature = padding_setup.padded(
+            build_signature(spec.config, spec.folder), spec.config, loaded.axis_names
+        )
+        self.statistics = spec.new_statistics(version)
+        self.statistics.memory_bytes = self.memory_bytes
+        self.held_bytes = 0  # in this process, about; set by whoever measured its load
+        self._loaded = loaded
+        self._batcher = build_scheduler(spec, self._dropped)
+        self.statistics.pending = self._batcher.pending
+        self.cache_identity = b""  # what stands for it in the keys of cached answers
+        self._cache: CacheDoor | None = None
+        self._enqueue = self._batcher.enqueue
+        if spec.cache is not None:
+            self._use_cache(spec.cache)
+        built = assembly.build(spec.config, self.signature)
+        if built is not None and self.signature.padding is not None:
+            self.statistics.padded = built.padded
+        execution = Execution(
+            self.signature,
+            version,
+            self.statistics,
+            decoupled=self.decoupled,
+            assembly=built,
+            takes_device_tensors=loaded.takes_device_tensors,
+        )
+        sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        self._sequences = sequences
+        warm = warm_up(
+            spec.config.model_warmup,
+            self.signature,
+            spec.folder,
+            sequences.lone_inputs if sequences is not None else None,
+            built,
+        )
+        self.pace = build_pace(spec, loaded)
+        self.statistics.on_loop = self.pace.on_loop
+        on_loop = None
+        if spec.loop is not None and loaded.may_run_on_loop and not spec.limited:
+            placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
+            executor = loaded.executor(placement)
+            on_loop = LoopInstance(spec.loop, self._batcher, execution, executor, self.pace)
+        limiter = spec.limiter if spec.limited else None
+        self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
+        self._on_loop = on_loop
+
+    def _use_cache(self, store: CacheStore) -> None:
+        """Be told apart from other models in the cache and, if the config says so, use it."""
+        spec, version = self.spec, self.version
+        folder = spec.version_folders[version]
+        self.cache_identity = store.identity(version, spec.config, spec.folder, folder)
+        if not spec.caches_answers:
+            return
+        batching = spec.config.dynamic_batching
+        self._cache = CacheDoor(
+            store,
+            lambda: self.cache_identity,
+            self._batcher.enqueue,
+            self.statistics,
+            loop=spec.loop,
+            preserve_ordering=batching is not None and batching.preserve_ordering,
+        )
+        self._enqueue = self._cache.enqueue
+
+    @classmethod
+    def load(cls, spec: ModelSpec, version: int) -> Model:
+        """Load `version`, warm it up and start its instances. On failure nothing stays behind."""
+        started = time.monotonic()
+        wanted = slots(spec.config.instance_group)
+        assert spec.backend is not None
+        loaded = spec.backend.load(
+            LoadContext(
+                model_folder=spec.folder,
+                version_folder=spec.version_folders[version],
+                version=version,
+                config=spec.config,
+                placements=[slot.placement for slot in wanted],
+                settings=spec.settings,
+                cores=spec.cores,
+                models=spec.models,
+                metrics=spec.metrics,
+            )
+        )
+        try:
+            model = cls(spec, version, loaded)
+            model._instances.resize(wanted)
+            if model._on_loop is not None:
+                model._on_loop.start()
+        except BaseException:
+            loaded.close()
+            raise
+        model.statistics.ready(time.monotonic() - started)
+        return model
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether it may send any number of responses to a request."""
+        policy = self.config.model_transaction_policy
+        return policy is not None and policy.decoupled
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether other steps of an ensemble may hand it tensors on a device."""
+        return self._loaded.takes_device_tensors
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether `ready` asks the model itself, which may take a while."""
+        return self._loaded.asks_readiness
+
+    def ready(self) -> bool:
+        """Whether it can be asked now. Blocks where it `asks_readiness`."""
+        return self._loaded.ready()
+
+    def accept(self, request: Request) -> None:
+        """Check the request and queue it. If this raises, it is still the caller's to answer."""
+        validate(request, self.signature)
+        self.accept_checked(request)
+
+    def accept_checked(self, request: Request) -> None:
+        """Queue a request known to be valid for this model. Raises as `accept` does."""
+        request.served_by = self
+        try:
+            self._enqueue(request)
+        except QueueRejected:
+            self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
+            raise
+
+    def _dropped(self, request: Request, error: ShoalError) -> None:
+        self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())
+        request.fail(error, self.version)
+
+    def resize(self, spec: ModelSpec) -> None:
+        """Take the instance groups of `spec`, in place. On failure the old ones stay."""
+        self._instances.resize(slots(spec.config.instance_group))
+        self.spec = spec
+        self.config = spec.config
+
+    def in_flight(self) -> int:
+        """Requests accepted and not yet answered, give or take those being handed over."""
+        asking = self._cache.asking if self._cache is not None else 0
+        return asking + self._batcher.pending() + self._instances.busy()
+
+    def idle(self) -> bool:
+        """Whether nobody would miss it now: no request, no answer owed, no sequence under way."""
+        sequences = self._sequences.under_way() if self._sequences is not None else 0
+        return not (self.in_flight() or sequences or self._loaded.owed())
+
+    def recent_cuts(self) -> list[tuple[Reason, int]]:
+        """Of the last batches, the oldest first: why each was cut, and with how many rows."""
+        return list(self._batcher.recent)
+
+    def memory_bytes(self) -> int:
+        """About how much memory it holds, in this process and in others of its own."""
+        return self.held_bytes + self._loaded.memory_elsewhere()
+
+    def begin_exit(self) -> None:
+        """The server is going: sequences that have begun may go on, no other begins."""
+        if self._sequences is not None:
+            self._sequences.refuse_new()
+
+    def close(self) -> None:
+        """Refuse new requests, serve the queued ones, then give everything back. Blocks."""
+        if self._cache is not None:
+            self._cache.close()
+        self._batcher.close()
+        self._instances.finish()
+        self._loaded.close()

@@ -1,0 +1,189 @@
+"""Sockets to the server under load: how to reach it, and what every connection does.
+
+Connecting blocks, for it happens between measurements; after that nothing does.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.errors import ShoalError, Unavailable
+from shoal.perf.poller import Poller
+from shoal.perf.requests import Replay, Turn
+from shoal.perf.sequences import RunningSequence
+
+CONNECT_SECS = 10
+RECEIVE_BYTES = 262_144
+
+
+class LoadFailed(ShoalError):
+    """The load cannot go on: the server refused a request, or went away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What encrypted connections need; files are PEM."""
+
+    authorities: str = ""
+    certificate: str = ""
+    key: str = ""
+    verify_peer: bool = True
+    verify_host: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the server is."""
+
+    protocol: str  # "http" or "grpc"
+    host: str
+    port: int
+    tls: Tls | None = None
+    prefix: str = ""  # of every path
+
+    @property
+    def authority(self) -> str:
+        """`host:port`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Lane(Protocol):
+    """Room for one request at a time."""
+
+    start_ns: int  # when its request was sent
+    turn: Turn | None
+    sequence: RunningSequence | None  # that it is in the midst of
+    moments: list[int]  # when responses came, of models that give several
+
+    def send(self, replay: Replay, turn: Turn | None) -> None:
+        """Send a request. Raises LoadFailed."""
+        ...
+
+
+class Receiver(Protocol):
+    """Who is told what lanes see: the worker."""
+
+    send_ns: int  # spent on sending, in all
+    receive_ns: int  # spent on receiving, in all
+    responses: int
+
+    def finished(self, lane: Lane, end_ns: int) -> None:
+        """The lane's request was answered and the lane is free."""
+        ...
+
+
+def tls_context(tls: Tls, *, h2: bool) -> ssl.SSLContext:
+    """What wraps a socket. Raises Unavailable when a file cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=tls.authorities or None)
+        if tls.certificate:
+            context.load_cert_chain(tls.certificate, tls.key or None)
+    except (OSError, ssl.SSLError) as error:
+        named = ", ".join(filter(None, (tls.authorities, tls.certificate, tls.key)))
+        raise Unavailable(f"the TLS files cannot be used ({named}): {error}") from None
+    context.check_hostname = tls.verify_host and tls.verify_peer
+    context.verify_mode = ssl.CERT_REQUIRED if tls.verify_peer else ssl.CERT_NONE
+    if h2:
+        context.set_alpn_protocols(["h2"])
+    return context
+
+
+def connect(place: Place, context: ssl.SSLContext | None) -> socket.socket:
+    """A connected socket. Raises LoadFailed when nobody answers."""
+    try:
+        made = socket.create_connection((place.host, place.port), CONNECT_SECS)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            made = context.wrap_socket(made, server_hostname=place.host)
+    except OSError as error:
+        raise LoadFailed(f"no connection to {place.authority}: {error}") from None
+    made.setblocking(False)
+    return made
+
+
+class Connection:
+    """A socket without waiting: bytes out as far as they go, the rest when there is room."""
+
+    def __init__(
+        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+    ) -> None:
+        """Connect. Raises LoadFailed."""
+        self._place = place
+        self._context = context
+        self._poller = poller
+        self._receiver = receiver
+        self._left: memoryview | None = None  # what the socket did not take yet
+        self._open()
+
+    @property
+    def file(self) -> int:
+        """The descriptor to watch."""
+        return self._socket.fileno()
+
+    def on_readable(self) -> None:
+        """There is something to read. Raises LoadFailed."""
+        raise NotImplementedError
+
+    def on_writable(self) -> None:
+        """There is room to write. Raises LoadFailed."""
+        left, self._left = self._left, None
+        self._poller.want_writing(self.file, False)
+        if left is not None:
+            self._write(left)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._poller.forget(self.file)
+        self._socket.close()
+
+    def _open(self) -> None:
+        self._socket = connect(self._place, self._context)
+        self._encrypted = self._context is not None
+        self._receive: Callable[[int], bytes] = self._socket.recv
+        self._poller.watch(self.file, self)
+
+    def _write(self, data: bytes | memoryview) -> bool:
+        """Send; false when some of it must wait."""
+        if self._left is not None:
+            self._left = memoryview(bytes(self._left) + bytes(data))
+            return False
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            sent = 0
+        except OSError as error:
+            raise LoadFailed(f"the connection to {self._place.authority} broke: {error}") from None
+        if sent == len(data):
+            return True
+        self._left = memoryview(data)[sent:]
+        self._poller.want_writing(self.file, True)
+        return False
+
+    def _read(self) -> bytes:
+        """What has arrived; nothing if there is nothing yet. Raises LoadFailed at the end."""
+        try:
+            data = self._receive(RECEIVE_BYTES)
+            if self._encrypted:
+                data = self._read_on(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return b""
+        except OSError as error:
+            raise LoadFailed(f"the connection to {self._place.authority} broke: {error}") from None
+        if not data:
+            self._ended()
+        return data
+
+    def _read_on(self, data: bytes) -> bytes:
+        """What TLS has deciphered already: no event will tell of it."""
+        parts = [data]
+        assert isinstance(self._socket, ssl.SSLSocket)
+        while parts[-1] and self._socket.pending():
+            parts.append(self._receive(RECEIVE_BYTES))
+        return b"".join(parts)
+
+    def _ended(self) -> None:
+        raise LoadFailed(f"the server at {self._place.authority} closed the connection")

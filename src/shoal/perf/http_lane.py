@@ -1,0 +1,131 @@
+"""HTTP/1.1 under load: one connection, one request at a time, the body counted rather than kept.
+
+send --> … --> head and body are complete --> Receiver.finished
+"""
+
+from __future__ import annotations
+
+import ssl
+from time import perf_counter_ns
+
+from shoal.client.errors import ProtocolError
+from shoal.client.http1 import Head, Response
+from shoal.perf.connection import Connection, LoadFailed, Place, Receiver
+from shoal.perf.poller import Poller
+from shoal.perf.requests import Replay, Turn
+from shoal.perf.sequences import RunningSequence
+from shoal.wire import json_text
+
+_END = b"\r\n\r\n"
+_REMEMBERED = 64
+
+
+class HttpLane(Connection):
+    """A connection that carries one request after the other."""
+
+    def __init__(
+        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+    ) -> None:
+        self.start_ns = 0
+        self.turn: Turn | None = None
+        self.sequence: RunningSequence | None = None
+        self.moments: list[int] = []
+        self._heads: dict[bytes, int] = {}  # the body's length, of the answers that went well
+        self._missing = 0  # bytes of the body that have yet to come
+        self._response: Response | None = None  # an answer that is not just to be counted
+        self._first_ns = 0
+        self._waiting = False
+        super().__init__(place, context, poller, receiver)
+
+    def send(self, replay: Replay, turn: Turn | None) -> None:
+        """Send a request. Raises LoadFailed."""
+        data = replay.filled(turn)
+        self.turn = turn
+        self._missing = 0
+        self._first_ns = 0
+        self._waiting = True
+        start_ns = self.start_ns = perf_counter_ns()
+        self._write(data)
+        self._receiver.send_ns += perf_counter_ns() - start_ns
+
+    def on_readable(self) -> None:
+        """Take what arrived. Raises LoadFailed."""
+        begun_ns = perf_counter_ns()
+        data = self._read()
+        if not data:
+            return
+        if not self._waiting:
+            raise LoadFailed(f"{self._place.authority} sent more than one answer to a request")
+        self._first_ns = self._first_ns or begun_ns
+        if self._missing:
+            self._missing -= len(data)
+        elif self._response is not None:
+            self._feed(data)
+            return
+        else:
+            end = data.find(_END)
+            length = self._heads.get(data[:end]) if end >= 0 else None
+            if length is None:
+                self._response = Response()
+                self._feed(data)
+                return
+            self._missing = end + 4 + length - len(data)
+        if not self._missing:
+            self._done()
+        elif self._missing < 0:
+            raise LoadFailed(f"{self._place.authority} sent more than it announced")
+
+    def _done(self) -> None:
+        self._waiting = False
+        end_ns = perf_counter_ns()
+        receiver = self._receiver
+        receiver.receive_ns += end_ns - self._first_ns
+        receiver.responses += 1
+        receiver.finished(self, end_ns)
+
+    def _feed(self, data: bytes) -> None:
+        """The careful way: heads not seen before, chunked bodies and refusals."""
+        response = self._response
+        assert response is not None
+        try:
+            complete = response.feed(data) if data else response.end()
+        except ProtocolError as error:
+            raise LoadFailed(f"{self._place.authority}: {error.message}") from None
+        head = response.head
+        if not complete or head is None:
+            if not data:
+                super()._ended()
+            return
+        self._response = None
+        if head.status != 200:
+            raise LoadFailed(_refusal(head, bytes(response.body)))
+        if not head.keep_alive:
+            self.close()
+            self._open()
+        elif head.length is not None and not head.chunked:
+            self._remember(data, head)
+        self._done()
+
+    def _remember(self, data: bytes, head: Head) -> None:
+        """Let the next answer with this head take the short way."""
+        end = data.find(_END)
+        if end < 0 or head.length is None or not data.startswith(b"HTTP/1.1 200"):
+            return
+        if len(self._heads) >= _REMEMBERED:
+            self._heads.clear()
+        self._heads[data[:end]] = head.length
+
+    def _ended(self) -> None:
+        if self._response is not None:
+            self._feed(b"")
+            return
+        super()._ended()
+
+
+def _refusal(head: Head, body: bytes) -> str:
+    """What the server said, in a sentence."""
+    try:
+        said = json_text.loads(body)["error"]
+    except Exception:  # noqa: BLE001 - any body may come with any status
+        said = body[:200].decode("utf-8", "replace").strip() or "nothing more"
+    return f"the server refused a request with status {head.status}: {said}"

@@ -1,0 +1,399 @@
+"""Every flag of `shoal perf`, written once: the fields of `PerfOptions` are the table.
+
+    a field --> TABLE row --> parser and help (cli/perf.py), documentation
+
+Names, letters and defaults are those of NVIDIA's perf_analyzer and of the perf_client before it,
+because scripts pass them. What several values must agree on is in `option_checks`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.config.options.option import Group, Option, OptionError
+from shoal.perf import option_checks as checks
+from shoal.perf import search
+from shoal.perf.data import parse_shape
+from shoal.perf.requests import ParameterValue
+from shoal.perf.search import Range
+
+_model = Group("Model and server")
+_load = Group("Load")
+_measuring = Group("Measuring")
+_data = Group("Data")
+_sequence = Group("Sequences")
+_request = Group("Requests")
+_report = Group("Reports")
+_tls = Group("TLS")
+_trace = Group("Tracing and metrics")
+_older = Group("Older names")
+
+POSITIVE = (1, None)
+_SWITCH_WORDS = {"1": True, "0": False, "2": True}
+
+
+@dataclass(frozen=True)
+class PerfOption(Option):
+    """A row whose flag may differ from its attribute."""
+
+    name: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The name as typed, with its dashes."""
+        return self.name or "--" + self.attribute.replace("_", "-")
+
+
+@dataclass(frozen=True)
+class PerfOptions:
+    """What a run was asked to do. Making one checks what no single value can show: OptionError
+    names the flags that do not go together."""
+
+    model_name: str = _model("", "The model to measure.", name="-m", aliases=("--model-name",))
+    model_version: str = _model(
+        "", "Its version; else the server chooses.", name="-x", aliases=("--model-version",)
+    )
+    url: str = _model(
+        "",
+        "The server, as host:port; localhost:8000, or :8001 for gRPC, unless said.",
+        name="-u",
+        aliases=("--url",),
+    )
+    protocol: str = _model(
+        "http", "The protocol.", name="-i", aliases=("--protocol",), choices=("http", "grpc")
+    )
+    service_kind: str = _model(
+        "triton", "The kind of server: only triton, which is KServe v2.", form="triton"
+    )
+    bls_composing_models: str = _model(
+        "",
+        "Models that this one calls by itself; their statistics are shown too.",
+        form="<name>[:<version>],...",
+    )
+
+    concurrency_range: str = _load(
+        "", "Requests under way at once: 1:8:1, 4, or 1:0 with -l.", form="<start:end:step>"
+    )
+    request_rate_range: str = _load(
+        "", "Requests a second instead, whatever the answers do.", form="<start:end:step>"
+    )
+    request_distribution: str = _load(
+        "constant",
+        "How requests of a rate are spread over time.",
+        choices=("constant", "poisson"),
+    )
+    request_intervals: str = _load(
+        "", "A file with the pauses between requests, in microseconds, one per line.", form="<file>"
+    )
+    latency_threshold: float = _load(
+        0.0,
+        "Latency limit in milliseconds; the search ends where it is reached. 0 is none.",
+        name="--latency-threshold",
+        aliases=("-l",),
+        limits=(0, None),
+    )
+    binary_search: bool = _load(
+        False, "Search the range by halves for the highest level within -l.", bare=True
+    )
+    max_threads: int = _load(
+        0,
+        "At most so many processes send; 0 is 16. More than one are started when one is too slow.",
+        limits=(0, None),
+    )
+    workers: int = _load(
+        0, "Exactly so many processes send; 0 finds out how many it takes.", limits=(0, 512)
+    )
+
+    measurement_mode: str = _measuring(
+        "time_windows",
+        "Windows of a length of time, or of a number of requests.",
+        choices=("time_windows", "count_windows"),
+    )
+    measurement_interval: float = _measuring(
+        5000.0,
+        "Length of a window in milliseconds.",
+        aliases=("-p",),
+        limits=(1, None),
+    )
+    measurement_request_count: int = _measuring(
+        50, "Requests in a window of count_windows, at least.", limits=POSITIVE
+    )
+    stability_percentage: float = _measuring(
+        10.0,
+        "By how much three windows may differ to count as stable.",
+        aliases=("-s",),
+        limits=(0, None),
+    )
+    max_trials: int = _measuring(
+        10, "Windows per level, at most.", aliases=("-r",), limits=POSITIVE
+    )
+    percentile: int = _measuring(
+        -1, "The percentile that is compared and reported; -1 takes the mean.", limits=(-1, 99)
+    )
+    request_count: int = _measuring(
+        0, "Measure exactly so many requests in one window.", limits=(0, None)
+    )
+    warmup_request_count: int = _measuring(
+        0, "Requests at the start of each level that do not count.", limits=(0, None)
+    )
+
+    batch_size: int = _data(1, "Rows per request.", name="-b", limits=POSITIVE)
+    input_data: tuple[str, ...] = _data(
+        (),
+        "zero, random, a folder with a file per input, or a JSON file. Default: random.",
+        form="zero|random|<path>",
+    )
+    shape: tuple[str, ...] = _data(
+        (), "Shape of an input with dynamic dims, without the batch.", form="<name>:<d1,d2,...>"
+    )
+    string_length: int = _data(128, "Length of made up texts.", limits=(0, None))
+    string_data: str = _data("", "The text to send instead of made up ones.")
+    shared_memory: str = _data(
+        "none", "Put tensors into shared memory.", choices=("none", "system", "cuda")
+    )
+    output_shared_memory_size: int = _data(
+        102400, "Bytes per row of outputs whose size nobody knows.", limits=POSITIVE
+    )
+    input_tensor_format: str = _data(
+        "binary", "How inputs travel over HTTP.", choices=("binary", "json")
+    )
+    output_tensor_format: str = _data(
+        "binary", "How outputs travel over HTTP.", choices=("binary", "json")
+    )
+
+    sequence_length: int = _sequence(
+        0, "Mean length of sequences; 0 is 20, or that of the given data.", limits=(0, None)
+    )
+    sequence_length_variation: float = _sequence(
+        20.0, "By how many percent lengths vary.", limits=(0, 100)
+    )
+    sequence_id_range: str = _sequence(
+        "", "Ids to use, from start up to end; no end is no bound.", form="<start:end>"
+    )
+    num_of_sequences: int = _sequence(4, "Sequences at once with a request rate.", limits=POSITIVE)
+    serial_sequences: bool = _sequence(
+        False,
+        "One request of a sequence at a time.",
+        bare=True,
+        no_effect="it is always so",
+        honoured=True,
+    )
+
+    asynchronous: bool = _request(
+        False,
+        "Let throughput alone decide what is stable.",
+        name="--async",
+        aliases=("-a",),
+        bare=True,
+    )
+    synchronous: bool = _request(
+        False, "Let latency count as well, for sequences, too.", name="--sync", bare=True
+    )
+    streaming: bool = _request(False, "Send on gRPC streams.", bare=True)
+    header: tuple[str, ...] = _request(
+        (), "A header for every request.", name="-H", form="<name>:<value>"
+    )
+    request_parameter: tuple[str, ...] = _request(
+        (), "A parameter for every request.", form="<name>:<value>:<type>"
+    )
+    grpc_compression_algorithm: str = _request(
+        "none", "Compression of gRPC requests.", choices=("none", "gzip", "deflate")
+    )
+
+    csv: str = _report(
+        "", "Write a table to this file.", name="-f", aliases=("--filename",), form="<file>"
+    )
+    verbose_csv: bool = _report(False, "More columns in it.", bare=True)
+    profile_export_file: str = _report(
+        "", "Write the moments of every request as JSON.", form="<file>"
+    )
+    report: tuple[str, ...] = _report(
+        (),
+        "Write a page or a picture with curves, latencies and where the time went.",
+        form="<file.html|file.png>",
+    )
+    verbose: bool = _report(
+        False, "Show every window.", name="-v", aliases=("--verbose",), bare=True
+    )
+
+    ssl_grpc_use_ssl: bool = _tls(False, "Encrypt gRPC.")
+    ssl_grpc_root_certifications_file: str = _tls("", "Authorities to trust (PEM).", form="<file>")
+    ssl_grpc_private_key_file: str = _tls("", "The client's key (PEM).", form="<file>")
+    ssl_grpc_certificate_chain_file: str = _tls("", "The client's certificate.", form="<file>")
+    ssl_https_verify_peer: bool = _tls(True, "Check the server's certificate.", form="0|1")
+    ssl_https_verify_host: bool = _tls(
+        True, "Check that it is for this host.", form="0|1|2", words=_SWITCH_WORDS
+    )
+    ssl_https_ca_certificates_file: str = _tls("", "Authorities to trust (PEM).", form="<file>")
+    ssl_https_client_certificate_file: str = _tls("", "The client's certificate.", form="<file>")
+    ssl_https_client_certificate_type: str = _tls("PEM", "Its form.", choices=("PEM",))
+    ssl_https_private_key_file: str = _tls("", "The client's key.", form="<file>")
+    ssl_https_private_key_type: str = _tls("PEM", "Its form.", choices=("PEM",))
+
+    collect_metrics: bool = _trace(
+        False, "Read the server's metrics of GPUs; shown with --verbose-csv.", bare=True
+    )
+    metrics_url: str = _trace("localhost:8002/metrics", "Where they are.")
+    metrics_interval: float = _trace(1000.0, "How often, in milliseconds.", limits=(1, None))
+    trace_level: tuple[str, ...] = _trace(
+        (), "Have the server trace requests while it is measured.", form="OFF|TIMESTAMPS|TENSORS"
+    )
+    trace_rate: int = _trace(1000, "Every so many requests are traced.", limits=POSITIVE)
+    trace_count: int = _trace(-1, "Traces in all; -1 is no bound.", limits=(-1, None))
+    log_frequency: int = _trace(0, "Traces per file of the server.", limits=(0, None))
+
+    threads: int = _older(
+        0, "Concurrency.", name="-t", limits=POSITIVE, instead="--concurrency-range"
+    )
+    dynamic: bool = _older(
+        False,
+        "Raise the concurrency by one until -l is reached.",
+        name="-d",
+        bare=True,
+        instead="--concurrency-range <start>:0",
+    )
+    max_concurrency: int = _older(
+        0,
+        "Where -d ends; 0 is nowhere.",
+        name="-c",
+        limits=(0, None),
+        instead="--concurrency-range",
+    )
+    zero: bool = _older(False, "Send zeros.", name="-z", bare=True, instead="--input-data zero")
+    data_directory: str = _older("", "A folder of data.", form="<path>", instead="--input-data")
+
+    given: frozenset[str] = frozenset()  # attributes that the command line set
+
+    def __post_init__(self) -> None:
+        checks.check(self)
+
+    # ---- what several flags say together
+
+    @property
+    def by_rate(self) -> bool:
+        """Whether the load follows a clock."""
+        return bool(self.request_rate_range or self.request_intervals)
+
+    @property
+    def asynchronous_calls(self) -> bool:
+        """Whether throughput alone decides; models with sequences add to this."""
+        return self.asynchronous or self.streaming
+
+    def levels(self) -> Range:
+        """The range of concurrency or of rates; a file of intervals has one level, its rate."""
+        if self.request_rate_range:
+            return search.parse_range("--request-rate-range", self.request_rate_range, whole=False)
+        if self.concurrency_range:
+            return search.parse_range("--concurrency-range", self.concurrency_range, whole=True)
+        start = self.threads or 1
+        if self.dynamic:
+            return Range(start, self.max_concurrency, 1, end_given=True)
+        return Range(start, start, 1)
+
+    @property
+    def only_percentile(self) -> int | None:
+        """The percentile that counts; None is the mean."""
+        return None if self.percentile < 0 else self.percentile
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where data come from."""
+        if self.input_data:
+            return self.input_data
+        if self.zero:
+            return ("zero",)
+        return (self.data_directory or "random",)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of inputs. Raises InvalidArgument."""
+        return dict(parse_shape(text) for text in self.shape)
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Headers, taken apart. Raises OptionError."""
+        made = []
+        for text in self.header:
+            name, colon, value = text.partition(":")
+            if not colon or not name.strip():
+                raise OptionError(f"-H takes name:value, such as 'team:vision'; found '{text}'")
+            made.append((name.strip(), value.strip()))
+        return tuple(made)
+
+    def parameters(self) -> dict[str, ParameterValue]:
+        """Parameters of requests. Raises OptionError."""
+        made: dict[str, ParameterValue] = {}
+        for text in self.request_parameter:
+            name, _, rest = text.partition(":")
+            value, _, kind = rest.rpartition(":")
+            made[name] = _parameter(text, name, value, kind.lower())
+        return made
+
+    def sequence_ids(self) -> tuple[int, int]:
+        """The first id, and how many there are; 0 is without bounds. Raises OptionError."""
+        if not self.sequence_id_range:
+            return 1, 0
+        start, colon, end = self.sequence_id_range.partition(":")
+        numbers = [part for part in (start, end) if part]
+        if not start or not all(part.isascii() and part.isdigit() for part in numbers):
+            raise OptionError(
+                f"--sequence-id-range takes start:end, such as 1:1000; found "
+                f"'{self.sequence_id_range}'"
+            )
+        if not int(start):
+            raise OptionError("--sequence-id-range: ids are 1 or more; 0 means no sequence")
+        if not colon or not end:
+            return int(start), 0
+        if int(end) <= int(start):
+            raise OptionError(
+                "--sequence-id-range: the end, which is not used, must come after the start"
+            )
+        return int(start), int(end) - int(start)
+
+    def composing(self) -> list[tuple[str, str]]:
+        """The models of --bls-composing-models."""
+        named = [text.strip() for text in self.bls_composing_models.split(",") if text.strip()]
+        return [(name, version) for name, _, version in (text.partition(":") for text in named)]
+
+    def warnings(self) -> list[str]:
+        """A sentence for each flag that does not do what it says."""
+        lines = []
+        for option in TABLE:
+            if option.attribute not in self.given:
+                continue
+            if option.instead:
+                lines.append(f"{option.flag} is an older name; write {option.instead} instead")
+            if option.no_effect and getattr(self, option.attribute) != option.honoured:
+                lines.append(f"{option.flag} has no effect: {option.no_effect}")
+        return lines
+
+
+def _parameter(text: str, name: str, value: str, kind: str) -> ParameterValue:
+    try:
+        if not name:
+            raise ValueError
+        if kind == "bool":
+            return {"true": True, "false": False}[value.lower()]
+        if kind in {"int", "uint"}:
+            return int(value)
+        if kind in {"float", "double"}:
+            return float(value)
+        if kind in {"string", "str"}:
+            return value
+    except (ValueError, KeyError):
+        pass  # said below
+    raise OptionError(
+        f"--request-parameter takes name:value:type, the type being bool, int, float or string, "
+        f"such as max_tokens:256:int; found '{text}'"
+    )
+
+
+def _read_table() -> tuple[PerfOption, ...]:
+    fields = [field for field in dataclasses.fields(PerfOptions) if field.metadata]
+    return tuple(
+        PerfOption(field.name, str(field.type), field.default, **field.metadata) for field in fields
+    )
+
+
+TABLE = _read_table()
+BY_FLAG: Mapping[str, PerfOption] = {flag: option for option in TABLE for flag in option.flags}

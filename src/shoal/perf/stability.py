@@ -1,0 +1,58 @@
+"""When a level has been measured long enough: the last three windows agree.
+
+[Reading(per_second, latency_us), …] --verdict--> GO_ON | STABLE | OVER_LIMIT
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WINDOWS = 3
+
+
+class Reading(NamedTuple):
+    """One window in two numbers; the latency is the mean, or the percentile that counts."""
+
+    per_second: float
+    latency_us: float
+
+
+class Verdict(enum.Enum):
+    """What the windows so far say."""
+
+    GO_ON = "go on"
+    STABLE = "stable"
+    OVER_LIMIT = "over the latency limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How close windows must be. Where latency is left out, throughput alone decides."""
+
+    percent: float = 10.0
+    with_latency: bool = True
+    limit_us: float = 0.0  # 0 is none
+
+    def verdict(self, readings: Sequence[Reading]) -> Verdict:
+        """What the last three windows say; fewer never suffice."""
+        last = readings[-WINDOWS:]
+        if len(last) < WINDOWS:
+            return Verdict.GO_ON
+        if self.stable(last):
+            return Verdict.STABLE
+        if self.limit_us and any(reading.latency_us >= self.limit_us for reading in last):
+            return Verdict.OVER_LIMIT  # no need to wait until it is steadily too slow
+        return Verdict.GO_ON
+
+    def stable(self, readings: Sequence[Reading]) -> bool:
+        """Whether none is empty, and the largest is within the percentage of the smallest."""
+        rates = [reading.per_second for reading in readings]
+        if min(rates) <= 0 or not self._close(rates):
+            return False
+        return not self.with_latency or self._close([reading.latency_us for reading in readings])
+
+    def _close(self, values: Sequence[float]) -> bool:
+        return max(values) <= min(values) * (1 + self.percent / 100)

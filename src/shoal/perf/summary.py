@@ -1,0 +1,120 @@
+"""What windows come to: rates, means and percentiles of what clients saw.
+
+[Window, …] --summarise--> Summary          several windows count as one long one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.perf.fleet import Harvest
+from shoal.perf.server_side import ServerSide
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(slots=True)
+class Window:
+    """One window as it was measured, from both sides."""
+
+    harvest: Harvest
+    server: ServerSide | None = None  # None where the server tells nothing
+    devices: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What clients saw, all windows together. Times are in microseconds."""
+
+    requests: int
+    duration_secs: float
+    per_second: float  # rows a second
+    responses_per_second: float
+    send_rate: float
+    delayed: int
+    sequences: int
+    average_us: float
+    deviation_us: float
+    percentiles_us: dict[int, float]
+    send_us: float
+    receive_us: float
+    overhead_percent: float  # of the lanes' time, what no request was under way
+    histogram: tuple[tuple[float, int], ...]  # up to so many µs: how many requests
+    busiest: float  # of the client's workers, as a part of one processor
+    starved: float
+    workers: int
+
+    @property
+    def sequences_per_second(self) -> float:
+        """How many sequences came to their end."""
+        return self.sequences / self.duration_secs if self.duration_secs else 0.0
+
+    @property
+    def wait_us(self) -> float:
+        """From the last byte sent to the first one received."""
+        return max(0.0, self.average_us - self.send_us - self.receive_us)
+
+    def latency_us(self, percentile: int | None) -> float:
+        """What is compared between windows and with limits: the mean or a percentile."""
+        return self.average_us if percentile is None else self.percentiles_us[percentile]
+
+
+def summarise(
+    harvests: Sequence[Harvest],
+    *,
+    batch: int,
+    percentile: int | None = None,
+    concurrency: int = 0,
+) -> Summary:
+    """All windows as one; without a request in them every number is 0."""
+    latencies_us = np.concatenate(
+        [(harvest.ends - harvest.starts) / 1000 for harvest in harvests] or [np.empty(0)]
+    )
+    count = len(latencies_us)
+    duration_ns = sum(harvest.duration_ns for harvest in harvests)
+    seconds = duration_ns / 1e9
+    wanted = sorted({*PERCENTILES, *([percentile] if percentile is not None else [])})
+    found = np.percentile(latencies_us, wanted) if count else np.zeros(len(wanted))
+    busy_us = float(latencies_us.sum())
+    answered = max(1, count)
+    return Summary(
+        requests=count,
+        duration_secs=seconds,
+        per_second=count * batch / seconds if seconds else 0.0,
+        responses_per_second=_sum(harvests, "responses") / seconds if seconds else 0.0,
+        send_rate=_sum(harvests, "sent") / seconds if seconds else 0.0,
+        delayed=_sum(harvests, "delayed"),
+        sequences=_sum(harvests, "sequence_ends"),
+        average_us=busy_us / answered,
+        deviation_us=float(latencies_us.std(ddof=1)) if count > 1 else 0.0,
+        percentiles_us=dict(zip(wanted, map(float, found), strict=True)),
+        send_us=_sum(harvests, "send_ns") / answered / 1000,
+        receive_us=_sum(harvests, "receive_ns") / answered / 1000,
+        overhead_percent=(
+            max(0.0, 100 * (1 - busy_us * 1000 / (duration_ns * concurrency)))
+            if concurrency and duration_ns
+            else 0.0
+        ),
+        histogram=_histogram(latencies_us),
+        busiest=max((harvest.busiest for harvest in harvests), default=0.0),
+        starved=max((harvest.starved for harvest in harvests), default=0.0),
+        workers=max((len(harvest.cpu_ns) for harvest in harvests), default=0),
+    )
+
+
+def _sum(harvests: Sequence[Harvest], name: str) -> int:
+    return sum(int(getattr(harvest, name)) for harvest in harvests)
+
+
+def _histogram(latencies_us: np.ndarray, bars: int = 40) -> tuple[tuple[float, int], ...]:
+    """Counts between powers of a common ratio: latencies spread over decades."""
+    if not len(latencies_us):
+        return ()
+    low = max(1.0, float(latencies_us.min()))
+    high = max(low * 1.01, float(latencies_us.max()) * 1.001)
+    edges = np.geomspace(low * 0.999, high, bars + 1)
+    counts, _ = np.histogram(latencies_us, edges)
+    return tuple((float(edge), int(count)) for edge, count in zip(edges[1:], counts, strict=True))

@@ -1,0 +1,406 @@
+"""Keeps a server busy: owns the sockets of one share of the load, and stamps every request.
+
+    orders --> [ Worker ] --> HttpLane / GrpcLane --> server
+               '--> Cut: the stamps since the last one, and what the work cost
+
+It runs on a thread of its own, or in a process of its own when one is not enough, and does the
+same in both. Orders come and cuts go over a pipe, which is one more socket to wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import ssl
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client
+from multiprocessing.connection import Connection as Pipe
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.perf import poller
+from shoal.perf.connection import Lane, Place, tls_context
+from shoal.perf.grpc_lane import LANES_PER_CONNECTION, GrpcConnection, GrpcLane, lane_headers
+from shoal.perf.http_lane import HttpLane
+from shoal.perf.requests import Replay
+from shoal.perf.schedule import Schedule
+from shoal.perf.sequences import SequencePlan, Sequences
+
+MOST_LANES = 1024  # of a load by the clock, where slow answers make them pile up
+PipeEnd = Pipe | tuple[Any, bytes]  # or the address and the secret of one that is listened for
+LATE_NS = 1_000_000  # a request sent later than this was delayed
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker is made for; it does not change during a run."""
+
+    place: Place
+    streams: list[list[Replay]]  # the requests by stream of data and step
+    sequences: SequencePlan | None = None
+    lanes_for_sequences: int = 4  # of a load by the clock
+    streaming: bool = False
+    decoupled: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()  # of gRPC calls
+    compression: str = ""
+    keep_details: bool = False  # of every request, for the export
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy one worker is to keep the server: by answers, or by the clock."""
+
+    concurrency: int = 0
+    schedule: Schedule | None = None
+    origin_ns: int = 0  # when the schedule starts
+    limit: int | None = None  # requests in all
+    share: int = 0
+    shares: int = 1
+
+
+class CutOrder(NamedTuple):
+    """Hand over what was stamped since the last time."""
+
+
+class CountOrder(NamedTuple):
+    """Say how many requests were finished since the last cut."""
+
+
+class DrainOrder(NamedTuple):
+    """Send no more, end the sequences, and answer with a cut when all is quiet."""
+
+
+class StopOrder(NamedTuple):
+    """The end."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """What happened since the last cut."""
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    sequence_ends: array[int] = field(default_factory=lambda: array("q"))  # moments
+    sequence_ids: array[int] = field(default_factory=lambda: array("q"))  # only for the export
+    moments: dict[int, list[int]] = field(default_factory=dict)  # by start; as above
+    responses: int = 0
+    sent: int = 0
+    delayed: int = 0
+    send_ns: int = 0
+    receive_ns: int = 0
+    cpu_ns: int = 0
+    starved_ns: int = 0  # ready to run, but no processor was free
+    problem: str = ""  # why the load ended
+
+
+class Count(NamedTuple):
+    """How far it is."""
+
+    finished: int
+    idle: bool  # nothing is under way any more
+    problem: str
+
+
+class Worker:
+    """One share of the load."""
+
+    def __init__(self, job: Job, pipe: Pipe) -> None:
+        self._job = job
+        self._pipe = pipe
+        self._poller = poller.make()
+        self._tls: ssl.SSLContext | None = None
+        self._connections: list[HttpLane | GrpcConnection] = []
+        self._lanes: list[Lane] = []
+        self._idle: list[Lane] = []
+        self._load = Load()
+        self._replays = [replay for stream in job.streams for replay in stream]
+        self._cursor = 0
+        self._sequences: Sequences | None = None
+        self._running: set[Lane] = set()
+        self._closing: set[Lane] = set()  # their sequences are being ended; nobody counts that
+        self._left: int | None = None
+        self._due: Iterator[int] = iter(())
+        self._next_due_ns: int | None = None
+        self._draining = False
+        self._stopped = False
+        self._cut = Cut()
+        self._cpu_ns = 0
+        self._starved_ns = 0
+        # Sums that lanes add to.
+        self.send_ns = 0
+        self.receive_ns = 0
+        self.responses = 0
+
+    def run(self) -> None:
+        """Work until told to stop, or until nobody is there to tell."""
+        self._poller.watch(self._pipe.fileno(), self)
+        watched, writable = self._poller.watched, self._poller.writable
+        self._cpu_ns, self._starved_ns = time.thread_time_ns(), _starved_ns()
+        try:
+            while not self._stopped:
+                for file, mask in self._poller.wait(self._timeout_secs()):
+                    connection = watched.get(file)
+                    if connection is None:
+                        continue
+                    try:
+                        if mask & writable:
+                            connection.on_writable()
+                        if mask != writable:
+                            connection.on_readable()
+                    except ShoalError as error:
+                        self._fail(error.message)
+                if self._next_due_ns is not None:
+                    self._dispatch()
+        finally:
+            self._close()
+
+    # ---- orders
+
+    def on_readable(self) -> None:
+        """An order has come."""
+        try:
+            order = self._pipe.recv()
+        except (EOFError, OSError):
+            self._stopped = True
+            return
+        if isinstance(order, Load):
+            self._begin(order)
+        elif isinstance(order, CutOrder):
+            self._answer(self._take_cut())
+        elif isinstance(order, CountOrder):
+            idle = not self._running
+            self._answer(Count(len(self._cut.ends), idle, self._cut.problem))
+        elif isinstance(order, DrainOrder):
+            self._drain()
+        else:
+            self._stopped = True
+
+    def on_writable(self) -> None:
+        """Orders are answered at once; nothing waits."""
+
+    def _answer(self, message: Any) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError:  # whoever asked is gone
+            self._stopped = True
+
+    def _begin(self, load: Load) -> None:
+        """Change to another load; what goes on does so."""
+        self._draining = False
+        if (load.share, load.shares) != (self._load.share, self._load.shares):
+            self._sequences = None  # others use some of its ids now
+        self._load = load
+        self._left = load.limit
+        plan = self._job.sequences
+        if plan is not None and self._sequences is None:
+            steps = [len(stream) for stream in self._job.streams]
+            self._sequences = Sequences(plan, steps, load.share, load.shares)
+        self._cursor = load.share % len(self._replays)
+        try:
+            if load.schedule is None:
+                self._next_due_ns = None
+                while len(self._running) < load.concurrency and self._left != 0:
+                    self._issue(self._lane())
+            else:
+                if plan is not None:
+                    while len(self._lanes) < self._job.lanes_for_sequences:
+                        self._idle.append(self._new_lane())
+                self._due = load.schedule.offsets()
+                self._next_due_ns = load.origin_ns + next(self._due)
+        except ShoalError as error:
+            self._fail(error.message)
+
+    def _drain(self) -> None:
+        self._draining = True
+        self._next_due_ns = None
+        if self._sequences is not None:
+            # Of a load by the clock, some sequences may have no request under way.
+            for lane in list(self._idle):
+                self._end_sequence(lane)
+        self._load = Load(share=self._load.share, shares=self._load.shares)
+        self._when_quiet()
+
+    def _when_quiet(self) -> None:
+        if self._draining and not self._running:
+            self._draining = False
+            self._answer(self._take_cut())
+
+    # ---- requests
+
+    def _issue(self, lane: Lane) -> None:
+        """Send the lane's next request."""
+        if self._left is not None:
+            self._left -= 1
+        self._cut.sent += 1
+        if self._sequences is None:
+            replays = self._replays
+            cursor = self._cursor
+            self._cursor = cursor + 1 if cursor + 1 < len(replays) else 0
+            self._running.add(lane)
+            lane.send(replays[cursor], None)
+            return
+        sequence = lane.sequence
+        if sequence is None or sequence.ended:
+            sequence = lane.sequence = self._sequences.begin()
+        turn, step = sequence.next()
+        self._running.add(lane)
+        lane.send(self._job.streams[sequence.stream][step], turn)
+
+    def finished(self, lane: Lane, end_ns: int) -> None:
+        """A request was answered: stamp it, and send the next one if there is to be one."""
+        turn = lane.turn
+        if lane in self._closing:
+            self._closing.discard(lane)
+        else:
+            cut = self._cut
+            cut.starts.append(lane.start_ns)
+            cut.ends.append(end_ns)
+            if turn is not None and turn.end:
+                cut.sequence_ends.append(end_ns)
+            if self._job.keep_details:
+                cut.sequence_ids.append(0 if turn is None else turn.sequence_id)
+                if lane.moments:
+                    cut.moments[lane.start_ns] = lane.moments
+        load = self._load
+        if load.schedule is None and len(self._running) <= load.concurrency and self._left != 0:
+            self._issue(lane)
+            return
+        if load.schedule is not None:
+            self._running.discard(lane)
+            self._idle.append(lane)
+            return
+        self._running.discard(lane)
+        self._idle.append(lane)
+        self._end_sequence(lane)
+        self._when_quiet()
+
+    def _end_sequence(self, lane: Lane) -> None:
+        """Tell the server that the lane's sequence is over, if it is not yet."""
+        sequence = lane.sequence
+        if sequence is None or not sequence.begun:
+            return
+        self._idle.remove(lane)
+        self._running.add(lane)
+        self._closing.add(lane)
+        turn, step = sequence.next(last=True)
+        lane.send(self._job.streams[sequence.stream][step], turn)
+
+    def _dispatch(self) -> None:
+        """Send what is due by now."""
+        try:
+            while self._next_due_ns is not None:
+                now_ns = perf_counter_ns()
+                if self._next_due_ns > now_ns:
+                    return
+                if not self._idle and (
+                    self._sequences is not None or len(self._lanes) >= MOST_LANES
+                ):
+                    return
+                if now_ns - self._next_due_ns > LATE_NS:
+                    self._cut.delayed += 1
+                self._issue(self._lane())
+                self._next_due_ns = self._load.origin_ns + next(self._due)
+                if self._left == 0:
+                    self._next_due_ns = None
+        except ShoalError as error:
+            self._fail(error.message)
+
+    def _timeout_secs(self) -> float | None:
+        if self._next_due_ns is None:
+            return None
+        if not self._idle and (self._sequences is not None or len(self._lanes) >= MOST_LANES):
+            return None
+        # Zero and less: look, do not wait.
+        return max(0, self._next_due_ns - perf_counter_ns()) / 1e9
+
+    def _fail(self, why: str) -> None:
+        """The load is over; whoever asks next is told."""
+        self._cut.problem = self._cut.problem or why
+        self._next_due_ns = None
+        self._load = Load(share=self._load.share, shares=self._load.shares)
+        self._running.clear()
+        self._idle.clear()
+        self._lanes.clear()
+        self._closing.clear()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        self._when_quiet()
+
+    # ---- lanes
+
+    def _lane(self) -> Lane:
+        """One that is free, or a new one. Raises LoadFailed."""
+        return self._idle.pop() if self._idle else self._new_lane()
+
+    def _new_lane(self) -> Lane:
+        job = self._job
+        place = job.place
+        if place.tls is not None and self._tls is None:
+            self._tls = tls_context(place.tls, h2=place.protocol == "grpc")
+        lane: Lane
+        if place.protocol == "http":
+            made = HttpLane(place, self._tls, self._poller, self)
+            self._connections.append(made)
+            lane = made
+        else:
+            last = self._connections[-1] if self._connections else None
+            if not isinstance(last, GrpcConnection) or last.lanes >= LANES_PER_CONNECTION:
+                headers = lane_headers(
+                    place,
+                    streaming=job.streaming,
+                    more=job.metadata,
+                    compression=job.compression,
+                )
+                last = GrpcConnection(place, self._tls, self._poller, self, headers)
+                self._connections.append(last)
+            last.lanes += 1
+            lane = GrpcLane(last, job.streaming, job.decoupled)
+        self._lanes.append(lane)
+        return lane
+
+    # ---- cuts
+
+    def _take_cut(self) -> Cut:
+        cut, self._cut = self._cut, Cut()
+        cpu_ns, starved_ns = time.thread_time_ns(), _starved_ns()
+        cut.cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        cut.starved_ns, self._starved_ns = starved_ns - self._starved_ns, starved_ns
+        cut.send_ns, self.send_ns = self.send_ns, 0
+        cut.receive_ns, self.receive_ns = self.receive_ns, 0
+        cut.responses, self.responses = self.responses, 0
+        self._cut.problem = cut.problem
+        return cut
+
+    def _close(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.close()
+        self._poller.close()
+        self._pipe.close()
+
+
+def run(job: Job, end: PipeEnd) -> None:
+    """Work off orders: the body of a worker's thread."""
+    pipe = Client(end[0], authkey=end[1]) if isinstance(end, tuple) else end
+    Worker(job, pipe).run()
+
+
+def run_process(job: Job, end: PipeEnd) -> None:
+    """The body of a worker's process. Ctrl-C is for whoever started it, and ends it, too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run(job, end)
+
+
+def _starved_ns() -> int:
+    """How long this thread has waited for a processor; 0 where the system does not say."""
+    try:
+        with open(_SCHEDSTAT, encoding="ascii") as file:  # noqa: PTH123 - short and often
+            return int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,334 @@
+"""Looking at models without serving them: everything that is wrong, with where and what to write.
+
+    folders and files --> Inspection --> a Report per model: problems, warnings, the whole config
+
+Each model goes the way it would go at a load, up to the load itself or, if asked, through it. One
+that is made of others is checked against their configurations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from shoal.config import rules
+from shoal.config.model import ModelConfig
+from shoal.core.request import Request
+from shoal.core.signature import Signature
+from shoal.errors import ConfigError, InvalidArgument, NotFound, ShoalError, Unavailable
+from shoal.models.ensemble import ServedModel, load_version
+from shoal.models.spec import ModelSpec, build_signature
+from shoal.repository import dependencies, ensembles, layout
+from shoal.repository.declared import DeclaredModels, is_model_file
+from shoal.repository.lifecycle import Unreadable
+from shoal.repository.loader import DUPLICATE
+from shoal.repository.preparation import PreparationSettings, composing_names, prepare
+
+_CONFIG = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that keeps a model from being served."""
+
+    message: str
+    file: str = ""
+    field: str = ""
+    fix: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found out about one model."""
+
+    name: str
+    place: str
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    spec: ModelSpec | None = None
+    loaded: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether it can be served, as far as one can tell."""
+        return not self.problems
+
+    @property
+    def config(self) -> ModelConfig | None:
+        """The whole configuration, if it came that far."""
+        return None if self.spec is None else self.spec.config
+
+
+class Inspection:
+    """A look at some places where models are."""
+
+    def __init__(self, paths: Sequence[Path], settings: PreparationSettings) -> None:
+        """Find the models of `paths`: repositories, folders of a model, Python and model files.
+
+        Raises NotFound for a place that is not there.
+        """
+        self._found: dict[str, list[Path]] = {}
+        self._beside: dict[str, list[Path]] = {}  # what a single model may be made of
+        self._broken: list[Report] = []  # places whose models are not even known
+        self._reports: dict[str, Report] = {}
+        self._declared = [DeclaredModels([path]) for path in paths if is_model_file(path)]
+        for path in paths:
+            if not is_model_file(path):
+                self._add_folder(path)
+        for source in self._declared:
+            self._add_file(source)
+        self._settings = dataclasses.replace(settings, models=_Prepared(self))
+        self._needs = dependencies.closure(
+            self._found,
+            lambda name: [
+                needed
+                for place in self._places(name)[:1]
+                for needed in composing_names(name, place, settings, None)
+            ],
+        )
+
+    def reports(self, *, load: bool = False) -> Iterator[Report]:
+        """Every model, by name; with `load` each is loaded too, and let go again."""
+        yield from self._broken
+        for name in sorted(self._found):
+            report = self.report(name)
+            if load and report.ok:
+                self._load(report)
+            yield report
+
+    def report(self, name: str) -> Report:
+        """One model. NotFound for a name that is not there."""
+        places = self._places(name)
+        if not places:
+            there = ", ".join(sorted(self._found)) or "none"
+            raise NotFound(f"there is no model '{name}'; there is: {there}")
+        if name not in self._reports:
+            report = self._reports[name] = Report(name, str(places[0]))
+            self._prepare(report)
+        return self._reports[name]
+
+    def names(self) -> list[str]:
+        """The models there are."""
+        return sorted(self._found)
+
+    def broken(self) -> Sequence[Report]:
+        """Places that could not be read at all."""
+        return self._broken
+
+    def close(self) -> None:
+        """Let the modules of Python files go."""
+        for source in self._declared:
+            source.close()
+
+    # ---- what there is
+
+    def _places(self, name: str) -> list[Path]:
+        return self._found.get(name) or self._beside.get(name) or []
+
+    def _add_folder(self, path: Path) -> None:
+        if not path.is_dir():
+            kind = "is no model file of a kind that is known" if path.exists() else "does not exist"
+            raise NotFound(f"'{path}' {kind}; name a folder of models, or a model's own")
+        if is_model_folder(path):
+            self._found.setdefault(path.resolve().name, []).append(path)
+            self._beside |= layout.find_models([path.resolve().parent])
+            return
+        models = layout.find_models([path])
+        if not models:
+            fix = "Put each model into a folder of its own, as in models/resnet/1/model.onnx"
+            problem = Problem("there is no model in this folder", str(path), fix=fix)
+            self._broken.append(Report(path.name or str(path), str(path), [problem]))
+        for name, folders in models.items():
+            self._found.setdefault(name, []).extend(folders)
+
+    def _add_file(self, source: DeclaredModels) -> None:
+        try:
+            found = source.found()
+        except ShoalError as error:
+            problem = problems_of(error, "")[0]
+            self._broken.append(Report(problem.file, problem.file, [problem]))
+            return
+        for name, places in found.items():
+            self._found.setdefault(name, []).extend(places)
+
+    # ---- one model
+
+    def _prepare(self, report: Report) -> None:
+        name, places = report.name, self._places(report.name)
+        with _warnings(report.warnings):
+            try:
+                layout.check_name(name)
+                if len(places) > 1:
+                    paths = ", ".join(map(str, places))
+                    raise InvalidArgument(f"{DUPLICATE} ({paths}). Rename one of them")
+                path = dependencies.circle(name, self._needs)
+                if path:
+                    raise ensembles.circular(path, file=str(places[0] / _CONFIG))
+                spec = prepare(name, places[0], self._settings_for(places[0], name), None)
+                build_signature(spec.config, spec.folder)  # reads the labels
+                report.spec = spec
+            except Exception as error:  # noqa: BLE001 - a backend's surprise is a finding too
+                report.problems += problems_of(error, report.place)
+
+    def _settings_for(self, place: Path, name: str) -> PreparationSettings:
+        for source in self._declared:
+            if source.find(place, name) is not None:
+                return dataclasses.replace(self._settings, declared=source)
+        return self._settings
+
+    def _load(self, report: Report) -> None:
+        """Load each version and close it again. An ensemble has nothing to load."""
+        spec = report.spec
+        assert spec is not None
+        if spec.ensemble is not None:
+            return
+        with _warnings(report.warnings):
+            for version in spec.version_folders:
+                try:
+                    load_version(spec, version).close()
+                    report.loaded = True
+                except Exception as error:  # noqa: BLE001 - as above
+                    place = str(spec.version_folders[version])
+                    report.problems += problems_of(error, place)
+
+
+class _Prepared:
+    """The models of an inspection, as ensembles and models that ask others see them."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        self._inspection = inspection
+
+    def serving(self, name: str, version: int = -1) -> ServedModel | None:
+        """A stand-in for the model, with its tensors; None where it could not be served."""
+        spec = self._spec(name)
+        if spec is None or (version != -1 and version not in spec.version_folders):
+            return None
+        policy = spec.config.model_transaction_policy
+        if spec.ensemble is not None:
+            decoupled = spec.ensemble.decoupled
+        else:
+            decoupled = policy is not None and policy.decoupled
+        stand_in = _StandIn(build_signature(spec.config, spec.folder), decoupled)
+        return cast("ServedModel", stand_in)
+
+    def _spec(self, name: str) -> ModelSpec | None:
+        try:
+            return self._inspection.report(name).spec
+        except NotFound:
+            return None
+
+    def ready_versions(self, name: str) -> list[int]:
+        """The versions that would be served."""
+        spec = self._spec(name)
+        return [] if spec is None else sorted(spec.version_folders)
+
+    def why_not(self, name: str) -> str:
+        """What is wrong with a model."""
+        try:
+            problems = self._inspection.report(name).problems
+        except NotFound:
+            return ""
+        return problems[0].message if problems else ""
+
+    def seen_from(self, namespace: str) -> _Prepared:
+        """The same: names are unique here."""
+        del namespace
+        return self
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Whether a model may answer any number of times."""
+        found = self.serving(name, version)
+        if found is None:
+            raise NotFound(f"there is no model '{name}'")
+        return found.decoupled
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """No model is served."""
+        del name, version
+        return False
+
+    def infer(self, request: Request) -> None:
+        """No model is served."""
+        del request
+        raise Unavailable("no model answers while models are only checked")
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """No model is served."""
+        del name, config_json, files
+        raise Unavailable("no model is loaded for another while models are only checked")
+
+    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """No model is served."""
+        del name, unload_dependents
+
+
+@dataclass(frozen=True, slots=True)
+class _StandIn:
+    """What an ensemble's graph needs to know of a model."""
+
+    signature: Signature
+    decoupled: bool
+    takes_device_tensors: bool = False  # where tensors lie matters only when they travel
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a folder is a model rather than a repository of them: it has a config or versions."""
+    if (path / _CONFIG).is_file():
+        return True
+    numbers = [entry for entry in _folders(path) if entry.name.isdecimal()]
+    return any(
+        not (entry / _CONFIG).is_file() and not any(f.name.isdecimal() for f in _folders(entry))
+        for entry in numbers
+    )
+
+
+def problems_of(error: BaseException, place: str) -> list[Problem]:
+    """What an exception says, as problems; `place` is where to look if it does not say."""
+    if isinstance(error, Unreadable) and error.__cause__ is not None:
+        return problems_of(error.__cause__, place)
+    if isinstance(error, rules.Faulty):
+        return [Problem(f.message, error.file, f.field, f.fix) for f in error.faults()]
+    if isinstance(error, ConfigError):
+        where = ": ".join(part for part in (error.file, error.field) if part)
+        text = error.message.removeprefix(f"{where}: ") if where else error.message
+        text = text.removesuffix(f". {error.fix}") if error.fix else text
+        return [Problem(text, error.file or place, error.field, error.fix)]
+    if isinstance(error, ShoalError):
+        return [Problem(error.message, place)]
+    return [Problem(f"{type(error).__name__}: {error}", place)]
+
+
+@contextlib.contextmanager
+def _warnings(into: list[str]) -> Iterator[None]:
+    """Collect what is logged as a warning meanwhile; nothing else of the log is shown."""
+    logger = logging.getLogger("shoal")
+    collector = _Collector(into)
+    passed_on, logger.propagate = logger.propagate, False
+    logger.addHandler(collector)
+    try:
+        yield
+    finally:
+        logger.removeHandler(collector)
+        logger.propagate = passed_on
+
+
+class _Collector(logging.Handler):
+    def __init__(self, into: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._into = into
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:  # errors are raised, too
+            self._into.append(record.getMessage())
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [entry for entry in path.iterdir() if entry.is_dir()]
+    except OSError:
+        return []

@@ -1,0 +1,177 @@
+"""Batches that are more than rows one below the other: ragged, padded, with tensors of our own.
+
+    requests --join--> what the model is given          what it computed --split--> responses
+
+A model that needs none of this has no assembly and takes the short way of `shoal.scheduler.batch`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from shoal.config.model import ModelConfig
+from shoal.core import dtypes
+from shoal.core.request import Request
+from shoal.core.signature import Signature
+from shoal.core.tensor import Tensor
+from shoal.scheduler.batch import WholeOutput, join_tensors
+from shoal.scheduler.padding import CutBack, fill_up, mask_of
+from shoal.scheduler.ragged import MadeInput, Scattered, flat
+
+
+class _Parts(Protocol):
+    """One output of a batch, to be handed out."""
+
+    def part(self, number: int, row: int, rows: int) -> Tensor:
+        """What the request of this number gets; `row` is its first and `rows` how many it has."""
+
+
+class Assembly:
+    """How one model's batches are put together and taken apart. Any thread may use it."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        made: Sequence[MadeInput] = (),
+        scattered: Mapping[str, str] | None = None,
+    ) -> None:
+        """`made` are inputs that no client sends; `scattered` has outputs with the input whose
+        shapes say how they are handed out."""
+        self._signature = signature
+        self._made = tuple(made)
+        self._scattered = dict(scattered or {})
+        self._ragged = frozenset(n for n, spec in signature.inputs.items() if spec.ragged)
+        self._lock = threading.Lock()  # guards the one below
+        self._padded = (0, 0)  # elements of padded inputs, and how many of them were padding
+
+    @property
+    def made_inputs(self) -> frozenset[str]:
+        """The inputs that are made for every batch."""
+        return frozenset(name for made in self._made for name in made.names)
+
+    def padded(self) -> tuple[int, int]:
+        """How many elements of padded inputs the model was given, and how many were padding."""
+        return self._padded
+
+    def join(self, requests: Sequence[Request]) -> dict[str, np.ndarray]:
+        """What the model is given for these requests, which passed validation and have equal
+        batch keys."""
+        padding = self._signature.padding
+        masks = () if padding is None else padding.masks
+        joined: dict[str, np.ndarray] = {}
+        for name in requests[0].inputs:
+            if name in masks or (padding is not None and name in padding.inputs):
+                continue
+            parts = [request.inputs[name] for request in requests]
+            if name in self._ragged:
+                joined[name] = flat(parts)
+            else:
+                joined[name] = parts[0].array if len(parts) == 1 else join_tensors(parts)
+        if padding is not None:
+            self._join_padded(requests, joined)
+        for made in self._made:
+            joined.update(dict.fromkeys(made.names, made.make(requests)))
+        return joined
+
+    def _join_padded(self, requests: Sequence[Request], joined: dict[str, np.ndarray]) -> None:
+        padding = self._signature.padding
+        assert padding is not None
+        sizes = [padding.sizes(request.inputs) for request in requests]
+        targets = padding.targets(sizes)
+        elements = filled = 0
+        for name, axes in padding.inputs.items():
+            if name in padding.masks:
+                spec = self._signature.inputs[name]
+                parts = [
+                    request.inputs.get(name) or mask_of(spec, request.rows, axes, own)
+                    for request, own in zip(requests, sizes, strict=True)
+                ]
+            elif name in requests[0].inputs:
+                parts = [request.inputs[name] for request in requests]
+            else:
+                continue
+            joined[name], added = fill_up(parts, axes, targets, padding.fills[name])
+            elements += joined[name].size
+            filled += added
+        with self._lock:
+            self._padded = (self._padded[0] + elements, self._padded[1] + filled)
+
+    def split(
+        self, requests: Sequence[Request], names: Sequence[str], arrays: Sequence[np.ndarray]
+    ) -> list[list[Tensor]]:
+        """Each request's outputs, in the order it asked for them; views where that is possible.
+
+        Raises BackendFailure when an output cannot be what these requests asked for.
+        """
+        signature = self._signature
+        total = sum([request.rows for request in requests])
+        padding = signature.padding
+        sizes = [] if padding is None else [padding.sizes(request.inputs) for request in requests]
+        targets = {} if padding is None else padding.targets(sizes)
+        # Lengths that are what every request asked for need not be cut.
+        padded = {
+            length
+            for length, target in targets.items()
+            if any(own.get(length) != target for own in sizes)
+        }
+        whole: dict[str, _Parts] = {}
+        for name, array in zip(names, arrays, strict=True):
+            if name not in signature.outputs:
+                continue
+            source = self._scattered.get(name)
+            if source is not None:
+                spec, batched = signature.outputs[name], signature.max_batch_size > 0
+                whole[name] = Scattered(spec, source, array, requests, batched=batched)
+                continue
+            rows = WholeOutput(signature, name, array, total)
+            cut = () if padding is None else padding.outputs.get(name, ())
+            axes = tuple((axis, length) for axis, length in cut if length in padded)
+            if axes:
+                whole[name] = CutBack(rows, signature, axes, targets, sizes)
+            else:
+                whole[name] = _Rows(rows)
+        result: list[list[Tensor]] = []
+        row = 0
+        for number, request in enumerate(requests):
+            asked = request.requested_outputs or signature.outputs
+            result.append([whole[name].part(number, row, request.rows) for name in asked])
+            row += request.rows
+        return result
+
+
+class _Rows:
+    """An output with one row per row of the batch."""
+
+    def __init__(self, whole: WholeOutput) -> None:
+        self._whole = whole
+
+    def part(self, number: int, row: int, rows: int) -> Tensor:
+        """The rows of one request."""
+        del number
+        return self._whole.part(row, rows)
+
+
+def build(config: ModelConfig, signature: Signature) -> Assembly | None:
+    """What a config asks for; None where its batches are plain rows."""
+    made = [
+        MadeInput(
+            batch_input.kind,
+            batch_input.target_name,
+            dtypes.BY_CONFIG_NAME[batch_input.data_type],
+            signature.inputs[batch_input.source_input[0]],
+        )
+        for batch_input in config.batch_input
+    ]
+    scattered = {
+        name: batch_output.source_input[0]
+        for batch_output in config.batch_output
+        for name in batch_output.target_name
+    }
+    ragged = any(spec.ragged for spec in signature.inputs.values())
+    if not made and not scattered and not ragged and signature.padding is None:
+        return None
+    return Assembly(signature, made, scattered)

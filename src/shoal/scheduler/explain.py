@@ -1,0 +1,299 @@
+"""Why batches are as they are, in words: what was seen lately, and the one change that would help.
+
+    Facts --> explain --> numbers for programs, sentences for people
+
+Pure functions of a few facts, so that their advice can be tested as a table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from shoal.scheduler.policy import Reason
+
+_MOST = 0.5  # a reason behind this share of the batches is the reason
+_NEARLY_FULL = 0.9
+_LONELY_ROWS = 1.5  # batches of fewer rows on average found no company
+_SHORT_US = 100.0  # nobody notices a wait as short as this
+_OWN_DELAY = 1.5  # what is waited for company may take this many times the delay asked for
+
+
+class Advice(NamedTuple):
+    """What would help most, and the lines of the config that would do it, where there are some."""
+
+    sentence: str
+    change: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about one model version. Times are means over its requests so far."""
+
+    max_batch_size: int
+    scheduling: str = "none"  # none | dynamic | sequence
+    max_delay_us: int = 0
+    preferred_rows: frozenset[int] = frozenset()
+    by_shape: bool = False  # whether requests of equal shape overtake others
+    instances: int = 1
+    kind: str = "KIND_CPU"
+    cores: int = 1
+    cuts: Sequence[tuple[Reason, int]] = ()  # of the last batches: why each was cut, and its rows
+    rows: Mapping[int, int] = field(default_factory=dict)  # executions by rows, since the load
+    requests: int = 0
+    failed: int = 0
+    queue_us: float = 0.0
+    input_us: float = 0.0
+    compute_us: float = 0.0
+    output_us: float = 0.0
+
+    @property
+    def spent_us(self) -> float:
+        """All of a request's time that is accounted for."""
+        return self.queue_us + self.input_us + self.compute_us + self.output_us
+
+    @property
+    def mean_rows(self) -> float:
+        """Rows of the last batches, on average."""
+        return sum(rows for _, rows in self.cuts) / len(self.cuts) if self.cuts else 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests wait for their turn, not for company that was asked for."""
+        own = max(self.compute_us, _OWN_DELAY * self.max_delay_us)
+        return self.queue_us > max(own, _SHORT_US)
+
+    def share(self, reason: Reason) -> float:
+        """What part of the last batches was cut for a reason."""
+        return sum(found is reason for found, _ in self.cuts) / len(self.cuts) if self.cuts else 0.0
+
+
+class Step(NamedTuple):
+    """A model that an ensemble is made of, and what it knows about itself."""
+
+    name: str
+    facts: Facts
+
+
+def explain(facts: Facts) -> dict[str, Any]:
+    """What is known, as JSON: numbers for programs, sentences for people."""
+    reasons = Counter(reason.value for reason, _ in facts.cuts)
+    lately = Counter(rows for _, rows in facts.cuts)
+    advice = advise(facts)
+    return {
+        "requests": {"succeeded": facts.requests, "failed": facts.failed},
+        "last_batches": {
+            "count": len(facts.cuts),
+            "mean_rows": round(facts.mean_rows, 2),
+            "rows": _counts(lately),
+            "cut_because": dict(reasons.most_common()),
+        },
+        "executions_by_rows": _counts(facts.rows),
+        **_times(facts),
+        "summary": " ".join(_sentences(facts)),
+        "advice": advice.sentence,
+        "change": advice.change,
+    }
+
+
+def explain_ensemble(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
+    """As `explain`, for a model that has no batches of its own: its steps have."""
+    slowest = max(steps, key=lambda step: step.facts.spent_us, default=None)
+    total = sum(step.facts.spent_us for step in steps)
+    summary = ["An ensemble has no batches of its own; its models batch for everybody."]
+    advice = Advice("Send some requests first; then there is something to say.")
+    if slowest is not None and total and facts.requests:
+        percent = 100 * slowest.facts.spent_us / total
+        summary.append(
+            f"Of what its models take for a request, {total:.0f} µs together, {percent:.0f} % goes "
+            f"to '{slowest.name}'."
+        )
+        inner = advise(slowest.facts)
+        advice = Advice(f"For '{slowest.name}': {inner.sentence}", inner.change)
+    return {
+        "requests": {"succeeded": facts.requests, "failed": facts.failed},
+        "steps": [{"model": step.name, **_times(step.facts)} for step in steps],
+        **_times(facts),
+        "summary": " ".join(summary),
+        "advice": advice.sentence,
+        "change": advice.change,
+    }
+
+
+def as_text(explanation: Mapping[str, Any]) -> str:
+    """An explanation as people read it."""
+    lines = [f"{explanation['name']}, version {explanation['version']}"]
+    lines += [f"  {explanation['summary']}", f"  {explanation['advice']}"]
+    if explanation["change"]:
+        lines.append(f"    {explanation['change']}")
+    return "\n".join(lines) + "\n"
+
+
+def advise(facts: Facts) -> Advice:
+    """The one change to the config that would help most, or that none would."""
+    if not facts.cuts:
+        return Advice("Send some requests first; then there is something to say.")
+    if facts.scheduling == "none":
+        return _advise_single(facts)
+    found = _advise_shapes(facts) or _advise_delay(facts)
+    if found is not None:
+        return found
+    if facts.waits:
+        return _advise_sequences(facts) if facts.scheduling == "sequence" else _advise_full(facts)
+    return _advise_calm(facts)
+
+
+def _advise_single(facts: Facts) -> Advice:
+    if not facts.waits:
+        return _advise_calm(facts)
+    if facts.max_batch_size > 1:
+        return Advice(
+            "Requests wait while others run alone: have one execution serve many.",
+            "dynamic_batching { }",
+        )
+    if _has_room(facts):
+        return _more_instances(facts)
+    return Advice(
+        "Requests wait and the model takes one at a time: give it a batch dimension and a "
+        "max_batch_size, if it can be changed."
+    )
+
+
+def _advise_shapes(facts: Facts) -> Advice | None:
+    if facts.share(Reason.SHAPE) <= _MOST:
+        return None
+    if facts.by_shape:
+        return Advice(
+            "Most batches end because the next request has another shape, even among those that "
+            "could overtake: have the server pad them, if the model can tell padding from data.",
+            _parameter("padding", "true"),
+        )
+    return Advice(
+        "Most batches end because the next request has another shape: let requests of equal shape "
+        "go together.",
+        _parameter("batch_by_shape", "true"),
+    )
+
+
+def _advise_delay(facts: Facts) -> Advice | None:
+    if not facts.max_delay_us or facts.waits or facts.mean_rows >= _LONELY_ROWS:
+        return None
+    if facts.share(Reason.DELAY) <= _MOST:
+        return None
+    where = "dynamic_batching"
+    if facts.scheduling == "sequence":
+        where = "sequence_batching"
+    return Advice(
+        f"Requests wait up to {facts.max_delay_us} µs for company that does not come: lower "
+        f"max_queue_delay_microseconds in {where}.",
+        f"max_queue_delay_microseconds: {facts.max_delay_us // 10}",
+    )
+
+
+def _advise_full(facts: Facts) -> Advice:
+    largest = max(facts.preferred_rows, default=facts.max_batch_size)
+    full = facts.mean_rows >= _NEARLY_FULL * facts.max_batch_size
+    if full or facts.share(Reason.FULL) > _MOST:
+        return Advice(
+            f"Batches are as large as max_batch_size ({facts.max_batch_size}) lets them be, and "
+            "requests still wait: raise it, if the model and its memory allow that.",
+            f"max_batch_size: {2 * facts.max_batch_size}",
+        )
+    if facts.share(Reason.PREFERRED) > _MOST and largest < facts.max_batch_size:
+        return Advice(
+            f"Batches leave with the preferred {largest} rows while more wait: prefer as many as "
+            "the model takes.",
+            f"preferred_batch_size: [ {facts.max_batch_size} ]",
+        )
+    if _has_room(facts):
+        return _more_instances(facts)
+    return Advice("Requests wait because the machine is busy: use a larger one, or several.")
+
+
+def _advise_sequences(facts: Facts) -> Advice:
+    return Advice(
+        "Requests wait behind other sequences: give the model more slots (a larger max_batch_size, "
+        "or max_candidate_sequences with the oldest strategy), or more instances.",
+        _instances(facts),
+    )
+
+
+def _advise_calm(facts: Facts) -> Advice:
+    if facts.input_us + facts.output_us > max(facts.compute_us, _SHORT_US):
+        return Advice(
+            "More time goes into moving tensors than into computing: ask for the outputs you need "
+            "only, and send smaller types or smaller batches."
+        )
+    return Advice("Requests hardly wait; nothing needs to change.")
+
+
+def _has_room(facts: Facts) -> bool:
+    """Whether another instance has something to run on."""
+    return facts.instances < (facts.cores if facts.kind == "KIND_CPU" else 2)
+
+
+def _more_instances(facts: Facts) -> Advice:
+    have = f"{facts.instances} instance{'s' if facts.instances > 1 else ''}"
+    room = f" on {facts.cores} cores" if facts.kind == "KIND_CPU" else ""
+    return Advice(f"Requests wait for {have}{room}: have more of them.", _instances(facts))
+
+
+def _instances(facts: Facts) -> str:
+    return f"instance_group [ {{ count: {facts.instances + 1} kind: {facts.kind} }} ]"
+
+
+def _parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+
+
+def _sentences(facts: Facts) -> list[str]:
+    if not facts.cuts:
+        return ["No batch has been executed yet."]
+    count = len(facts.cuts)
+    most = max(1, facts.max_batch_size)
+    found = [
+        f"The last {count} batches had {facts.mean_rows:.1f} rows on average, of at most {most}."
+        if count > 1
+        else f"The only batch had {facts.cuts[0][1]} of at most {most} rows."
+    ]
+    reasons = Counter(reason.value for reason, _ in facts.cuts)
+    told = [f"{_of(many, count)} because {reason}" for reason, many in reasons.most_common(3)]
+    found.append(f"They left as they were: {', '.join(told)}.")
+    if facts.spent_us:
+        found.append(
+            f"A request takes {facts.spent_us:.0f} µs: {_percent(facts, facts.queue_us)} in the "
+            f"queue, {_percent(facts, facts.input_us)} for its inputs, "
+            f"{_percent(facts, facts.compute_us)} computing, "
+            f"{_percent(facts, facts.output_us)} for its outputs."
+        )
+    return found
+
+
+def _of(many: int, count: int) -> str:
+    return "all" if many == count else str(many)
+
+
+def _percent(facts: Facts, us: float) -> str:
+    return f"{100 * us / facts.spent_us:.0f} %"
+
+
+def _counts(rows: Mapping[int, int]) -> dict[str, int]:
+    return {str(size): count for size, count in sorted(rows.items())}
+
+
+def _times(facts: Facts) -> dict[str, Any]:
+    parts = {
+        "queue": facts.queue_us,
+        "compute_input": facts.input_us,
+        "compute_infer": facts.compute_us,
+        "compute_output": facts.output_us,
+    }
+    total = facts.spent_us
+    return {
+        "mean_us": {name: round(us, 1) for name, us in parts.items()},
+        "percent": {
+            name: round(100 * us / total, 1) if total else 0.0 for name, us in parts.items()
+        },
+    }

@@ -1,0 +1,98 @@
+"""The server that is measured: a process of its own, so that it shares no thread with the load.
+
+    ChildServer --pipe--> process: shoal.Server, on free ports of this machine, no model loaded yet
+
+It ends when told to, and when whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import multiprocessing
+import signal
+from multiprocessing.connection import Connection as Pipe
+from types import TracebackType
+
+from shoal.config.options import Options
+from shoal.errors import ShoalError, Unavailable
+from shoal.inprocess.server import DEFAULTS
+
+_START_SECS = 120
+_STOP_SECS = 60
+
+
+class ChildServer:
+    """A server without models, for a `with` block."""
+
+    def __init__(self, options: Options) -> None:
+        """`options` as for `shoal serve`; ports and what is loaded are settled here."""
+        self._options = dataclasses.replace(
+            options,
+            **DEFAULTS,
+            allow_metrics=False,
+            model_control_mode="explicit",
+            load_model=(),
+        )
+        self.http_url = ""
+        self.grpc_url = ""
+
+    def __enter__(self) -> ChildServer:  # noqa: PYI034 - Python 3.10 has no Self
+        """Start it. Raises Unavailable with the reason when it does not."""
+        ours, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self._pipe: Pipe = ours
+        self._process = context.Process(
+            target=_serve, args=(theirs, self._options), name="shoal-tune-server"
+        )
+        self._process.start()
+        theirs.close()
+        try:
+            if not ours.poll(_START_SECS):
+                raise Unavailable(f"the server did not start within {_START_SECS} seconds")
+            self.http_url, self.grpc_url, failure = ours.recv()
+        except (EOFError, OSError):
+            self._end()
+            raise Unavailable("the server ended before it had started") from None
+        except BaseException:
+            self._end()
+            raise
+        if failure:
+            self._end()
+            raise Unavailable(failure)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._pipe.close()  # the process waits for this
+        self._process.join(_STOP_SECS)
+        if self._process.is_alive():  # a model that never returns
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+
+def _serve(pipe: Pipe, options: Options) -> None:
+    """The life of the process."""
+    from shoal.inprocess.server import Server
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for whoever started it, who then ends it
+    logging.getLogger("shoal").addHandler(logging.NullHandler())  # failures come as answers
+    server = Server(options=options)
+    try:
+        server.start()
+    except ShoalError as error:
+        pipe.send(("", "", error.message))
+        return
+    pipe.send((server.http_url, server.grpc_url, ""))
+    with contextlib.suppress(EOFError, OSError):  # the other end was closed: that is the sign
+        pipe.recv()
+    server.stop()

@@ -1,0 +1,162 @@
+"""HTTP answers of every shape, from a server that follows a script."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import closing, contextmanager, suppress
+
+import pytest
+
+from shoal.perf.connection import LoadFailed, Place
+from shoal.perf.fleet import Fleet, Level
+from shoal.perf.poller import Poller
+from shoal.perf.requests import Content, Form, http_head, http_request
+from shoal.perf.worker import Job
+from shoal.testing.fakes import WAIT_SECS
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+
+
+class ScriptedServer:
+    """Answers each request on each connection with the same pieces of bytes."""
+
+    def __init__(self, *pieces, close=False):
+        self._pieces = pieces
+        self._close = close
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.connections = 0
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def stop(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(WAIT_SECS)
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            thread.start()
+            self._threads.append(thread)
+
+    def _serve(self, connection):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pending = b""
+        with closing(connection), suppress(ConnectionError):  # the client may leave at any time
+            while True:
+                while b"}<end>" not in pending:
+                    data = connection.recv(65536)
+                    if not data:
+                        return
+                    pending += data
+                pending = pending.partition(b"}<end>")[2]
+                for piece in self._pieces:
+                    connection.sendall(piece)
+                if self._close:
+                    return
+
+
+@contextmanager
+def load(server, lanes=2):
+    """A fleet that sends small requests, each of which ends so that the script can tell."""
+    form = Form("m")
+    place = Place("http", "127.0.0.1", server.port)
+    content = Content("A", "UINT8", (5,), b"<end>")
+    replay = http_request(http_head(place.authority, form), form, [content])
+    fleet = Fleet(Job(place, [[replay]]))
+    try:
+        yield fleet, lanes
+    finally:
+        fleet.stop()
+        server.stop()
+
+
+def finish(fleet, lanes, count=20):
+    """Send `count` requests; how many were answered."""
+    fleet.start(Level(concurrency=lanes, limit=count))
+    while True:
+        answered, idle = fleet.count()
+        if idle or answered >= count:
+            return len(fleet.cut().ends)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [OK],
+        [OK[:10], OK[10:30], OK[30:]],
+        [OK[:-2], OK[-2:]],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", b"lo\r\n0\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n", *[b"x" * 30_000] * 10],
+    ],
+)
+def test_whole_answers(pieces):
+    with load(ScriptedServer(*pieces)) as (fleet, lanes):
+        assert finish(fleet, lanes) == 20
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
+    ],
+)
+def test_connections_that_close_are_opened_again(answer):
+    server = ScriptedServer(answer, close=True)
+    with load(server) as (fleet, lanes):
+        assert finish(fleet, lanes) == 20
+    assert server.connections >= 20
+
+
+@pytest.mark.parametrize(
+    ("pieces", "close", "words"),
+    [
+        (
+            [b'HTTP/1.1 503 Busy\r\nContent-Length: 17\r\n\r\n{"error":"later"}'[:-1], b"}"],
+            False,
+            "refused a request with status 503",
+        ),
+        ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone"], False, "status 404: gone"),
+        ([b"SSH-2.0-OpenSSH\r\n\r\n"], False, "no HTTP response"),
+        ([OK + b"!"], False, "more than"),
+        ([b""], True, "closed the connection"),
+        ([OK[:-1]], True, "closed the connection"),
+    ],
+)
+def test_answers_that_end_the_load(pieces, close, words):
+    with load(ScriptedServer(*pieces, close=close)) as (fleet, lanes):
+        with pytest.raises(LoadFailed, match=words):
+            finish(fleet, lanes)
+        with pytest.raises(LoadFailed, match=words):  # and it stays that way
+            fleet.drain()
+
+
+def test_a_server_that_goes_away_before_it_is_reached():
+    server = ScriptedServer(OK)
+    server.stop()
+    form = Form("m")
+    place = Place("http", "127.0.0.1", server.port)
+    replay = http_request(http_head(place.authority, form), form, [])
+    fleet = Fleet(Job(place, [[replay]]))
+    try:
+        with pytest.raises(LoadFailed, match="no connection to"):
+            finish(fleet, 1)
+    finally:
+        fleet.stop()
+
+
+def test_systems_whose_pipes_cannot_be_waited_for(monkeypatch):
+    monkeypatch.setattr("shoal.perf.fleet.PIPES_CAN_BE_WAITED_FOR", False)
+    monkeypatch.setattr("shoal.perf.poller.make", Poller)
+    with load(ScriptedServer(OK)) as (fleet, lanes):
+        assert finish(fleet, lanes) == 20

@@ -1,0 +1,57 @@
+"""Addresses, as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.client import InvalidInput
+from shoal.client.address import parse
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "expected"),
+    [
+        ("localhost:8000", None, ("http", "localhost", 8000, False, "")),
+        ("localhost", None, ("http", "localhost", 8000, False, "")),
+        ("http://host:80/", None, ("http", "host", 80, False, "")),
+        ("https://host", None, ("http", "host", 443, True, "")),
+        ("https://host:9/api/v1/", None, ("http", "host", 9, True, "/api/v1")),
+        ("grpc://host", None, ("grpc", "host", 8001, False, "")),
+        ("grpcs://host:1", None, ("grpc", "host", 1, True, "")),
+        ("host:8001", "grpc", ("grpc", "host", 8001, False, "")),
+        ("http://host:8001", "grpc", ("grpc", "host", 8001, False, "")),
+        ("[::1]:8000", None, ("http", "::1", 8000, False, "")),
+        (" 127.0.0.1:8000 ", None, ("http", "127.0.0.1", 8000, False, "")),
+    ],
+)
+def test_parse(url, protocol, expected):
+    address = parse(url, protocol)
+    found = (address.protocol, address.host, address.port, address.encrypted, address.prefix)
+    assert found == expected
+
+
+def test_ssl_encrypts_whatever_the_scheme():
+    assert parse("host:8001", "grpc", encrypted=True).encrypted
+
+
+def test_the_authority_of_an_ipv6_address_has_its_brackets():
+    assert parse("[::1]:8000").authority == "[::1]:8000"
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "text"),
+    [
+        ("", None, "no address of a server"),
+        ("host:port", None, "no address of a server"),
+        ("user@host:1", None, "no address of a server"),
+        ("ftp://host", None, "use one of http://, https://, grpc://, grpcs://"),
+        ("host:70000", None, "ports are 1 to 65535"),
+        ("host:0", None, "ports are 1 to 65535"),
+        ("host", "udp", "protocol is 'http' or 'grpc'"),
+        ("grpc://host", "http", "contradict"),
+        ("grpc://host/path", None, "gRPC has none"),
+    ],
+)
+def test_what_is_no_address(url, protocol, text):
+    with pytest.raises(InvalidInput, match=text):
+        parse(url, protocol)
