@@ -47,6 +47,7 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
         on_dropped=on_dropped,
         preserve_ordering=ordered,
         hold_until=spec.hold_until,
+        loop=spec.loop,
     )
 
 

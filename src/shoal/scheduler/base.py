@@ -23,6 +23,16 @@ class Puller(Protocol):
         """Whether it wants no more."""
 
 
+class Loop(Protocol):
+    """The event loop that requests arrive on, where there is one."""
+
+    def here(self) -> bool:
+        """Whether this is its thread."""
+
+    def call_soon(self, callback: Callable[[], None]) -> bool:
+        """Have it call `callback` once it has read what is there; false when it is gone."""
+
+
 class Scheduler(Protocol):
     """One model's queue. Any thread may call any method."""
 

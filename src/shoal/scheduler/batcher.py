@@ -18,7 +18,7 @@ from typing import TypeAlias
 from shoal.core.request import Request, State
 from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.alarm import Alarm, alarm
-from shoal.scheduler.base import RECENT_CUTS, Puller
+from shoal.scheduler.base import RECENT_CUTS, Loop, Puller
 from shoal.scheduler.look_ahead import LookAhead
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import OneByOne, Policy, Reason
@@ -44,12 +44,15 @@ class Batcher:
         on_dropped: OnDropped,
         preserve_ordering: bool = False,
         hold_until: int = 0,
+        loop: Loop | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         alarms: Alarm = alarm,
     ) -> None:
         """`on_dropped` answers requests that expired or were cancelled; no lock is held then.
 
-        `hold_until` keeps the first batch back until that many requests wait (for tests).
+        `hold_until` keeps the first batch back until that many requests wait (for tests). What
+        arrives on the `loop` wakes an instance once the loop has read all there is: a thread that
+        is woken at once only quarrels with the loop about the interpreter.
         """
         self._max_delay_ns = policy.max_delay_ns
         self._look_ahead = policy if isinstance(policy, LookAhead) else None
@@ -58,6 +61,7 @@ class Batcher:
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
         self._hold_until = hold_until
+        self._loop = loop
         self._clock = clock
         self._alarms = alarms
         self._alarm_at_ns: int | None = None
@@ -65,6 +69,8 @@ class Batcher:
         self._changed = threading.Condition(self._lock)
         self._any_cancelled = False
         self._closed = False
+        self._waiting = 0  # instances, for a batch
+        self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
         self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
@@ -86,12 +92,27 @@ class Batcher:
             if self._queue.next_deadline_ns is not None:
                 self._set_alarm()
             on_arrival = self._on_arrival
-            if on_arrival is None:
+            if on_arrival is None and self._waiting and not self._wakes_soon():
                 self._changed.notify()
         if on_arrival is not None:
             on_arrival()
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cancelled()
+
+    def _wakes_soon(self) -> bool:
+        """Whether the loop will wake an instance: on its own thread it does. The lock is held."""
+        loop = self._loop
+        if loop is None or not loop.here():
+            return False
+        if not self._waking:
+            self._waking = loop.call_soon(self._wake_one)
+        return self._waking
+
+    def _wake_one(self) -> None:
+        with self._lock:
+            self._waking = False
+            if self._queue:
+                self._changed.notify()
 
     def attach(self, puller: Puller) -> None:
         """Nothing to prepare: any instance may run any request."""
@@ -127,7 +148,11 @@ class Batcher:
         if not batch:
             # No lock can wait for the longest delay a config can hold.
             wait_secs = None if wait_ns is None else min(wait_ns / 1e9, threading.TIMEOUT_MAX)
-            self._changed.wait(wait_secs)
+            self._waiting += 1
+            try:
+                self._changed.wait(wait_secs)
+            finally:
+                self._waiting -= 1
         elif self._queue:  # what stays behind may be ready too
             self._changed.notify()
         return batch

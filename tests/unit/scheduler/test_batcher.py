@@ -13,6 +13,7 @@ from shoal.scheduler.batcher import Batcher, BatcherClosed
 from shoal.scheduler.policy import BatchPolicy, OneByOne
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.testing.fakes import WAIT_SECS, FakeClock, make_request
+from shoal.testing.server import wait_until
 
 MINUTE_NS = 60 * 10**9
 
@@ -70,6 +71,75 @@ def test_what_stays_behind_may_be_ready_too():
     line.enqueue(make_request(rows=4)[0])  # closes the batch of one and is a batch itself
     batches = sorted(len(x.result()) for x in (one, two))
     assert batches == [1, 1]
+
+
+class Loop:
+    """An event loop in the hands of the test; `turn` ends what it does just now."""
+
+    def __init__(self):
+        self.thread = threading.get_ident()
+        self.callbacks = []
+
+    def here(self):
+        return threading.get_ident() == self.thread
+
+    def call_soon(self, callback):
+        self.callbacks.append(callback)
+        return True
+
+    def turn(self):
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+def test_what_one_turn_of_the_loop_brings_is_one_batch():
+    loop = Loop()
+    line, _ = batcher(BatchPolicy(8), loop=loop)
+    pulling = Pulling(line)
+    wait_until(lambda: line._waiting, "the instance waits")
+    requests = [make_request(rows=1)[0] for _ in range(3)]
+    for request in requests:
+        line.enqueue(request)
+    assert len(loop.callbacks) == 1
+    assert line.pending() == 3
+    loop.turn()
+    assert pulling.result() == requests
+
+
+def test_other_threads_wake_at_once():
+    loop = Loop()
+    line, _ = batcher(BatchPolicy(8), loop=loop)
+    pulling = Pulling(line)
+    wait_until(lambda: line._waiting, "the instance waits")
+    request, _ = make_request(rows=1)
+    line.enqueue(make_request(rows=1)[0])  # on the loop: somebody will be woken
+    other = threading.Thread(target=line.enqueue, args=(request,))
+    other.start()
+    other.join(WAIT_SECS)
+    assert pulling.result()[-1] is request
+    loop.turn()  # finds nothing left to wake anybody for
+
+
+def test_all_instances_are_woken_for_all_there_is():
+    loop = Loop()
+    line, _ = batcher(OneByOne(), loop=loop)
+    pulling = [Pulling(line) for _ in range(3)]
+    wait_until(lambda: line._waiting == 3, "the instances wait")
+    for _ in range(3):
+        line.enqueue(make_request(rows=1)[0])
+    loop.turn()
+    assert [len(one.result()) for one in pulling] == [1, 1, 1]
+
+
+def test_a_loop_that_is_gone_wakes_nobody_so_we_do():
+    loop = Loop()
+    loop.call_soon = lambda callback: False
+    line, _ = batcher(BatchPolicy(8), loop=loop)
+    pulling = Pulling(line)
+    wait_until(lambda: line._waiting, "the instance waits")
+    line.enqueue(make_request(rows=1)[0])
+    assert len(pulling.result()) == 1
 
 
 def test_the_delay_runs_from_the_oldest_request():
