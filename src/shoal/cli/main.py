@@ -61,8 +61,8 @@ def overview() -> str:
     return f"""\
 usage: shoal COMMAND [ARGUMENT ...]
 
-Shoal {shoal.__version__} serves machine-learning models over HTTP. It reads the model
-repositories of NVIDIA Triton and speaks its protocol: clients and flags carry over.
+Shoal {shoal.__version__} serves machine-learning models over HTTP and gRPC. It reads the
+model repositories of NVIDIA Triton and speaks its protocol: clients and flags carry over.
 
 Examples:
   shoal serve --demo      serve three small models and print what to try
