@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -105,7 +106,7 @@ def connect(place: Place, context: ssl.SSLContext | None) -> socket.socket:
     return made
 
 
-class Connection:
+class Connection(ABC):
     """A socket without waiting: bytes out as far as they go, the rest when there is room."""
 
     def __init__(
@@ -124,9 +125,9 @@ class Connection:
         """The descriptor to watch."""
         return self._socket.fileno()
 
+    @abstractmethod
     def on_readable(self) -> None:
         """There is something to read. Raises LoadFailed."""
-        raise NotImplementedError
 
     def on_writable(self) -> None:
         """There is room to write. Raises LoadFailed."""

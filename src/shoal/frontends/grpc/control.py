@@ -7,6 +7,7 @@ streams and of the connection itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from shoal.frontends.grpc.flow import Sender, Stream
@@ -33,7 +34,7 @@ _NOT_ON_STREAM_ZERO = frozenset(
 )
 
 
-class ControlFrames:
+class ControlFrames(ABC):
     """Streams, settings, windows and the end of one connection; `h2.Connection` adds requests."""
 
     def __init__(
@@ -227,9 +228,9 @@ class ControlFrames:
             self.sender.control(frames.window_update(stream.id, missing))
             stream.receive_window += missing
 
+    @abstractmethod
     def paid_for(self, stream: Stream) -> int:
         """How many bytes of `stream` are on their way in a frame that its window has paid for."""
-        raise NotImplementedError
 
     def resume_receiving(self, stream: Stream) -> None:
         """Grant again what was held back while the stream was paused."""
