@@ -102,5 +102,5 @@ def _against_limit(records: list[dict[str, Any]]) -> Iterable[Claim]:
 def _large_tensors(records: list[dict[str, Any]]) -> Iterable[Claim]:
     for row in summarise(records):
         if row["workload"] == LARGE and row["peer"] == OURS:
-            sentence = f"W4, {row['protocol']}: server CPU us per request"
+            sentence = f"W4, {row['protocol']} ({row['tool']}): server CPU us per request"
             yield Claim(sentence, row["cpu_us"], 300.0, at_least=False)

@@ -128,7 +128,14 @@ WORKLOADS = {
             tolerance=0.005,
             batches=(1, 4),
         ),
-        Workload("W4", "600 KB of FP32 in, 64 bytes out", "pool", (16,), tolerance=0.01),
+        Workload(
+            "W4",
+            "600 KB of FP32 in, 64 bytes out",
+            "pool",
+            (16,),
+            perf_analyzer=True,
+            tolerance=0.01,
+        ),
         Workload(
             "W4-echo",
             "600 KB of FP32 in and out",

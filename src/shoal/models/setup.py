@@ -48,6 +48,7 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
         preserve_ordering=ordered,
         hold_until=spec.hold_until,
         loop=spec.loop,
+        shares=all(group.kind == "KIND_CPU" for group in config.instance_group),
     )
 
 

@@ -21,10 +21,13 @@ from shoal.scheduler.alarm import Alarm, alarm
 from shoal.scheduler.base import RECENT_CUTS, Loop, Puller
 from shoal.scheduler.look_ahead import LookAhead
 from shoal.scheduler.order import OrderKeeper
-from shoal.scheduler.policy import OneByOne, Policy, Reason
+from shoal.scheduler.policy import Cut, OneByOne, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
+
+# Executions this long are worth dividing among idle instances; shorter ones are mostly overhead.
+_WORTH_SHARING_NS = 2_000_000
 
 
 class BatcherClosed(Unavailable):
@@ -45,6 +48,7 @@ class Batcher:
         preserve_ordering: bool = False,
         hold_until: int = 0,
         loop: Loop | None = None,
+        shares: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
         alarms: Alarm = alarm,
     ) -> None:
@@ -52,7 +56,8 @@ class Batcher:
 
         `hold_until` keeps the first batch back until that many requests wait (for tests). What
         arrives on the `loop` wakes an instance once the loop has read all there is: a thread that
-        is woken at once only quarrels with the loop about the interpreter.
+        is woken at once only quarrels with the loop about the interpreter. With `shares`, what
+        waits is divided among idle instances where nothing says how large batches should be.
         """
         self._max_delay_ns = policy.max_delay_ns
         self._look_ahead = policy if isinstance(policy, LookAhead) else None
@@ -62,6 +67,8 @@ class Batcher:
         self._order = OrderKeeper() if preserve_ordering else None
         self._hold_until = hold_until
         self._loop = loop
+        self._shares = shares
+        self._execution_ns = 0  # how long the last one took
         self._clock = clock
         self._alarms = alarms
         self._alarm_at_ns: int | None = None
@@ -168,8 +175,8 @@ class Batcher:
             waited_ns = 1 << 62
         waiting = ((r.rows, r.batch_key) for r in queue)
         if self._look_ahead is None:
-            cut = self._policy.cut(waiting, waited_ns)
-            batch, reason = queue.take(cut.count), cut.reason
+            count, reason = self._shared(self._policy.cut(waiting, waited_ns))
+            batch = queue.take(count)
         else:
             choice = self._look_ahead.choose(waiting, waited_ns, queue.leading())
             batch, reason = queue.take_at(choice.positions), choice.reason
@@ -182,6 +189,22 @@ class Batcher:
         rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
         self.recent.append((reason, rows))
         return batch, None
+
+    def _shared(self, cut: Cut) -> tuple[int, Reason]:
+        """What of a cut is for one instance, while others wait for something to do.
+
+        On a CPU an execution takes as long as it has rows: one instance with all of them is
+        slower than two with half each.
+        """
+        if (
+            self._waiting
+            and self._shares
+            and cut.count > 1
+            and cut.reason is Reason.NO_DELAY
+            and self._execution_ns > _WORTH_SHARING_NS
+        ):
+            return -(-cut.count // (self._waiting + 1)), Reason.SHARED
+        return cut.count, cut.reason
 
     def ready_batch(self, puller: Puller) -> list[Request]:
         """As `next_batch`, without waiting: empty where no batch is ready."""
@@ -237,7 +260,10 @@ class Batcher:
         return batch, wait_ns
 
     def finished(self, batch: Sequence[Request]) -> None:
-        """Nothing to do: no request waits for another to be executed."""
+        """Remember how long the execution took: no request waits for another to be executed."""
+        moments = batch[0].moments
+        if moments is not None:
+            self._execution_ns = moments[2] - moments[0]
 
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
         """From now on the event loop takes the batches; `on_arrival` tells it of each request.

@@ -21,6 +21,7 @@ class Reason(enum.Enum):
     SHAPE = "the next request has other shapes or inputs"
     DELAY = "the oldest request had waited long enough"
     NO_DELAY = "no queue delay is configured"
+    SHARED = "other instances were idle and took their share"
     SINGLE = "the model runs one request at a time"
     SLOTS = "enough sequences had something to run"
     WAITING = "waiting for more requests"

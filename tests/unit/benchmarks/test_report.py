@@ -91,7 +91,7 @@ def test_the_limit_and_the_best_peer_count_for_compute_bound_models():
 
 def test_large_tensors_have_a_bar_in_microseconds():
     said = verdicts([record("shoal", 1.0, 301.0, workload="W4")])
-    assert said["W4, http: server CPU us per request"] == "no"
+    assert said["W4, http (wrk): server CPU us per request"] == "no"
 
 
 def test_the_report_compares_within_a_table_and_names_what_is_missing():
