@@ -13,7 +13,10 @@ from shoal.testing.server import running_server
 
 WITHOUT_LIBRARIES = """
 import sys
-for name in ("openvino", "torch", "sklearn", "joblib", "xgboost", "lightgbm", "ai_edge_litert", "jax"):
+for name in (
+    "openvino", "torch", "sklearn", "joblib", "xgboost", "lightgbm", "ai_edge_litert", "jax", "PIL",
+    "tokenizers",
+):
     sys.modules[name] = None  # as if it were not installed
 
 from shoal.testing.server import running_server

@@ -9,7 +9,9 @@ import zipfile
 
 import pytest
 
+from shoal.backends.python.process.link import Link
 from shoal.errors import Internal
+from shoal.testing.server import wait_until
 
 METADATA = "Metadata-Version: 2.1\nName: tidepool\nVersion: {version}\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -130,5 +132,20 @@ def site_of(environment):
 
 def test_an_environment_without_numpy_says_so(processes, environment, monkeypatch):
     monkeypatch.setattr("shoal.backends.python.environment._version", lambda _: (3, 99))
+    with pytest.raises(Internal, match="has no numpy that works"):
+        processes.load(DEPTH, more=FOLDER % "$$TRITON_MODEL_DIRECTORY/env")
+
+
+def test_a_process_that_ends_before_it_is_asked_is_heard_all_the_same(
+    processes, environment, monkeypatch
+):
+    send = Link.send
+
+    def late(link, *message, **options):
+        wait_until(lambda: link._channel._closed, "the process has ended")
+        send(link, *message, **options)
+
+    monkeypatch.setattr("shoal.backends.python.environment._version", lambda _: (3, 99))
+    monkeypatch.setattr(Link, "send", late)
     with pytest.raises(Internal, match="has no numpy that works"):
         processes.load(DEPTH, more=FOLDER % "$$TRITON_MODEL_DIRECTORY/env")

@@ -62,7 +62,8 @@ class ChildProcess:
     def complete(self, file: Path, config: str) -> str:
         """Have the model complete its config (JSON) and end; Internal with what it raised."""
         try:
-            self._link.send("complete", str(file), config)
+            with contextlib.suppress(ChannelClosed):  # if it ended already, it has said why
+                self._link.send("complete", str(file), config)
             kind, body = self._hear()
         finally:
             self.end()
