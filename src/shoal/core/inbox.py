@@ -10,8 +10,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from shoal.core.response import Response
+
+Answer = TypeVar("Answer")
 
 
 class LoopInbox:
@@ -21,10 +24,10 @@ class LoopInbox:
         """Make it on the thread that runs `loop`."""
         self._loop = loop
         self._loop_thread = threading.get_ident()
-        self._waiting: deque[tuple[Callable[[Response], None], Response]] = deque()
+        self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = False
 
-    def post(self, deliver: Callable[[Response], None], response: Response) -> None:
+    def post(self, deliver: Callable[[Answer], None], response: Answer) -> None:
         """Have the loop call `deliver(response)`: soon, or at once when this is its thread.
 
         After the loop has closed the response is dropped.

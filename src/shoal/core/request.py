@@ -29,6 +29,14 @@ class State(enum.Enum):
     DONE = "done"
 
 
+# For the path of every request: on Python 3.11 each look at a member of an enum runs Python code,
+# four times 0.2 µs for a request.
+NEW = State.NEW
+QUEUED = State.QUEUED
+EXECUTING = State.EXECUTING
+DONE = State.DONE
+
+
 class RequestTrace(Protocol):
     """The place of one request in a trace. Any thread may call any method."""
 
@@ -54,6 +62,7 @@ class Request:
         "model_version",
         "moments",
         "on_cancel",
+        "one_answer",
         "parameters",
         "priority",
         "queued_ns",
@@ -97,9 +106,10 @@ class Request:
         self.correlation_id = correlation_id
         self.flags = flags
         self.reply = reply
-        self.state = State.NEW
+        self.state = NEW
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None  # the owner's wake-up call
+        self.one_answer = False  # whether whoever asks can do with one response only
         self.rows = 1  # the batch dimension; 1 where the model has none
         self.batch_key: Any = ()  # only requests with equal keys may share a batch
         self.served_by: Any = None  # the model version that accepted it

@@ -10,11 +10,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
 from shoal.backends.base import DeviceExecutor, Executor, RequestExecutor
-from shoal.core.request import Request, State
+from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan, shared_plan
+from shoal.core.request import DONE, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
@@ -22,7 +24,7 @@ from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.instance import on_device
 from shoal.instance.ticket import RequestTicket
 from shoal.scheduler.assembly import Assembly
-from shoal.scheduler.batch import join, split, wanted_outputs
+from shoal.scheduler.batch import join, join_planned, split, split_planned, wanted_outputs
 from shoal.scheduler.sequence_state import keep_outputs
 from shoal.scheduler.sequence_turn import is_filler, one_by_one
 from shoal.statistics.model import ModelStatistics, Moments
@@ -54,8 +56,8 @@ class Execution:
         self._statistics = statistics
         self._assembly = assembly
         # Padding, states and the like are made on the CPU.
-        plain = assembly is None and not signature.state_outputs
-        self._on_device = takes_device_tensors and plain
+        self._plain = assembly is None and not signature.state_outputs
+        self._on_device = takes_device_tensors and self._plain
 
     def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> int:
         """Execute `batch` and answer every request in it; returns how many ns executing took.
@@ -66,8 +68,9 @@ class Execution:
         if isinstance(executor, RequestExecutor):
             self._run_requests(executor, batch, start_ns)
             return time.monotonic_ns() - start_ns
+        plan = shared_plan(batch) if self._plain else None
         try:
-            answers, moments = self._compute(executor, batch, start_ns)
+            answers, moments = self._compute(executor, batch, plan, start_ns)
         except BaseException as failure:  # noqa: BLE001 - even a model's sys.exit() is an answer
             asked = _without_fillers(batch)
             if len(asked) > 1:
@@ -78,19 +81,35 @@ class Execution:
             return time.monotonic_ns() - start_ns
         rows = sum([request.rows for request in batch])
         self._statistics.executed(_without_fillers(batch), rows, moments)
+        if isinstance(answers, PlannedAnswer):
+            assert plan is not None
+            for request in batch:
+                request.state = DONE
+                request.moments = moments
+            plan.replies.send_all(answers, cast("Sequence[PlannedRequest]", batch))
+            return moments.compute_end_ns - start_ns
         name = self._signature.model_name
         for request, outputs in zip(batch, answers, strict=True):
-            request.state = State.DONE
+            request.state = DONE
             request.moments = moments
             request.reply.send(Response(name, self._version, request.id, outputs))
         return moments.compute_end_ns - start_ns
 
     def _compute(
-        self, executor: Executor, batch: Sequence[Request], start_ns: int
-    ) -> tuple[list[list[Tensor]], Moments]:
-        names = wanted_outputs(batch, self._signature)
+        self,
+        executor: Executor,
+        batch: Sequence[Request],
+        plan: RequestPlan | None,
+        start_ns: int,
+    ) -> tuple[list[list[Tensor]] | PlannedAnswer, Moments]:
         if self._on_device and isinstance(executor, DeviceExecutor):
+            names = wanted_outputs(batch, self._signature)
             return self._compute_on_device(executor, batch, names, start_ns)
+        if plan is not None:
+            return self._compute_planned(
+                executor, cast("Sequence[PlannedRequest]", batch), plan, start_ns
+            )
+        names = wanted_outputs(batch, self._signature)
         assembly = self._assembly
         inputs = join(batch, self._signature) if assembly is None else assembly.join(batch)
         input_end_ns = time.monotonic_ns()
@@ -102,6 +121,27 @@ class Execution:
             answers = assembly.split(batch, names, arrays)
         if self._signature.state_outputs:
             self._keep_states(batch, dict(zip(names, arrays, strict=True)))
+        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+
+    def _compute_planned(
+        self,
+        executor: Executor,
+        batch: Sequence[PlannedRequest],
+        plan: RequestPlan,
+        start_ns: int,
+    ) -> tuple[list[list[Tensor]] | PlannedAnswer, Moments]:
+        """The same for requests of one plan: what holds for one of them holds for all."""
+        signature = self._signature
+        names = wanted_outputs(batch[:1], signature)
+        inputs = join_planned(batch, plan)
+        input_end_ns = time.monotonic_ns()
+        arrays = executor.run(inputs, names)
+        output_start_ns = time.monotonic_ns()
+        answers: list[list[Tensor]] | PlannedAnswer | None = split_planned(
+            len(batch), plan, names, arrays, signature, self._version
+        )
+        if answers is None:
+            answers = split(batch, names, arrays, signature)
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
     def _compute_on_device(
@@ -131,7 +171,8 @@ class Execution:
     def run_several(self, executor: RequestExecutor, batches: Sequence[Sequence[Request]]) -> None:
         """Execute batches one after the other and answer every request in them. Never raises."""
         start_ns = time.monotonic_ns()
-        tickets = [self._tickets(batch, start_ns) for batch in batches]
+        later = executor.answers_later
+        tickets = [self._tickets(batch, start_ns, later) for batch in batches]
         failure: ShoalError | None = None
         took_ns: Sequence[int] = ()
         try:
@@ -141,30 +182,33 @@ class Execution:
         if failure is not None or len(took_ns) != len(batches):
             took_ns = [(time.monotonic_ns() - start_ns) // len(batches)] * len(batches)
         for own, batch, ns in zip(tickets, batches, took_ns, strict=True):
-            self._settle(
-                own, batch, Moments(start_ns, start_ns, start_ns + ns, start_ns + ns), failure
-            )
+            moments = Moments(start_ns, start_ns, start_ns + ns, start_ns + ns)
+            self._settle(own, batch, moments, failure, later)
             start_ns += ns
 
     def _run_requests(
         self, executor: RequestExecutor, batch: Sequence[Request], start_ns: int
     ) -> None:
         """Have the executor answer the requests."""
-        tickets = self._tickets(batch, start_ns)
+        later = executor.answers_later
+        tickets = self._tickets(batch, start_ns, later)
         failure: ShoalError | None = None
         try:
             executor.execute(tickets)
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         end_ns = time.monotonic_ns()
-        self._settle(tickets, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure)
+        self._settle(tickets, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure, later)
 
-    def _tickets(self, batch: Sequence[Request], start_ns: int) -> list[RequestTicket]:
+    def _tickets(self, batch: Sequence[Request], start_ns: int, later: bool) -> list[RequestTicket]:
         begun = Moments(start_ns, start_ns, 0, 0)  # they may be answered before the end is known
         for request in batch:
             request.moments = begun
         name = self._signature.model_name
-        return [RequestTicket(request, name, self._version, self._statistics) for request in batch]
+        return [
+            RequestTicket(request, name, self._version, self._statistics, counts_itself=later)
+            for request in batch
+        ]
 
     def _settle(
         self,
@@ -172,17 +216,19 @@ class Execution:
         batch: Sequence[Request],
         moments: Moments,
         failure: ShoalError | None,
+        later: bool,
     ) -> None:
-        """Count an execution; what it has left open is answered here."""
+        """Count an execution, unless that is for `later`; what is left open is answered here."""
         name = self._signature.model_name
-        for request in batch:
-            request.moments = moments
-        done = [t for t in tickets if not t.failed and not t.rescheduled]
-        if failure is not None:
-            done = [t for t in done if t.closed]
-        served = [t.request for t in done if not is_filler(t.request)]
-        rows = sum([request.rows for request in batch])
-        self._statistics.executed(served, rows, moments, answered_before=True)
+        if not later:
+            for request in batch:
+                request.moments = moments
+            done = [t for t in tickets if not t.failed and not t.rescheduled]
+            if failure is not None:
+                done = [t for t in done if t.closed]
+            served = [t.request for t in done if not is_filler(t.request)]
+            rows = sum([request.rows for request in batch])
+            self._statistics.executed(served, rows, moments, answered_before=True)
         for ticket in tickets:
             if ticket.closed or ticket.deferred:
                 continue
@@ -197,7 +243,7 @@ class Execution:
         self._statistics.batch_failed(batch, sum(request.rows for request in batch), moments)
         error = self._as_error(failure)
         for request in batch:
-            request.state = State.DONE
+            request.state = DONE
             request.moments = moments
             request.fail(error, self._version)
 

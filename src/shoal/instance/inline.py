@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, RequestExecutor
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.instance.execution import Execution
 from shoal.instance.pace import STALL_NS, Mode, Pace
@@ -29,6 +30,8 @@ def executions_of(batch: Sequence[Request]) -> int:
     where inputs are large. A model that is quick enough for the loop gains less from company."""
     first = batch[0]
     if len(batch) == 1 or first.turn is not None:
+        return 1
+    if isinstance(first, PlannedRequest):  # it came whole in a small message
         return 1
     for tensor in first.inputs.values():
         if tensor.has_raw and len(tensor.raw) >= _LARGE_BYTES:
@@ -142,8 +145,9 @@ class LoopInstance:
             if self._pace.observe(elapsed_ns) is Mode.THREADS:
                 self._batcher.hand_to_instances()
                 return
-        if self._batcher.pending():
-            self._arrived()
+            if not self._batcher.pending():
+                return
+        self._arrived()
 
     def _run(self, batch: Sequence[Request]) -> int:
         """Execute; returns the nanoseconds to judge the model by."""

@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from shoal.core.request import Request, State
+from shoal.core.request import DONE, Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Tensor
 from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.scheduler.sequence_turn import Turn, is_filler
-from shoal.statistics.model import FailureReason, ModelStatistics
+from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 
 
 class RequestTicket:
@@ -22,6 +22,7 @@ class RequestTicket:
 
     __slots__ = (
         "_closed",
+        "_counts_itself",
         "_deferred",
         "_failed",
         "_lock",
@@ -34,8 +35,15 @@ class RequestTicket:
     )
 
     def __init__(
-        self, request: Request, model_name: str, version: int, statistics: ModelStatistics
+        self,
+        request: Request,
+        model_name: str,
+        version: int,
+        statistics: ModelStatistics,
+        *,
+        counts_itself: bool = False,
     ) -> None:
+        """With `counts_itself` the final response is the end of the execution, too."""
         self.request = request
         self._model_name = model_name
         self._version = version
@@ -46,6 +54,7 @@ class RequestTicket:
         self._failed = False
         self._rescheduled = False
         self._deferred = False
+        self._counts_itself = counts_itself
 
     @property
     def closed(self) -> bool:
@@ -105,7 +114,7 @@ class RequestTicket:
             if final:
                 self._closed = True
                 self._failed = error is not None
-                request.state = State.DONE
+                request.state = DONE
                 if error is not None and not is_filler(request):
                     now_ns = time.monotonic_ns()
                     self._statistics.failed(request, FailureReason.of(error), now_ns)
@@ -113,9 +122,18 @@ class RequestTicket:
                 self._responded = True
                 if not is_filler(request):
                     self._statistics.first_response(request)
+            if final and error is None and self._counts_itself:
+                self._count_execution()
             request.reply.send(response)
         if final and turn is not None and turn.on_answer is not None:
             turn.on_answer(request)
+
+    def _count_execution(self) -> None:
+        request = self.request
+        end_ns = time.monotonic_ns()
+        start_ns = end_ns if request.moments is None else request.moments[0]
+        request.moments = moments = Moments(start_ns, start_ns, end_ns, end_ns)
+        self._statistics.executed([request], request.rows, moments, answered_before=True)
 
     def reschedule(self) -> None:
         """Have the request run again, as the next of its sequence; nothing more is sent from here.

@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.core.buffers import pool
 from shoal.core.dtypes import BYTES
+from shoal.core.planned import PlannedAnswer, PlannedOutput, PlannedRequest, RequestPlan
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Buffer, Tensor
@@ -59,6 +60,17 @@ def _joined(raws: Sequence[Buffer]) -> Buffer:
     return whole
 
 
+def join_planned(requests: Sequence[PlannedRequest], plan: RequestPlan) -> dict[str, np.ndarray]:
+    """As `join`, for requests of one plan: their bytes are put together as they came."""
+    inputs: dict[str, np.ndarray] = {}
+    count = len(requests)
+    for index, (name, datatype, shape) in enumerate(plan.inputs):
+        raws = [request.message[request.places[index]] for request in requests]
+        flat = np.frombuffer(raws[0] if count == 1 else _joined(raws), datatype.numpy)
+        inputs[name] = flat.reshape(shape if count == 1 else (count * shape[0], *shape[1:]))
+    return inputs
+
+
 def wanted_outputs(requests: Sequence[Request], signature: Signature) -> list[str]:
     """The outputs to compute: what any of the requests asked for, in the config's order."""
     if any(not request.requested_outputs for request in requests):
@@ -100,6 +112,29 @@ def split(
         result.append([whole[name].part(row, rows) for name in asked])
         row += rows
     return result
+
+
+def split_planned(
+    count: int,
+    plan: RequestPlan,
+    names: Sequence[str],
+    arrays: Sequence[np.ndarray],
+    signature: Signature,
+    version: int,
+) -> PlannedAnswer | None:
+    """As `split`, for `count` requests of one plan; None where an output is not plain bytes."""
+    batched = signature.max_batch_size > 0
+    total = count * plan.rows if batched else 1
+    outputs: dict[str, PlannedOutput] = {}
+    for name, array in zip(names, arrays, strict=True):
+        whole = WholeOutput(signature, name, array, total)
+        if whole.flat is None:
+            return None
+        shape = (plan.rows, *whole.row_shape) if batched else whole.shape
+        size = whole.flat.nbytes // count
+        outputs[name] = PlannedOutput(name, whole.datatype, shape, whole.flat, size)
+    asked = plan.requested_outputs or signature.outputs
+    return PlannedAnswer(signature.model_name, version, [outputs[name] for name in asked])
 
 
 class WholeOutput:

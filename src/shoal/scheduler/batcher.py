@@ -12,10 +12,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TypeAlias
 
-from shoal.core.request import Request, State
+from shoal.core.request import DONE, EXECUTING, QUEUED, Request
 from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.alarm import Alarm, alarm
 from shoal.scheduler.base import RECENT_CUTS, Loop, Puller
@@ -28,6 +29,8 @@ OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
 
 # Executions this long are worth dividing among idle instances; shorter ones are mostly overhead.
 _WORTH_SHARING_NS = 2_000_000
+
+_rows_and_key = attrgetter("rows", "batch_key")
 
 
 class BatcherClosed(Unavailable):
@@ -94,7 +97,7 @@ class Batcher:
             self._queue.push(request, self._clock())
             if self._order is not None:
                 self._order.join(request)
-            request.state = State.QUEUED
+            request.state = QUEUED
             request.on_cancel = self._cancelled
             if self._queue.next_deadline_ns is not None:
                 self._set_alarm()
@@ -105,6 +108,28 @@ class Batcher:
             on_arrival()
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cancelled()
+
+    def enqueue_together(self, requests: Sequence[Request]) -> bool:
+        """Take requests over that arrived at the same moment, none of which was withdrawn.
+
+        False, with none taken, where one of them could need more than a place in the line: then
+        `enqueue` them one by one.
+        """
+        with self._lock:
+            if self._closed or self._order is not None:
+                return False
+            if not self._queue.push_all(requests, self._clock()):
+                return False
+            cancelled = self._cancelled
+            for request in requests:
+                request.state = QUEUED
+                request.on_cancel = cancelled
+            on_arrival = self._on_arrival
+            if on_arrival is None and self._waiting and not self._wakes_soon():
+                self._changed.notify()
+        if on_arrival is not None:
+            on_arrival()
+        return True
 
     def _wakes_soon(self) -> bool:
         """Whether the loop will wake an instance: on its own thread it does. The lock is held."""
@@ -173,7 +198,7 @@ class Batcher:
         waited_ns = now_ns - queue.oldest_ns()
         if self._closed:  # nobody else will come: run what there is
             waited_ns = 1 << 62
-        waiting = ((r.rows, r.batch_key) for r in queue)
+        waiting: Iterable[tuple[int, object]] = map(_rows_and_key, queue)
         if self._look_ahead is None:
             count, reason = self._shared(self._policy.cut(waiting, waited_ns))
             batch = queue.take(count)
@@ -183,7 +208,7 @@ class Batcher:
         if not batch:
             return [], self._max_delay_ns - waited_ns
         for request in batch:
-            request.state = State.EXECUTING
+            request.state = EXECUTING
             request.on_cancel = None
         self.cuts[reason] += 1
         rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
@@ -310,7 +335,7 @@ class Batcher:
         self.expire()
 
     def _drop(self, request: Request, error: ShoalError) -> None:
-        request.state = State.DONE
+        request.state = DONE
         request.on_cancel = None
         self._on_dropped(request, error)
 

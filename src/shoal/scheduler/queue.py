@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from shoal.core.request import Request
 from shoal.errors import Cancelled, QueueRejected, ShoalError
@@ -64,6 +65,9 @@ class RequestQueue:
         overrides = level_policies or {}
         self._levels = [_Level(overrides.get(n, policy)) for n in range(1, levels + 1)]
         self._default = default_level
+        only = self._levels[0].policy
+        # One line without end, in which those who ask for nothing else may wait forever.
+        self._plain = levels == 1 and not only.max_size and not only.default_timeout_ns
         self._size = 0
         self._next_deadline_ns: int | None = None
 
@@ -87,6 +91,21 @@ class RequestQueue:
             self._next_deadline_ns = deadline
         level.on_time.append(request)
         self._size += 1
+
+    def push_all(self, requests: Sequence[Request], now_ns: int) -> bool:
+        """Queue them all; false, with none queued, where some could be refused or run out of
+        time."""
+        level = self._levels[0]
+        if not self._plain:
+            return False
+        if level.policy.timeout_from_request and any(r.timeout_us for r in requests):
+            return False
+        for request in requests:
+            request.queued_ns = now_ns
+            request.deadline_ns = None
+        level.on_time += requests
+        self._size += len(requests)
+        return True
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -129,9 +148,12 @@ class RequestQueue:
         return dropped
 
     def __iter__(self) -> Iterator[Request]:
-        for level in self._levels:
-            yield from level.on_time
-            yield from level.late
+        if len(self._levels) == 1:  # no Python for each request that the batch decision looks at
+            level = self._levels[0]
+            return chain(level.on_time, level.late)
+        return chain.from_iterable(
+            line for level in self._levels for line in (level.on_time, level.late)
+        )
 
     def oldest_ns(self) -> int:
         """When the request that has waited longest was queued; the queue must not be empty."""
@@ -167,8 +189,11 @@ class RequestQueue:
         batch: list[Request] = []
         for level in self._levels:
             for line in (level.on_time, level.late):
-                while line and len(batch) < count:
-                    batch.append(line.popleft())
+                if len(line) <= count - len(batch):
+                    batch += line
+                    line.clear()
+                else:
+                    batch += [line.popleft() for _ in range(count - len(batch))]
         self._size -= len(batch)
         if not self._size:
             self._next_deadline_ns = None

@@ -25,6 +25,7 @@ from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
 from shoal.statistics.cache import CacheCounts
 from shoal.statistics.histogram import Histogram, HistogramReading
 from shoal.statistics.summary import Summary, SummaryReading
+from shoal.statistics.task import TaskStatistics
 
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 
@@ -165,6 +166,7 @@ class ModelStatistics:
         self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
         # Elements of padded inputs, and how many of them were padding; set where there are any.
         self.padded: Callable[[], tuple[int, int]] | None = None
+        self.task: TaskStatistics | None = None  # counts of its task; set by a model with one
         self.cached = False  # whether its answers are kept in a cache; set by whoever asks that
         self._clock = clock
         self._wall_clock = wall_clock

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from shoal.core.inbox import LoopInbox
-from shoal.core.response import Response
+from shoal.core.inbox import Answer, LoopInbox
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc.call import Call, Service
 from shoal.frontends.grpc.service import INFERENCE
@@ -97,7 +96,7 @@ class DirectInbox(LoopInbox):
     def __init__(self) -> None:
         """There is nothing to keep."""
 
-    def post(self, deliver: Callable[[Response], None], response: Response) -> None:
+    def post(self, deliver: Callable[[Answer], None], response: Answer) -> None:
         """Deliver at once."""
         deliver(response)
 

@@ -7,7 +7,7 @@ engine.answer(0, tensor)        the first request gets its response
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.core import dtypes
@@ -80,6 +80,12 @@ class ScriptedEngine(RuntimeSettings):
         self._take(request)
         self.planned.append(request)
         return True
+
+    def infer_together(self, requests: Sequence[Request], model: Any) -> bool:
+        """Keep the requests, if `model` is the one that accepts now; or none where it refuses."""
+        if self.refusal is not None:
+            return False
+        return all(self.infer_planned(request, model) for request in requests)
 
     def exiting(self) -> bool:
         """As the test says."""

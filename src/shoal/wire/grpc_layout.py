@@ -62,7 +62,7 @@ class Places:
 class Layout:
     """Cuts a message at fixed places."""
 
-    __slots__ = ("around", "contents", "places", "sizes")
+    __slots__ = ("around", "content_places", "contents", "id_place", "places", "sizes")
 
     def __init__(self, places: Places, length: int) -> None:
         spans = places.spans
@@ -76,6 +76,8 @@ class Layout:
         self.places = places
         self.around: Any = itemgetter(*around, _NOTHING)
         self.contents: Any = itemgetter(*inside, _NOTHING)
+        self.id_place = inside[0] if places.ids else None
+        self.content_places = tuple(inside[2:])
         self.sizes = tuple([end - start for start, end in places.contents])
 
 
@@ -87,6 +89,24 @@ class Found(Generic[Read]):
     parts: tuple[Buffer, ...]  # id, the sequence's id, contents …, nothing
     sizes: tuple[int, ...]  # of the contents
     sequence_id: int | str | None  # None: what was read before says it
+
+
+class Pattern(Generic[Read]):
+    """A message that was read before, to be tried on the next one of its length."""
+
+    __slots__ = ("_around", "_expected", "contents", "id", "read", "sizes")
+
+    def __init__(self, layout: Layout, expected: tuple[bytes, ...], read: Read) -> None:
+        self._around = layout.around
+        self._expected = expected
+        self.id = layout.id_place
+        self.contents = layout.content_places
+        self.sizes = layout.sizes
+        self.read = read
+
+    def fits(self, message: bytes) -> bool:
+        """Whether a message of the same length has the same around its id and contents."""
+        return bool(self._around(message) == self._expected)
 
 
 class KnownMessages(Generic[Read]):
@@ -108,6 +128,15 @@ class KnownMessages(Generic[Read]):
                 return Found(read, parts, layout.sizes, None)
             sequence_id = _sequence_id(layout.places.sequence, bytes(parts[1]))
             return Found(read, parts, layout.sizes, sequence_id) if sequence_id else None
+        return None
+
+    def pattern(self, message: bytes) -> Pattern[Read] | None:
+        """A pattern from a known message that is of no sequence."""
+        for layout in self._layouts.get(len(message), ()):
+            around = layout.around(message)
+            read = self._read.get((layout, around))
+            if read is not None and layout.places.sequence is Sequence.NONE:
+                return Pattern(layout, around, read)
         return None
 
     def learn(self, message: bytes, places: Places, read: Read) -> None:

@@ -21,7 +21,7 @@ from shoal.core.dtypes import DataType, from_name
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.wire.grpc_layout import Found, KnownMessages, Places, Span, find_sequence
+from shoal.wire.grpc_layout import Found, KnownMessages, Pattern, Places, Span, find_sequence
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import malformed, tag, take_out
 from shoal.wire.regions import Lease, Regions, RegionSlice
@@ -119,6 +119,10 @@ class InferDecoder:
             if found is not None:
                 return _like(found)
         return self._read(message, regions)
+
+    def pattern(self, message: bytes) -> Pattern[InferHead] | None:
+        """What to expect of the next message like `message`, if it is known and of no sequence."""
+        return None if self._known is None else self._known.pattern(message)
 
     def _read(self, message: Buffer, regions: Regions | None) -> InferMessage:
         """Read a message field by field."""

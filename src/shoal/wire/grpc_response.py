@@ -9,11 +9,13 @@ Tensors are never copied here: they leave as the buffers the model made.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from types import MappingProxyType
 
 from shoal.core.dtypes import BYTES, DataType
+from shoal.core.planned import PlannedAnswer
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
@@ -69,10 +71,33 @@ def _encode_small(response: Response) -> bytes | None:
     around = _around(response.model_name, response.model_version, tuple(form))
     if around is None:
         return None
-    parts: list[Buffer] = [_id(response.request_id)] if response.request_id else []
+    parts: list[Buffer] = [id_field(response.request_id)] if response.request_id else []
     for front, raw in zip(around, contents, strict=True):
         parts += (front, raw)
     return b"".join(parts)
+
+
+def small_columns(answer: PlannedAnswer) -> tuple[list[Iterable[bytes]], int] | None:
+    """The answers of a batch, side by side: what the messages of all requests begin with, then
+    what follows in each of them, and so on; and how many bytes that is for one request.
+
+    Row by row, after `id_field` of the request's id where it has one, it is what `encode_infer`
+    makes of each response. None where that would not be one small piece.
+    """
+    outputs = answer.outputs
+    form = tuple([(name, datatype, shape, size) for name, datatype, shape, _, size in outputs])
+    around = _around(answer.model_name, answer.model_version, form)
+    if around is None or any(output.datatype is BYTES for output in outputs):
+        return None
+    columns: list[Iterable[bytes]] = []
+    message_bytes = 0
+    for front, output in zip(around, outputs, strict=True):
+        # Slices of bytes are copies: for so few they cost less than views do.
+        content, size = bytes(output.content), output.size
+        rows = [content[start : start + size] for start in range(0, len(content), size)]
+        columns += (repeat(front), rows)
+        message_bytes += len(front) + size
+    return columns, message_bytes
 
 
 @lru_cache(1024)
@@ -116,7 +141,7 @@ def _encode(
     """The fields before the tensors' contents, the contents in parts, and the size of those."""
     head = [_model(response.model_name, response.model_version)]
     if response.request_id:
-        head.append(_id(response.request_id))
+        head.append(id_field(response.request_id))
     if response.parameters:
         head.append(encode_parameters(response.parameters))
     contents: list[Buffer] = []
@@ -191,7 +216,8 @@ def _output(name: str, datatype: DataType, shape: tuple[int, ...]) -> bytes:
     return prefix(5, len(entry)) + entry
 
 
-def _id(request_id: str) -> bytes:
+def id_field(request_id: str) -> bytes:
+    """The id of the request, as its answer repeats it."""
     return delimited(3, _utf8(request_id))
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from shoal.core import dtypes
+from shoal.core.planned import PlannedRequest, RequestPlan
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
-from shoal.scheduler.batch import join, split, wanted_outputs
+from shoal.scheduler.batch import join, join_planned, split, split_planned, wanted_outputs
 from shoal.testing.fakes import make_request
 
 SIGNATURE = Signature(
@@ -83,3 +84,56 @@ def test_output_reshape_is_undone():
     assert tensor.shape == (1, 5)
     with pytest.raises(BackendFailure, match="reshape"):
         split([request([1, 2])], ["y"], [np.zeros((1, 2, 5, 1))], signature)
+
+
+class Replies:
+    reply_type = object
+
+    def send_all(self, answer, requests):
+        raise AssertionError("nobody answers here")
+
+
+def planned(*rows, outputs=()):
+    """Requests of one plan, each with as many rows, and the same as usual requests."""
+    count = len(rows[0])
+    inputs = (("x", dtypes.INT32, (count, 2)),)
+    plan = RequestPlan("m", -1, inputs, outputs, {}, 0, 0, count, (), Replies())
+    made = []
+    for own in rows:
+        message = b"before" + np.array(own, np.int32).tobytes() + b"after"
+        places = (slice(6, 6 + 8 * count),)
+        made.append(PlannedRequest(plan, message, places, "", None, None, 0))
+    return plan, made, [request(*own, outputs=outputs) for own in rows]
+
+
+@pytest.mark.parametrize("requests", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("outputs", [(), ("z",), ("z", "y")])
+def test_requests_of_one_plan_are_joined_and_answered_as_others(requests, rows, outputs):
+    own = np.arange(requests * rows * 2).reshape(requests, rows, 2).tolist()
+    plan, together, usual = planned(*own, outputs=outputs)
+    joined, expected = join_planned(together, plan)["x"], join(usual, SIGNATURE)["x"]
+    assert joined.dtype == expected.dtype
+    assert joined.tolist() == expected.tolist()
+    assert join(together, SIGNATURE)["x"].tolist() == expected.tolist()
+    names = wanted_outputs(usual, SIGNATURE)
+    arrays = [joined * (2 + index) for index in range(len(names))]
+    answer = split_planned(requests, plan, names, arrays, SIGNATURE, 1)
+    answers = [answer.response(index, "").outputs for index in range(requests)]
+    parts = split(usual, names, arrays, SIGNATURE)
+    for mine, theirs in zip(answers, parts, strict=True):
+        assert [(t.name, t.shape) for t in mine] == [(t.name, t.shape) for t in theirs]
+        assert [t.array.tolist() for t in mine] == [t.array.tolist() for t in theirs]
+
+
+def test_an_output_without_bytes_is_not_for_all_at_once():
+    plan, together, _ = planned([[1, 2]], [[3, 4]])
+    empty = np.zeros((2, 0), np.int32)
+    assert split_planned(2, plan, ["y"], [empty], SIGNATURE, 1) is None
+    assert len(together) == 2
+
+
+def test_a_wrong_output_of_requests_of_one_plan():
+    plan, _, _ = planned([[1, 2]], [[3, 4]])
+    with pytest.raises(BackendFailure, match="for a batch of 2"):
+        split_planned(2, plan, ["y"], [np.zeros((3, 2), np.int32)], SIGNATURE, 1)

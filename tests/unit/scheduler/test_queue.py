@@ -111,3 +111,43 @@ def test_oldest_is_the_longest_wait_over_all_levels():
     queue.push(request(priority=2), 5)
     queue.push(request(priority=1), 7)
     assert queue.oldest_ns() == 5
+
+
+@pytest.mark.parametrize(
+    "policy", [QueuePolicy(), QueuePolicy(allow_override=True), QueuePolicy(delay_expired=True)]
+)
+def test_many_at_once_are_queued_like_one_by_one(policy):
+    queue = RequestQueue(policy)
+    queue.push(request("a"), 1)
+    assert queue.push_all([request("b", timeout_us=5), request("c")], 7)
+    assert names(queue) == ["a", "b", "c"]
+    assert [r.queued_ns for r in queue] == [1, 7, 7]
+    assert [r.deadline_ns for r in queue] == [None] * 3
+    assert (len(queue), queue.next_deadline_ns) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "levels"),
+    [
+        (QueuePolicy(max_size=9), 1),
+        (QueuePolicy(default_timeout_ns=1), 1),
+        (QueuePolicy(timeout_from_request=True), 1),
+        (QueuePolicy(), 2),
+    ],
+)
+def test_those_who_may_be_refused_are_not_queued_at_once(policy, levels):
+    queue = RequestQueue(policy, levels=levels)
+    assert not queue.push_all([request(), request(timeout_us=5)], 7)
+    assert len(queue) == 0
+    if policy.timeout_from_request:
+        assert queue.push_all([request(), request()], 7)
+
+
+def test_taking_stops_inside_a_level():
+    queue = RequestQueue(QueuePolicy(), levels=2)
+    for name, priority in [("a", 1), ("b", 2), ("c", 1), ("d", 2), ("e", 2)]:
+        queue.push(request(name, priority=priority), 0)
+    assert names(queue.take(4)) == ["a", "c", "b", "d"]
+    assert names(queue) == ["e"]
+    assert names(queue.take(0)) == []
+    assert names(queue.take(1)) == ["e"]

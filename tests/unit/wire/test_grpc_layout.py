@@ -178,3 +178,29 @@ def test_remembering_changes_no_answer(parts):
                 (read.id, read.sequence_id, head.model_name, head.parameters, inputs, read.sizes)
             )
     assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_a_pattern_fits_what_is_found():
+    known = KnownMessages()
+    learnt(known, make(), "read")
+    pattern = known.pattern(make("9"))
+    assert (pattern.read, pattern.sizes) == ("read", (4, 2))
+    other = make("7", (b"ABCD", b"EF"))
+    assert pattern.fits(other)
+    assert other[pattern.id] == b"7"
+    assert [other[place] for place in pattern.contents] == [b"ABCD", b"EF"]
+    assert not pattern.fits(make(name="n"))
+    learnt(known, make(id=""), "read")
+    assert known.pattern(make(id="")).id is None
+
+
+def test_there_are_no_patterns_of_sequences_and_of_unknown_messages():
+    known = KnownMessages()
+    assert known.pattern(make()) is None
+    request = messages.ModelInferRequest.FromString(make())
+    request.parameters["sequence_id"].int64_param = 5
+    message = request.SerializeToString()
+    learnt(known, message, "read")
+    assert known.find(message) is not None
+    assert known.pattern(message) is None
+    assert InferDecoder(remembers=False).pattern(make()) is None

@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core import dtypes
+from shoal.core.planned import PlannedAnswer, PlannedOutput
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.wire import grpc_response
-from shoal.wire.grpc_response import encode_infer, encode_stream, encode_stream_error
+from shoal.wire.grpc_response import (
+    encode_infer,
+    encode_stream,
+    encode_stream_error,
+    id_field,
+    small_columns,
+)
 from shoal.wire.proto import messages
 
 SCORES = Tensor.from_array("OUT", np.array([[1.5, 3.0, 2.0]], np.float32))
@@ -145,3 +152,29 @@ def test_stream_errors_say_whose_they_are(final):
 
 def test_a_stream_error_is_never_empty():
     assert read_stream(encode_stream_error("", ("", "", ""))).error_message == "unknown error"
+
+
+@given(
+    ids=st.lists(st.text(max_size=5), min_size=1, max_size=4),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+)
+def test_the_answers_of_a_batch_side_by_side(ids, sizes):
+    outputs = []
+    for number, size in enumerate(sizes):
+        content = bytes(range(size)) * len(ids)
+        shape = (1, size)
+        outputs.append(PlannedOutput(f"OUT{number}", dtypes.UINT8, shape, content, size))
+    answer = PlannedAnswer("m", 3, outputs)
+    columns, message_bytes = small_columns(answer)
+    rows = zip(*columns, strict=False)
+    for index, (request_id, row) in enumerate(zip(ids, rows, strict=True)):
+        alone = b"".join(encode_infer(answer.response(index, request_id), {}))
+        assert (id_field(request_id) if request_id else b"") + b"".join(row) == alone
+        assert len(b"".join(row)) == message_bytes
+
+
+def test_large_or_variable_outputs_are_not_put_side_by_side():
+    large = PlannedOutput("OUT", dtypes.UINT8, (1, 5000), bytes(10_000), 5000)
+    text = PlannedOutput("OUT", dtypes.BYTES, (1,), bytes(8), 4)
+    for outputs in ([large], [text], []):
+        assert small_columns(PlannedAnswer("m", 1, outputs)) is None

@@ -19,6 +19,7 @@ from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression, status
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
+from shoal.frontends.grpc.familiar import Lane
 from shoal.frontends.grpc.flow import Stream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import (
@@ -53,7 +54,7 @@ class CallResources:
 class Route:
     """A method as one listener offers it: with the limits of both."""
 
-    __slots__ = ("compresses", "max_receive_bytes", "max_send_bytes", "start", "unary")
+    __slots__ = ("compresses", "lane", "max_receive_bytes", "max_send_bytes", "start", "unary")
 
     def __init__(self, method: Method, settings: GrpcSettings) -> None:
         limits = settings.limits
@@ -62,6 +63,7 @@ class Route:
         self.compresses = method.compress and settings.compression is not CompressionLevel.NONE
         self.max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
         self.max_send_bytes = _least(limits.max_send_message_bytes, method.max_send_bytes)
+        self.lane: Lane | None = None  # set by whoever offers the usual way
 
 
 class Call:

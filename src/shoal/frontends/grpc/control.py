@@ -305,6 +305,14 @@ class ControlFrames(ABC):
             if not self.streams:
                 self.close()
 
+    def answered(self, stream: Stream) -> None:
+        """The answer to a request that has come whole is on its way, with nothing left over."""
+        del self.streams[stream.id]
+        stream.local_closed = True
+        stream.receiver = None
+        if self.drained_at is not None and not self.streams:
+            self.close()
+
     def _local_end(self, stream: Stream) -> None:
         """We have sent everything a stream will ever get."""
         if not stream.remote_closed:  # nobody reads what the client might still send

@@ -13,7 +13,6 @@ from shoal.frontends.grpc.flow import Receiver, Stream
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import (
-    DATA,
     END_STREAM,
     HEADER_BYTES,
     PADDED,
@@ -35,6 +34,7 @@ class DataFrames(ControlFrames):
         super().__init__(settings, wake, clock)
         limits = settings.limits
         self.direct: memoryview | None = None
+        self.in_run = False  # whether the last frames were small ones of a large message
         self._receive_window = limits.connection_window_bytes
         self._low_window = limits.connection_window_bytes // 2
         # The DATA frame of which a part has arrived.
@@ -127,26 +127,19 @@ class DataFrames(ControlFrames):
         room = receiver.rest()
         if room is None or len(room) < _RUN_BYTES:
             return 0
+        first = _unpack_header(data, position)
+        length = first[0] << 8 | first[1]
+        if not length:
+            return 0
         most = min(len(room) - 1, self._receive_window, stream.receive_window)
         filled = 0
-        while end - position >= HEADER_BYTES:
-            high, low, kind, flags, other_id = _unpack_header(data, position)
-            length = high << 8 | low
-            start = position + HEADER_BYTES
-            stop = start + length
-            if (
-                kind != DATA
-                or flags
-                or other_id != stream_id
-                or not length
-                or stop > end
-                or length > self._max_frame_bytes
-                or filled + length > most
-            ):
+        for _ in range(min(most // length, (end - position) // (HEADER_BYTES + length))):
+            if _unpack_header(data, position) != first:
                 break
-            room[filled : filled + length] = data[start:stop]
+            position += HEADER_BYTES
+            room[filled : filled + length] = data[position : position + length]
             filled += length
-            position = stop
+            position += length
         if not filled:
             return 0
         self._receive_window -= filled

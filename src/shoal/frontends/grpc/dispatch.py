@@ -11,6 +11,7 @@ from shoal.frontends.grpc import status
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
+from shoal.frontends.grpc.familiar import Lane
 from shoal.frontends.grpc.flow import Stream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import ReceiveMemory
@@ -60,9 +61,22 @@ class Dispatcher:
         if message is not None:
             call.whole(message)
 
+    def call(self, connection: ControlFrames, stream: Stream, head: RequestHead) -> Call:
+        """A call on `stream`, like others that were accepted before; it is not started."""
+        return Call(self._resources, connection, stream, head, self._routes[head.path])
+
+    def lane(self, head: RequestHead, message_bytes: int) -> Lane | None:
+        """The short way for calls with such a head and messages so large, if there is one."""
+        route = self._routes.get(head.path)
+        if route is None or head.timeout_ns is not None:
+            return None
+        return route.lane if message_bytes <= route.max_receive_bytes else None
+
     def _find(self, path: str) -> Route | None:
         method = self._method(path)
         if method is None:
             return None
-        self._routes[path] = Route(method, self.settings)
-        return self._routes[path]
+        route = self._routes[path] = Route(method, self.settings)
+        if method.lane is not None and route.unary and not route.compresses:
+            route.lane = method.lane(self, route.max_send_bytes)
+        return route

@@ -16,6 +16,7 @@ from typing import Any
 from shoal.core.dtypes import BYTES
 from shoal.core.inbox import LoopInbox
 from shoal.core.not_yet import NotYet
+from shoal.core.planned import BatchReplies, RequestPlan
 from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -27,13 +28,14 @@ from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.errors import SHUTTING_DOWN
 from shoal.frontends.grpc.status import MetadataValue
 from shoal.frontends.requests import build_request, parse_version
-from shoal.wire.grpc_request import InferDecoder, InferMessage, peek
+from shoal.wire.grpc_layout import Pattern
+from shoal.wire.grpc_request import InferDecoder, InferHead, InferMessage, peek
 from shoal.wire.plan import PlanCache
 from shoal.wire.regions import Regions
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """What validation found out about all requests with one head."""
 
     model: weakref.ref[Any]  # who validated: a plan must not keep an unloaded model
@@ -42,6 +44,8 @@ class _Plan:
     batch_key: Any
     version: int  # the one that was asked for
     plain: bool  # neither of a sequence nor for a decoupled model
+    alone: bool = False  # whether such requests have to be handed over one by one
+    shared: RequestPlan | None = None  # the same for the core, once it is needed
 
 
 class InferDoor:
@@ -63,7 +67,7 @@ class InferDoor:
         self.accepting = True  # False: the server is on its way out
         self._forwarding = forwarding
         self._decoder = InferDecoder(remembers=plans)
-        self._plans: PlanCache[_Plan] | None = PlanCache() if plans else None
+        self._plans: PlanCache[Plan] | None = PlanCache() if plans else None
 
     def decode(self, message: Buffer) -> InferMessage:
         """Read a request. Raises a ShoalError; an unknown model comes before all other mistakes."""
@@ -124,6 +128,46 @@ class InferDoor:
         call.on_cancel = request.cancel
         return self.engine.infer_planned(request, model)
 
+    def pattern(self, message: bytes) -> tuple[Pattern[InferHead], Plan] | None:
+        """What to expect of requests like `message`, and their plan, if they may go the shortest
+        way together."""
+        if self._forwarding is not None or self._plans is None:
+            return None
+        pattern = self._decoder.pattern(message)
+        if pattern is None or pattern.read.classifies:
+            return None
+        plan = self._plans.get(pattern.read)
+        if plan is None or not plan.plain or plan.alone or plan.sizes != pattern.sizes:
+            return None
+        return pattern, plan
+
+    def shared_plan(self, head: InferHead, plan: Plan, replies: BatchReplies) -> RequestPlan:
+        """What requests with that plan have in common, in the core's terms."""
+        if plan.shared is None or plan.shared.replies is not replies:
+            plan.shared = RequestPlan(
+                head.model_name,
+                plan.version,
+                tuple(head.inputs),
+                head.output_names,
+                head.parameters,
+                head.priority,
+                head.timeout_us,
+                plan.rows,
+                plan.batch_key,
+                replies,
+            )
+        return plan.shared
+
+    def holds(self, head: InferHead, plan: Plan) -> bool:
+        """Whether a plan that was found for `head` may still be followed, and without a trace."""
+        return (
+            self.accepting
+            and not self.engine.tracer.active
+            and not plan.alone
+            and self._plans is not None
+            and self._plans.get(head) is plan
+        )
+
     def infer(self, message: InferMessage, request: Request) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
         plans = self._plans
@@ -138,7 +182,7 @@ class InferDoor:
         if message.head.remembered:
             self._learn(plans, message, inputs, request)
 
-    def _follow(self, plan: _Plan, message: InferMessage, request: Request) -> bool:
+    def _follow(self, plan: Plan, message: InferMessage, request: Request) -> bool:
         """Take the short way; false, with nothing changed, when it does not lead there."""
         model = plan.model()
         if model is None or message.sizes != plan.sizes:
@@ -149,7 +193,7 @@ class InferDoor:
 
     def _learn(
         self,
-        plans: PlanCache[_Plan],
+        plans: PlanCache[Plan],
         message: InferMessage,
         inputs: dict[str, Tensor],
         accepted: Request,
@@ -162,7 +206,7 @@ class InferDoor:
             return
         if any(tensor.datatype is BYTES for tensor in inputs.values()):
             return  # their elements have to be checked every time
-        plan = _Plan(
+        plan = Plan(
             weakref.ref(model),
             message.sizes,
             accepted.rows,

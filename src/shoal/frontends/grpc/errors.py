@@ -7,6 +7,7 @@ import logging
 from shoal.errors import Code, Internal, ShoalError
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.status import StatusCode
+from shoal.statistics.recent_errors import recent_errors
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +24,16 @@ STATUS = {
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
 
-def fail(call: Call, error: BaseException) -> None:
-    """End the call with the error's status and text."""
+def fail(call: Call, error: BaseException, model: str = "") -> None:
+    """End the call with the error's status and text; `model` is what it was about, if known."""
     known = as_shoal_error(error)
+    note_error(call, STATUS[known.code], known.message, model)
     call.finish(STATUS[known.code], known.message)
+
+
+def note_error(call: Call, code: StatusCode, text: str, model: str = "") -> None:
+    """Remember an error that a client is told."""
+    recent_errors.note("gRPC", call.path.rpartition("/")[2], code.name, text, model)
 
 
 def as_shoal_error(error: BaseException) -> ShoalError:

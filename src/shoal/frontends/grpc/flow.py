@@ -30,6 +30,20 @@ _UNARY_TAIL = struct.Struct(f">HBBBI{len(OK_TRAILERS)}s")
 _MESSAGE_HEAD = struct.Struct(">HBBBIBI")
 _PREFIX = struct.Struct(">BI")
 _ENDS = frames.END_HEADERS | frames.END_STREAM
+# The frames around a small answer, without the ids of their stream.
+_BEFORE = frames.header(_HEADERS_LENGTH, frames.HEADERS, frames.END_HEADERS, 0)[:-4]
+_AFTER = frames.header(len(OK_TRAILERS), frames.HEADERS, _ENDS, 0)[:-4]
+
+
+def unary_pieces(size: int) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """What is around a message of `size` bytes in a small answer: three pieces before it and two
+    after it, with the stream's id between the first two, the second and third, and the last two.
+
+    So, with `before, between, prefix, after, trailers` and the id as four bytes, the answer is
+    `id.join((before, between, prefix + message + after, trailers))`, for `Sender.whole`.
+    """
+    between = RESPONSE_HEADERS + frames.header(size + 5, frames.DATA, 0, 0)[:-4]
+    return _BEFORE, between, _PREFIX.pack(0, size), _AFTER, OK_TRAILERS
 
 
 class Receiver(Protocol):
@@ -158,6 +172,25 @@ class Sender:
             self.out += (head, *parts, tail)
         self._has_output()
         self._end_local(stream)
+
+    def whole(self, stream: Stream, answer: bytes, total: int) -> bool:
+        """An answer in one piece, from headers to trailers, with `total` bytes of data. The caller
+        ends the stream; false, with nothing done, if the answer may not leave like this."""
+        if (
+            total > self.window
+            or total > stream.send_window
+            or total > self.max_frame_bytes
+            or not self.open
+            or self._table_update
+        ):
+            return False
+        self.window -= total
+        self.out.append(answer)
+        self.answers += 1
+        if not self.awake:
+            self.awake = True
+            self._wake()
+        return True
 
     def headers(self, stream: Stream, block: bytes) -> None:
         """The headers of a response; they need no window."""

@@ -12,21 +12,17 @@ connection end in GOAWAY and `closed`.
 from __future__ import annotations
 
 import re
-import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
 
-from shoal.frontends.grpc.data import DataFrames
 from shoal.frontends.grpc.flow import Stream
 from shoal.frontends.grpc.headers import (
     HeaderBlock,
-    HeaderDecoder,
     MalformedHeaders,
-    RequestHead,
 )
-from shoal.frontends.grpc.message import PREFIX_BYTES, SMALL_BYTES
+from shoal.frontends.grpc.message import SMALL_BYTES
 from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.frontends.grpc.whole_calls import Accept, FindLane, WholeCalls
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import (
     ACK,
@@ -46,8 +42,6 @@ from shoal.wire.http2_frames import (
     StreamFault,
 )
 
-Accept: TypeAlias = Callable[["Connection", Stream, RequestHead, bytes | None], None]
-
 _ID_MASK = 0x7FFFFFFF  # the first bit of a stream id is reserved: ignored
 _REMEMBERED_GAPS = 64
 _HTTP1 = re.compile(rb"(?!PRI )[A-Z]{3,8} ")
@@ -59,15 +53,9 @@ _HTTP1_ANSWER = (
 )
 
 _unpack_header = frames.HEADER.unpack_from
-# What may follow the HEADERS of a small unary call: a DATA frame that begins with its message, or
-# WINDOW_UPDATE for the answer (the C++ library's habit) and then that.
-_unpack_message = struct.Struct(">HBBBIBI").unpack_from
-_MESSAGE_BYTES = HEADER_BYTES + PREFIX_BYTES
-_unpack_window_and_message = struct.Struct(">HBBBIIHBBBIBI").unpack_from
-_WINDOW_BYTES = HEADER_BYTES + 4
 
 
-class Connection(DataFrames):
+class Connection(WholeCalls):
     """The state of one connection. `accept` starts a call on a new stream; where it is here whole,
     it gets its only message, too."""
 
@@ -77,12 +65,10 @@ class Connection(DataFrames):
         accept: Accept,
         wake: Callable[[], None],
         clock: Callable[[], int],
+        find_lane: FindLane | None = None,
     ) -> None:
-        super().__init__(settings, wake, clock)
-        limits = settings.limits
-        self._accept = accept
-        self._decoder = HeaderDecoder(limits.max_header_list_bytes, limits.max_header_block_bytes)
-        self._block: HeaderBlock | None = None
+        """`find_lane` knows the short way for a kind of call, if there is one."""
+        super().__init__(settings, accept, wake, clock, find_lane)
         self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # ids that were left out
 
     # What arrives.
@@ -118,6 +104,9 @@ class Connection(DataFrames):
         end = len(data)
         while self._left and position < end:
             position = self._more_payload(data, position, end)
+        if not self._left:
+            position = self._familiar(data, position, end)
+        in_run = False
         while end - position >= HEADER_BYTES and not self.closed:
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 8 | low
@@ -131,10 +120,15 @@ class Connection(DataFrames):
                     used = self._at_once(kind, flags, stream_id, data, position, end)
                     if used:
                         position = used
+                        in_run = kind == DATA
                         continue
                 if kind == DATA:
-                    if flags & PADDED and start >= end and length:
-                        break  # the length of the padding is still to come
+                    if stop > end and (
+                        # It is on its way, to be taken with those that come with it; or the
+                        # length of its padding is.
+                        (in_run and length <= SMALL_BYTES) or (flags & PADDED and start >= end)
+                    ):
+                        break
                     position = min(stop, end)
                     self._on_data(stream_id, flags, length, data, start, end)
                     continue
@@ -157,6 +151,7 @@ class Connection(DataFrames):
                     self.on_control(kind, flags, stream_id, bytes(data[start:stop]))
             except StreamFault as fault:
                 self._reset(fault.stream_id, fault.code)
+        self.in_run = in_run
         return position
 
     def _at_once(
@@ -174,63 +169,9 @@ class Connection(DataFrames):
         if kind == DATA:
             return 0 if flags else self._data_run(stream_id, data, position, end)
         if flags == END_HEADERS and stream_id == self.last_id + 2:
-            return self._whole_call(stream_id, data, position, end)
+            position = self._whole_call(stream_id, data, position, end)
+            return self._familiar(data, position, end) if position else 0
         return 0
-
-    def _whole_call(self, stream_id: int, data: bytes | memoryview, position: int, end: int) -> int:
-        """A call that is here from its HEADERS to its end, small and in no way unusual."""
-        start = position + HEADER_BYTES
-        stop = start + (data[position + 1] << 8 | data[position + 2])
-        increment = message = size = 0
-        try:
-            if data[stop + 3] == WINDOW_UPDATE:
-                (
-                    high, low, _, _, window_id, increment,
-                    data_high, data_low, kind, flags, data_id, compressed, size,
-                ) = _unpack_window_and_message(data, stop)  # fmt: skip
-                if high or low != 4 or window_id != stream_id or not 0 < increment < _ID_MASK >> 1:
-                    return 0
-                message = stop + _WINDOW_BYTES + _MESSAGE_BYTES
-            else:
-                data_high, data_low, kind, flags, data_id, compressed, size = _unpack_message(
-                    data, stop
-                )
-                message = stop + _MESSAGE_BYTES
-        except (struct.error, IndexError):  # not all here
-            return 0
-        length = data_high << 8 | data_low
-        if (
-            kind != DATA
-            or flags != END_STREAM
-            or data_id != stream_id
-            or compressed
-            or size != length - PREFIX_BYTES
-            or message + size > end
-            or size > SMALL_BYTES
-            or length > self._max_frame_bytes
-        ):
-            return 0
-        head = self._decoder.remembered.get(bytes(data[start:stop]))
-        window: int = self.sender.initial_window + increment
-        if (
-            head is None
-            or head.refusal is not None
-            or head.content_length is not None
-            or window > frames.MAX_WINDOW
-            or self.drained_at is not None
-            or len(self.streams) >= self._limits.max_concurrent_streams
-            or self.sender.queued_bytes > self._limits.max_queued_bytes
-        ):
-            return 0
-        self.last_id = stream_id
-        self._receive_window -= length
-        if self._receive_window < self._low_window:
-            self._grant_connection()
-        stream = Stream(stream_id, window, self._limits.stream_window_bytes)
-        stream.remote_closed = True
-        self.streams[stream_id] = stream
-        self._accept(self, stream, head, bytes(data[message : message + size]))
-        return int(message + size)
 
     def _check_order(self, kind: int, flags: int, length: int, stream_id: int) -> None:
         """The rules that hold for frames of every type."""

@@ -34,10 +34,10 @@ class InferMethod:
 
     def start(self, call: Call) -> None:
         """Answer `call` when its message has come."""
-        _InferCall(self._door, call)
+        InferCall(self._door, call)
 
 
-class _InferCall:
+class InferCall:
     """One inference: remembers between request and response what the answer needs.
 
     It is the reply of its own request.
@@ -45,10 +45,11 @@ class _InferCall:
 
     __slots__ = ("_asked", "_call", "_door", "_only", "_signature")
 
-    def __init__(self, door: InferDoor, call: Call) -> None:
+    def __init__(self, door: InferDoor, call: Call, asked: InferMessage | None = None) -> None:
+        """`asked`: what the call's message was, where it has been handed over already."""
         self._door = door
         self._call = call
-        self._asked: InferMessage | None = None
+        self._asked = asked
         self._signature: Signature | None = None
         self._only: OnlyResponse | None = None
         call.on_message = self._message
@@ -71,7 +72,7 @@ class _InferCall:
             self._wait(pending, trace)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._release()
-            fail(self._call, error)
+            fail(self._call, error, self._model)
 
     def _wait(self, pending: NotYet, trace: Trace | None) -> None:
         """Go on when the model has been loaded."""
@@ -94,7 +95,7 @@ class _InferCall:
             self._wait(still, trace)
         except Exception as failure:  # noqa: BLE001 - becomes the answer
             self._release()
-            fail(self._call, failure)
+            fail(self._call, failure, self._model)
 
     def _submit(self, message: InferMessage, trace: Trace | None) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
@@ -114,9 +115,9 @@ class _InferCall:
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""
-        self._door.inbox.post(self._deliver, response)
+        self._door.inbox.post(self.deliver, response)
 
-    def _deliver(self, response: Response) -> None:
+    def deliver(self, response: Response) -> None:
         """Answer, on the loop. Never raises: others wait behind it."""
         try:
             if not response.final or self._only is not None:
@@ -128,7 +129,7 @@ class _InferCall:
                 response = whole
             if response.error is not None:
                 self._release()
-                fail(self._call, response.error)
+                fail(self._call, response.error, self._model)
                 return
             asked = self._asked
             assert asked is not None
@@ -137,7 +138,11 @@ class _InferCall:
             self._call.reply(parts)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._release()
-            fail(self._call, error)
+            fail(self._call, error, self._model)
+
+    @property
+    def _model(self) -> str:
+        return "" if self._asked is None else self._asked.head.model_name
 
     def _release(self) -> None:
         """Give back shared memory that the request used."""

@@ -74,7 +74,12 @@ class MetadataMethods:
         request = parse(messages.ModelStatisticsRequest, message)
         counted = self._engine.statistics(request.name, parse_version(request.version))
         for entry in counted:
-            entry.pop("execution", None)  # the schema, which is Triton's, has no place for it
+            for ours in (
+                "execution",
+                "task",
+                "generation",
+            ):  # the schema is Triton's and has no place for it
+                entry.pop(ours, None)
         return _filled(messages.ModelStatisticsResponse(), {"model_stats": counted})
 
     def _check_not_exiting(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from shoal.frontends.grpc.call import Call
+    from shoal.frontends.grpc.familiar import Lane, UsualWay
 
 
 class Kind(enum.Enum):
@@ -27,6 +28,9 @@ class Method:
     max_receive_bytes: int | None = None  # None: the listener's limit
     max_send_bytes: int | None = None
     compress: bool = True  # responses, if the listener compresses and the client accepts it
+    # A short way for calls like others before them, given the usual one and how large an answer
+    # may be; only used where answers are not compressed.
+    lane: Callable[[UsualWay, int], Lane] | None = None
 
 
 class Service(Protocol):

@@ -21,9 +21,10 @@ from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.door import InferDoor
-from shoal.frontends.grpc.errors import fail
+from shoal.frontends.grpc.errors import fail, note_error
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.infer import InferMethod
+from shoal.frontends.grpc.infer_lane import InferLane
 from shoal.frontends.grpc.memory import MemoryMethods
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
@@ -101,7 +102,8 @@ class GrpcService:
 
     def _add_inference(self) -> None:
         infer = InferMethod(self._door)
-        self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start))
+        lane = partial(InferLane, self._door)
+        self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start, lane=lane))
         self._add("inference", "ModelStreamInfer", Method(Kind.STREAM, self._stream.start))
 
     def _add_metadata(self, metadata: MetadataMethods) -> None:
@@ -257,6 +259,7 @@ def _restricted(method: Method, key: str, value: str) -> Method:
             method.start(call)
             return
         text = f"This protocol is restricted, expecting header '{header}'"
+        note_error(call, StatusCode.UNAVAILABLE, text)
         call.finish(StatusCode.UNAVAILABLE, text)
 
     return Method(

@@ -24,7 +24,7 @@ from shoal.core.tensor import Buffer
 from shoal.errors import ShoalError
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.door import InferDoor
-from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error
+from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error, note_error
 from shoal.frontends.grpc.infer import OnlyResponse
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.traced import begin
@@ -246,6 +246,8 @@ class _InferStream:
         if isinstance(outcome, ShoalError):
             if trace is not None:
                 trace.failed(outcome.message)
+            model = asked.names[0] if asked.names is not None else ""
+            note_error(self._call, STATUS[outcome.code], outcome.message, model)
             if self._errors_end:
                 self._finish(STATUS[outcome.code], outcome.message)
             else:

@@ -42,6 +42,11 @@ class TracedCall:
         inner.on_cancel = self._cancelled
 
     @property
+    def path(self) -> str:
+        """What the client called."""
+        return self._inner.path
+
+    @property
     def metadata(self) -> list[tuple[str, MetadataValue]]:
         """The client's metadata."""
         return self._inner.metadata

@@ -22,7 +22,10 @@ from shoal.wire.http2_frames import ErrorCode
 _log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 128 << 10
-_COPIED_BYTES = 4 << 10  # bytes are quicker to work on than a view; up to here copying is free
+# While messages come in small frames: 600 KB in one or two reads cost 5 % less than in five. In
+# large frames the socket writes them where they belong, so there a read stays small.
+_RUN_BYTES = 1 << 20
+_COPIED_BYTES = 16 << 10  # bytes are quicker to work on than a view; up to here copying is free
 _JOINED_BYTES = 64 << 10
 _HIGH_WATER_BYTES = 256 << 10
 _MOST_PUMPS = 4  # what one connection may write before the others have their turn
@@ -39,7 +42,8 @@ class Hub:
         self.idle = asyncio.Event()
         self.idle.set()
         block_bytes = dispatcher.settings.limits.max_header_block_bytes
-        self.scratch = memoryview(bytearray(max(_SCRATCH_BYTES, 2 * block_bytes)))
+        self.large_scratch = memoryview(bytearray(max(_RUN_BYTES, 2 * block_bytes)))
+        self.scratch = self.large_scratch[: max(_SCRATCH_BYTES, 2 * block_bytes)]
         self._dirty: list[Transport] = []
 
     def add(self, transport: Transport) -> None:
@@ -76,7 +80,9 @@ class Transport(asyncio.BufferedProtocol):
         dispatcher = hub.dispatcher
         settings = dispatcher.settings
         now_ns = dispatcher.clock()
-        self.connection = Connection(settings, dispatcher.accept, self._wake, dispatcher.clock)
+        self.connection = Connection(
+            settings, dispatcher.accept, self._wake, dispatcher.clock, dispatcher.lane
+        )
         self._hub = hub
         self._limits = settings.limits
         self._stalled_sweeps = round(settings.limits.stalled_request_secs / settings.sweep_secs)
@@ -88,6 +94,7 @@ class Transport(asyncio.BufferedProtocol):
         # Clocks of the sweep: since when the handshake, a stalled write or the end takes.
         self._made_ns = now_ns
         self._stalled_ns: int | None = None
+        self._unread_limit: int | None = None  # while paused: what may wait for the client at most
         self._ending = False
         self._ending_ns: int | None = None
         self._transport: asyncio.Transport | None = None
@@ -107,7 +114,8 @@ class Transport(asyncio.BufferedProtocol):
         if direct is not None:
             return direct
         pending = self._pending
-        scratch = self._hub.scratch
+        hub = self._hub
+        scratch = hub.large_scratch if self.connection.in_run else hub.scratch
         if pending:
             scratch[: len(pending)] = pending
             return scratch[len(pending) :]
@@ -123,7 +131,7 @@ class Transport(asyncio.BufferedProtocol):
                 connection.direct_filled(nbytes)
             else:
                 size = len(self._pending) + nbytes
-                data: bytes | memoryview = self._hub.scratch[:size]
+                data: bytes | memoryview = self._hub.large_scratch[:size]
                 if size <= _COPIED_BYTES:
                     data = bytes(data)
                 used = connection.receive(data)
@@ -131,7 +139,11 @@ class Transport(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 - a mistake of ours must not leave this client waiting
             _log.exception("cannot go on with the connection from %s", connection.peer)
             connection.fail(ErrorCode.INTERNAL_ERROR, "the server made a mistake")
-        self.flush()
+        sender = connection.sender
+        if sender.out or sender.sendable or connection.closed or self._paused:
+            self.flush()
+        else:  # answers mostly come later
+            sender.awake = False
 
     def eof_received(self) -> bool:
         """The client has closed its side: there is nobody to answer."""
@@ -145,7 +157,7 @@ class Transport(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The socket's queue has emptied."""
         self._paused = False
-        self._stalled_ns = None
+        self._stalled_ns = self._unread_limit = None
         self.connection.sender.open = True
         self._wake()
 
@@ -195,7 +207,7 @@ class Transport(asyncio.BufferedProtocol):
             self._wake()
         if self.connection.closed:
             self._end(transport)
-        elif self._paused and transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+        elif self._paused and self._reads_nothing(transport.get_write_buffer_size()):
             _log.debug("%s reads nothing of what it asks for", self.connection.peer)
             self.abort()
 
@@ -260,6 +272,13 @@ class Transport(asyncio.BufferedProtocol):
 
     def _expired(self, done: bool, limit_secs: float, elapsed_ns: int) -> bool:
         return not done and limit_secs > 0 and elapsed_ns >= limit_secs * 1e9
+
+    def _reads_nothing(self, unread_bytes: int) -> bool:
+        """Whether too much has come to what waited when we were paused. Answers do not: a client
+        may be owed several large ones at once, and reads them in its own time."""
+        if self._unread_limit is None:
+            self._unread_limit = unread_bytes + _MOST_UNREAD_BYTES
+        return unread_bytes > self._unread_limit
 
     def _write_stalled(self, now_ns: int) -> bool:
         assert self._transport is not None

@@ -134,9 +134,12 @@ class Answer:
 class Peer:
     """The client's end of a connection, which feeds it as the transport does."""
 
-    def __init__(self, settings: GrpcSettings | None = None) -> None:
+    def __init__(
+        self, settings: GrpcSettings | None = None, service: Any = None, *, lanes: bool = True
+    ) -> None:
+        """`lanes`: whether familiar calls may go a shorter way, if the service has one."""
         self.clock = FakeClock()
-        self.service = EchoService()
+        self.service = EchoService() if service is None else service
         self.deadlines: list[int] = []
         self.dispatcher = Dispatcher(
             self.service,
@@ -147,7 +150,11 @@ class Peer:
         )
         self.woken = 0
         self.connection = Connection(
-            self.dispatcher.settings, self.dispatcher.accept, self._wake, self.clock
+            self.dispatcher.settings,
+            self.dispatcher.accept,
+            self._wake,
+            self.clock,
+            self.dispatcher.lane if lanes else None,
         )
         self.connection.peer = "ipv4:127.0.0.1:5"
         self.encoder = hpack.Encoder()

@@ -1,0 +1,107 @@
+"""Requests of one plan are requests like any other, and are told apart from those of another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shoal.core import dtypes
+from shoal.core.planned import (
+    PlannedAnswer,
+    PlannedOutput,
+    PlannedRequest,
+    RequestPlan,
+    shared_plan,
+)
+from shoal.core.request import Request
+
+MESSAGE = b"..aaaa....bbbbbbbb"
+PLACES = (slice(2, 6), slice(10, 18))
+
+
+class Reply:
+    def send(self, response):
+        raise AssertionError("nobody answers here")
+
+
+class Replies:
+    reply_type = Reply
+
+    def send_all(self, answer, requests):
+        raise AssertionError("nobody answers here")
+
+
+def make_plan(**parameters):
+    inputs = (("A", dtypes.INT32, (1, 1)), ("B", dtypes.FP64, (1, 1)))
+    return RequestPlan("m", 3, inputs, ("OUT",), parameters, 2, 50, 1, ("key",), Replies())
+
+
+def make_request(plan, reply=None):
+    return PlannedRequest(plan, MESSAGE, PLACES, "id", reply or Reply(), "model", 7)
+
+
+def test_it_has_everything_that_a_request_has():
+    plan = make_plan(p=1)
+    reply = Reply()
+    made = make_request(plan, reply)
+    usual = Request(
+        "m",
+        {},
+        reply,
+        model_version=3,
+        id="id",
+        requested_outputs=("OUT",),
+        parameters={"p": 1},
+        priority=2,
+        timeout_us=50,
+    )
+    usual.batch_key, usual.served_by, usual.start_ns = ("key",), "model", 7
+    for name in set(Request.__slots__) - {"inputs"}:
+        assert getattr(made, name) == getattr(usual, name), name
+    assert made.parameters is not plan.parameters
+
+
+def test_inputs_are_made_when_they_are_asked_for():
+    request = make_request(make_plan())
+    assert {name: bytes(tensor.raw) for name, tensor in request.inputs.items()} == {
+        "A": b"aaaa",
+        "B": b"bbbbbbbb",
+    }
+    assert request.inputs["B"].datatype is dtypes.FP64
+    assert request.inputs is request.inputs
+    assert shared_plan([request]) is request.plan
+
+
+def test_requests_of_one_plan():
+    plan = make_plan()
+    assert shared_plan([make_request(plan) for _ in range(3)]) is plan
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("other", ["usual", "plan", "reply", "inputs", "turn"])
+def test_requests_that_do_not_belong_together(place, other):
+    plan = make_plan()
+    odd = make_request(plan)
+    if other == "usual":
+        odd = Request("m", {}, Reply())
+    elif other == "plan":
+        odd = make_request(make_plan())
+    elif other == "reply":
+        odd.reply = object()
+    elif other == "inputs":
+        odd.inputs = {}
+    elif other == "turn":
+        odd.turn = object()
+        place = 0  # all of a batch have one, or none has
+    requests = [make_request(plan), make_request(plan)]
+    requests.insert(place, odd)
+    assert shared_plan(requests) is None
+
+
+def test_the_answer_of_one_of_them():
+    content = np.arange(6, dtype=np.int32).data.cast("B")
+    answer = PlannedAnswer("m", 4, [PlannedOutput("OUT", dtypes.INT32, (1, 2), content, 8)])
+    response = answer.response(1, "x")
+    assert (response.model_name, response.model_version, response.request_id) == ("m", 4, "x")
+    assert response.final
+    assert response.outputs[0].array.tolist() == [[2, 3]]

@@ -1,0 +1,516 @@
+"""Inferences like others before them go a short way together, with the outcome of the usual one."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shoal.backends.base import Executor
+from shoal.core import dtypes
+from shoal.core.signature import Signature, TensorSpec
+from shoal.core.validate import validate
+from shoal.errors import NotFound
+from shoal.frontends.grpc.infer_lane import InferLane, LaneCall
+from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
+from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
+from shoal.frontends.grpc.status import StatusCode
+from shoal.instance.execution import Execution
+from shoal.scheduler.batcher import Batcher, BatcherClosed
+from shoal.scheduler.policy import BatchPolicy
+from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from shoal.statistics.model import FailureReason, ModelStatistics
+from shoal.statistics.tracer import Tracer
+from shoal.testing.grpc_calls import DirectInbox
+from shoal.wire.http2_frames import PREFACE
+from shoal.wire.proto import messages
+
+PATH = INFERENCE + "ModelInfer"
+POISON = 99
+WIDTH = 4
+
+
+def tensor(name):
+    return TensorSpec(name, dtypes.INT32, (WIDTH,))
+
+
+SIGNATURE = Signature(
+    "m",
+    8,
+    {name: tensor(name) for name in ("A", "B")},
+    {name: tensor(name) for name in ("SUM", "DIFFERENCE")},
+)
+
+
+class AddSub(Executor):
+    """Adds and subtracts; raises when it is given poison."""
+
+    def __init__(self):
+        self.batches = []
+
+    def run(self, inputs, outputs):
+        a, b = inputs["A"], inputs["B"]
+        self.batches.append((a.tolist(), b.tolist(), list(outputs)))
+        if (a == POISON).any():
+            raise ValueError("poison")
+        results = {"SUM": a + b, "DIFFERENCE": a - b}
+        return [results[name] for name in outputs]
+
+
+class Model:
+    """A loaded version that runs when a test says so."""
+
+    decoupled = False
+
+    def __init__(self, policy=None):
+        self.statistics = ModelStatistics("m", 1)
+        self.executor = AddSub()
+        self.together = 0
+        self._execution = Execution(SIGNATURE, 1, self.statistics)
+        self.batcher = Batcher(
+            BatchPolicy(8), RequestQueue(policy or QueuePolicy()), on_dropped=self._dropped
+        )
+        self.batcher.hand_to_loop(lambda: None)
+
+    def _dropped(self, request, error):
+        self.statistics.failed(request, FailureReason.of(error), 0)
+        request.fail(error, 1)
+
+    def accept_checked(self, request):
+        request.served_by = self
+        self.batcher.enqueue(request)
+
+    def accept_together(self, requests):
+        taken = self.batcher.enqueue_together(requests)
+        self.together += len(requests) if taken else 0
+        return taken
+
+    def run(self):
+        while batch := self.batcher.take_now()[0]:
+            self._execution.run(self.executor, batch)
+
+    def counted(self):
+        reading = self.statistics.read()
+        sizes = {rows: batch.count for rows, batch in reading.batches.items()}
+        return reading.success_count, reading.inference_count, reading.failures, sizes
+
+
+class Engine:
+    """As much of an engine as inference needs."""
+
+    def __init__(self, model=None):
+        self.model = model or Model()
+        self.tracer = Tracer()
+
+    def infer(self, request):
+        if request.model_name != "m":
+            raise NotFound(f"unknown model '{request.model_name}'")
+        validate(request, SIGNATURE)
+        self.model.accept_checked(request)
+
+    def infer_planned(self, request, model):
+        if model is not self.model:
+            return False
+        try:
+            model.accept_checked(request)
+        except BatcherClosed:
+            return False
+        return True
+
+    def infer_together(self, requests, model):
+        return model is self.model and model.accept_together(requests)
+
+    def is_decoupled(self, name, version=-1):
+        if name != "m":
+            raise NotFound(f"unknown model '{name}'")
+        return False
+
+    def signature(self, name, version=-1):
+        return SIGNATURE
+
+    def ready(self):
+        return True
+
+
+def make_message(number=1, *, id="", rows=1, outputs=(), parameter=None, name="m", cut=0):
+    request = messages.ModelInferRequest(model_name=name, id=id)
+    a = np.full((rows, WIDTH), number, np.int32)
+    b = np.arange(rows * WIDTH, dtype=np.int32)
+    for key, raw in (("A", a.tobytes()), ("B", b.tobytes()[: rows * WIDTH * 4 - cut])):
+        request.inputs.add(name=key, datatype="INT32", shape=[rows, WIDTH])
+        request.raw_input_contents.append(raw)
+    for output in outputs:
+        request.outputs.add(name=output)
+    if parameter is not None:
+        request.parameters["p"].int64_param = parameter
+    return request.SerializeToString()
+
+
+class Client:
+    """A peer of the service in front of one engine."""
+
+    def __init__(self, tools, *, lanes, plans=True, limits=None, engine=None):
+        self.engine = engine or Engine()
+        service = GrpcService(self.engine, DirectInbox(), GrpcOptions(plans=plans))
+        self.peer = tools.Peer(GrpcSettings(limits or GrpcLimits()), service, lanes=lanes)
+        self.peer.greet()
+        self._tools = tools
+        self.next_id = 1
+
+    def ask(self, message, *more, window=False):
+        """One whole call; returns its stream's id."""
+        stream_id = self.next_id
+        self.next_id += 2
+        frames = [self.peer.headers(stream_id, path=PATH)]
+        if window:
+            frames.append(WindowUpdateFrame(stream_id, window_increment=5))
+        frames.append(self._tools.data(stream_id, self._tools.prefixed(message), end=True))
+        self.peer.send(*frames, *more)
+        return stream_id
+
+    def run(self):
+        self.engine.model.run()
+        self.peer.collect()
+
+    def answer(self, stream_id):
+        answer = self.peer.answers.get(stream_id)
+        return answer and (answer.blocks, answer.data, answer.ended, answer.reset)
+
+    def sums(self, stream_id):
+        ((_, data),) = self.peer.answers[stream_id].messages
+        response = messages.ModelInferResponse.FromString(data)
+        assert [output.name for output in response.outputs] == ["SUM", "DIFFERENCE"]
+        return response.id, np.frombuffer(response.raw_output_contents[0], np.int32).tolist()
+
+
+@pytest.fixture
+def client(tools):
+    return Client(tools, lanes=True)
+
+
+@pytest.fixture
+def on_lane(monkeypatch):
+    """The ids of the streams whose calls took the short way."""
+    taken = []
+    take = InferLane.take
+
+    def watched(self, connection, form, stream_id, window, message):
+        accepted = take(self, connection, form, stream_id, window, message)
+        if accepted:
+            taken.append(stream_id)
+        return accepted
+
+    monkeypatch.setattr(InferLane, "take", watched)
+    return taken
+
+
+def warm(client, **message):
+    """So many calls that the next one like them is familiar; none of them is left open."""
+    for _ in range(3):
+        client.ask(make_message(0, **message))
+    client.run()
+    return client
+
+
+# ---- the way in
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("id", ["", "7"])
+def test_repeated_inferences_take_it(client, on_lane, id, window):
+    numbers = range(1, 9)
+    streams = [client.ask(make_message(n, id=id), window=window) for n in numbers]
+    client.run()
+    assert on_lane == streams[3:]
+    expected = [np.add(np.arange(WIDTH), n).tolist() for n in numbers]
+    assert [client.sums(stream) for stream in streams] == [(id, sums) for sums in expected]
+    assert client.engine.model.counted()[:2] == (8, 8)
+    assert not client.peer.connection.streams
+
+
+def test_what_one_read_brings_is_queued_together(tools, client):
+    warm(client)
+    model = client.engine.model
+    parts = []
+    for number in range(6):
+        stream_id = client.next_id + 2 * number
+        message = tools.prefixed(make_message(number))
+        parts += [
+            client.peer.headers(stream_id, path=PATH),
+            tools.data(stream_id, message, end=True),
+            WindowUpdateFrame(0, window_increment=30),  # as the C++ library does
+        ]
+    client.peer.send(*parts)
+    assert (model.together, model.batcher.pending()) == (6, 6)
+    client.run()
+    assert model.executor.batches[-1][0] == [[n] * WIDTH for n in range(6)]
+
+
+def test_ids_of_other_lengths_change_the_form_only(client, on_lane):
+    warm(client, id="1")
+    warm(client, id="10")
+    on_lane.clear()
+    ids = ["2", "3", "4", "11", "12", "13", "5"]
+    streams = [client.ask(make_message(1, id=request_id)) for request_id in ids]
+    client.run()
+    assert [client.sums(stream)[0] for stream in streams] == ids
+    assert set(on_lane) >= {streams[1], streams[2], streams[4], streams[5]}
+    assert client.engine.model.executor.batches[-1][0] == [[1] * WIDTH] * 7
+
+
+def test_anything_that_differs_goes_the_usual_way(client, on_lane):
+    warm(client)
+    client.ask(make_message(1, parameter=5))
+    client.ask(make_message(1, outputs=("SUM",)))
+    client.ask(make_message(1, rows=2))
+    client.ask(make_message(1, cut=4))
+    client.ask(make_message(1, name="n"))
+    assert not on_lane
+    assert client.ask(make_message(1)) in on_lane
+
+
+def test_an_id_that_is_no_text_is_refused_as_always(client, on_lane):
+    warm(client, id="ab")
+    client.ask(make_message(1, id="cd"))
+    on_lane.clear()
+    stream = client.ask(make_message(1, id="cd").replace(b"cd", b"\xff\xfe"))
+    assert not on_lane
+    assert client.peer.answers[stream].status == StatusCode.INVALID_ARGUMENT
+    assert "UTF-8" in client.peer.answers[stream].text
+
+
+@pytest.mark.parametrize("change", ["plans", "timeout", "tracing", "shutdown"])
+def test_when_it_is_closed(tools, on_lane, change):
+    client = Client(tools, lanes=True, plans=change != "plans")
+    warm(client)
+    if change == "tracing":
+        client.engine.tracer.active = True
+    if change == "shutdown":
+        client.peer.service.drain()
+    on_lane.clear()
+    if change == "timeout":
+        for _ in range(4):
+            stream = client.next_id
+            client.next_id += 2
+            client.peer.call(stream, make_message(1), path=PATH, grpc_timeout="5S")
+    else:
+        for _ in range(2):
+            stream = client.ask(make_message(1))
+    client.run()
+    assert not on_lane
+    status = StatusCode.UNAVAILABLE if change == "shutdown" else StatusCode.OK
+    assert client.peer.answers[stream].status == status
+
+
+def test_a_model_that_was_replaced_is_asked_anew(client, on_lane):
+    warm(client)
+    old, client.engine.model = client.engine.model, Model()
+    streams = [client.ask(make_message(n)) for n in range(4)]
+    client.run()
+    assert old.counted()[0] == 3
+    assert client.engine.model.counted()[0] == 4
+    assert [client.peer.answers[stream].status for stream in streams] == [0] * 4
+
+
+def test_what_it_remembers_keeps_no_model(client):
+    warm(client)
+    client.ask(make_message(1))
+    client.run()
+    gone = weakref.ref(client.engine.model)
+    client.engine.model = Model()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_closed_batcher_leads_back_to_the_usual_way(client, on_lane):
+    warm(client)
+    client.engine.model.batcher.close()
+    stream = client.ask(make_message(1))
+    assert stream in on_lane
+    assert client.peer.answers[stream].status == StatusCode.UNAVAILABLE
+    client.ask(make_message(1))
+    assert on_lane[-1] == stream  # that plan is known not to lead there
+
+
+@pytest.mark.parametrize(
+    "policy", [QueuePolicy(max_size=2), QueuePolicy(default_timeout_ns=10**15)]
+)
+def test_queues_that_may_refuse_are_entered_one_by_one(tools, policy):
+    client = Client(tools, lanes=True, engine=Engine(Model(policy)))
+    for _ in range(2):
+        warm_ids = [client.ask(make_message(0)) for _ in range(2)]
+        client.run()
+    streams = [client.ask(make_message(n)) for n in range(3)]
+    client.run()
+    statuses = [client.peer.answers[stream].status for stream in streams]
+    refused = StatusCode.UNAVAILABLE if policy.max_size else StatusCode.OK
+    assert statuses == [0, 0, refused]
+    assert [client.peer.answers[stream].status for stream in warm_ids] == [0, 0]
+
+
+# ---- the way out
+
+
+def test_one_bad_request_fails_alone(client, on_lane):
+    warm(client)
+    streams = [client.ask(make_message(n)) for n in (1, POISON, 2)]
+    client.run()
+    assert on_lane == streams
+    answers = [client.peer.answers[stream] for stream in streams]
+    assert [answer.status for answer in answers] == [0, StatusCode.INTERNAL, 0]
+    assert "poison" in answers[1].text
+    assert client.sums(streams[2]) == ("", [2, 3, 4, 5])
+
+
+def test_a_call_that_was_taken_back_is_not_run(client):
+    warm(client)
+    kept, left = client.ask(make_message(1)), client.ask(make_message(2))
+    client.peer.send(RstStreamFrame(left, error_code=8))
+    client.run()
+    assert client.engine.model.executor.batches[-1][0] == [[1] * WIDTH]
+    assert client.answer(left) is None
+    assert client.peer.answers[kept].status == 0
+    assert client.engine.model.counted()[2][FailureReason.CANCELED] == 1
+
+
+def test_a_client_that_left_while_its_request_ran(client):
+    warm(client)
+    client.ask(make_message(1))
+    (batch, _) = client.engine.model.batcher.take_now()
+    client.peer.connection.close()
+    assert batch[0].cancelled
+    client.engine.model._execution.run(client.engine.model.executor, batch)
+    assert client.engine.model.counted()[0] == 4
+
+
+def test_an_answer_waits_for_its_window(client):
+    warm(client)
+    client.peer.connection.sender.window = 3
+    stream = client.ask(make_message(1))
+    client.run()
+    assert client.peer.answers[stream].status is None
+    client.peer.send(WindowUpdateFrame(0, window_increment=1000))
+    assert client.sums(stream) == ("", [1, 2, 3, 4])
+    assert not client.peer.connection.streams
+
+
+def test_an_answer_that_is_too_large(tools):
+    client = Client(tools, lanes=True, limits=GrpcLimits(max_send_message_bytes=50))
+    client = warm(client)
+    stream = client.ask(make_message(1))
+    client.run()
+    assert client.peer.answers[stream].status == StatusCode.RESOURCE_EXHAUSTED
+    assert client.answer(stream) == client.answer(1)
+
+
+def test_a_mistake_of_ours_is_an_answer_too(client, monkeypatch):
+    warm(client)
+    streams = [client.ask(make_message(n)) for n in (1, 2)]
+    ends = LaneCall.finish_with
+
+    def fails_once(call, answer, total):
+        if call.id == streams[1]:
+            raise RuntimeError("nobody foresaw this")
+        return ends(call, answer, total)
+
+    monkeypatch.setattr(LaneCall, "finish_with", fails_once)
+    client.run()
+    assert client.sums(streams[0]) == ("", [1, 2, 3, 4])
+    assert client.peer.answers[streams[1]].status == StatusCode.INTERNAL
+    assert "nobody foresaw this" in client.peer.answers[streams[1]].text
+    assert not client.peer.connection.streams
+
+
+def test_calls_on_it_leave_nothing_behind(client):
+    warm(client)
+    client.ask(make_message(1))
+    call = client.peer.connection.streams[client.next_id - 2]
+    assert isinstance(call, LaneCall)
+    client.run()
+    assert (call.gone, call.request, call.receiver) == (True, None, None)  # no cycles
+    assert not client.peer.connection.streams
+
+
+# ---- all of it
+
+asked = st.fixed_dictionaries(
+    {
+        "number": st.sampled_from([1, 2, 3, POISON]),
+        "id": st.sampled_from(["", "", "1", "2", "33", "é"]),
+        "rows": st.sampled_from([1, 1, 1, 2]),
+        "outputs": st.sampled_from([(), (), ("DIFFERENCE",), ("NONE",)]),
+        "parameter": st.sampled_from([None, None, None, 4]),
+        "name": st.sampled_from(["m", "m", "m", "m", "other"]),
+        "cut": st.sampled_from([0, 0, 0, 0, 4]),
+    }
+)
+steps = st.lists(
+    st.tuples(
+        st.one_of(st.just({}), st.just({}), st.just({"id": "5"}), asked),
+        st.booleans(),  # WINDOW_UPDATE in the call
+        st.sampled_from(["", "", "", "window", "ping", "reset", "reset before", "run"]),
+    ),
+    max_size=24,
+)
+
+
+def conversation(tools, made):
+    """Bytes for a connection, and after which of them the model runs."""
+    peer = tools.Peer()  # for its encoder
+    pieces, data = [], [PREFACE, tools.raw(4, 0, 0)]
+    for index, (message, window, after) in enumerate(made):
+        stream_id = 2 * index + 1
+        data.append(peer.headers(stream_id, path=PATH).serialize())
+        if window:
+            data.append(WindowUpdateFrame(stream_id, window_increment=7).serialize())
+        body = tools.prefixed(make_message(**message))
+        data.append(tools.data(stream_id, body, end=True).serialize())
+        if after == "window":
+            data.append(WindowUpdateFrame(0, window_increment=100).serialize())
+        elif after == "ping":
+            data.append(PingFrame(0, opaque_data=b"12345678").serialize())
+        elif after == "reset":
+            data.append(RstStreamFrame(stream_id, error_code=8).serialize())
+        elif after == "reset before" and index:
+            data.append(RstStreamFrame(stream_id - 2, error_code=8).serialize())
+        elif after == "run":
+            pieces.append(b"".join(data))
+            data = []
+    return [*pieces, b"".join(data)]
+
+
+def outcome(tools, pieces, size, **how):
+    engine = Engine()
+    options = GrpcOptions(plans=how.pop("plans"))
+    peer = tools.Peer(GrpcSettings(), GrpcService(engine, DirectInbox(), options), **how)
+    for piece in pieces:
+        for start in range(0, len(piece), size):
+            peer.feed(piece[start : start + size])
+            peer.collect()
+        engine.model.run()
+        peer.collect()
+    answers = {
+        stream_id: (answer.blocks, answer.data, answer.ended, answer.reset)
+        for stream_id, answer in sorted(peer.answers.items())
+    }
+    connection = peer.connection
+    state = (connection.closed, connection.last_id, sorted(connection.streams))
+    sender = connection.sender
+    return answers, state, sender.window, engine.model.executor.batches, engine.model.counted()
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(made=steps, size=st.sampled_from([7, 100, 1000, 1 << 20]))
+def test_the_short_way_leads_where_the_usual_one_does(tools, made, size):
+    pieces = conversation(tools, made)
+    usual = outcome(tools, pieces, 1 << 20, plans=False, lanes=False)
+    assert outcome(tools, pieces, size, plans=True, lanes=True) == usual
