@@ -73,7 +73,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@echo "installing shoal into $(VENV)"
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[tasks]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python

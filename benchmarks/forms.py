@@ -4,6 +4,7 @@
 
     plain      tensors' bytes, or the JPEG          peers whose handlers get the raw body
     as_json    {"INPUT0": [[...]], ...}             peers that take JSON
+    labels     the JPEG; the best classes in JSON   Shoal's task for photos
     v2_http    KServe v2 with binary tensors        Shoal, Triton
     v2_json    KServe v2 with JSON tensors          MLServer
     v2_grpc    the same as a framed protobuf        Shoal, Triton, MLServer
@@ -59,6 +60,25 @@ def as_json(workload: Workload) -> Exchange:
         }
 
     return Exchange(body.encode(), read, {"content-type": "application/json"})
+
+
+def labels(workload: Workload) -> Exchange:
+    """A photo as it is; the answer names the best classes with their scores.
+
+    Those are compared with the right ones. What the answer does not tell is taken as right.
+    """
+
+    def read(answer: bytes, _: Mapping[str, str]) -> dict[str, Array]:
+        (name, right), *_ = workload.outputs.items()
+        told = json.loads(answer)["images"][0]["labels"]
+        best = np.argsort(right.ravel())[::-1][: len(told)].tolist()
+        if [one["index"] for one in told] != best:
+            return {}
+        scores = right.ravel().copy()
+        scores[best] = [one["score"] for one in told]
+        return {name: scores}
+
+    return Exchange(workload.photo, read, {"content-type": "image/jpeg"})
 
 
 def v2_http(workload: Workload) -> Exchange:

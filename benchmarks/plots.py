@@ -1,4 +1,7 @@
-"""Draw a run: throughput and CPU per request of each workload, and how Shoal's cost grows."""
+"""Draw a run: throughput and CPU per request of each workload, and how Shoal's cost grows.
+
+The README shows the summary, one door of the first workload, in light and in dark.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from benchmarks.report import number
 Row = dict[str, Any]
 OUR_COLOUR, THEIR_COLOUR, LIMIT_COLOUR = "#0b7285", "#adb5bd", "#c92a2a"
 DOTS_PER_INCH = 100
+INKS = {"": "#24292f", "-dark": "#e6edf3"}  # of the summary, on a background that shows through
+SUMMARY_INCHES = (5.2, 3.48)  # in the proportion of the picture that it stands beside
 WIDE = 30  # from this ratio on, bars of equal scale show nothing of the small ones
 
 
@@ -34,7 +39,40 @@ def draw(run: dict[str, Any], folder: Path, name: str) -> list[str]:
         figure.tight_layout()
         figure.savefig(folder / file, dpi=DOTS_PER_INCH)
         plt.close(figure)
+    for ending, ink in INKS.items():
+        _summary(plt, run, rows, ink, folder / f"{name}-summary{ending}.png")
     return list(pictures)
+
+
+def _summary(plt: Any, run: dict[str, Any], rows: list[Row], ink: str, file: Path) -> None:
+    """The door of the first workload that most servers have, at its highest concurrency."""
+    doors: dict[tuple[str, str, int], list[Row]] = {}
+    for row in rows:
+        if row["peer"] != LIMIT and row["workload"] == run["workloads"][0]["name"]:
+            key = (row["tool"], row["protocol"], row["concurrency"])
+            doors.setdefault(key, []).append(row)
+    if not doors:
+        return
+    (_, protocol, level), chosen = max(doors.items(), key=lambda door: (len(door[1]), door[0][2]))
+    chosen.sort(key=lambda row: row["per_second"])
+    figure, axis = plt.subplots(figsize=SUMMARY_INCHES)
+    figures = [row["per_second"] for row in chosen]
+    colours = [OUR_COLOUR if row["peer"] == OURS else THEIR_COLOUR for row in chosen]
+    axis.barh(range(len(chosen)), figures, height=0.4, color=colours)
+    for place, row in enumerate(chosen):
+        name = run["peers"].get(row["peer"], {}).get("title", row["peer"])
+        cost = "" if row["cpu_us"] is None else f", {number(row['cpu_us'])} µs each"
+        text = f"{name}: {number(row['per_second'])}{cost}"
+        axis.text(0, place + 0.27, text, color=ink, fontsize=11, va="bottom")
+    shown = "gRPC" if protocol == "grpc" else "HTTP"
+    title = f"Requests a second, and server CPU time\n{shown}, {level} clients, a tiny model"
+    axis.set_title(title, color=ink, fontsize=12, loc="left")
+    axis.set_xlim(0, max(figures))
+    axis.set_ylim(-0.4, len(chosen) - 0.2)
+    axis.set_axis_off()
+    figure.tight_layout()
+    figure.savefig(file, dpi=2 * DOTS_PER_INCH, transparent=True)
+    plt.close(figure)
 
 
 def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: list[Row]) -> Any:

@@ -1,14 +1,26 @@
-"""Shoal from this working tree, serving the ONNX file itself."""
+"""Shoal from this working tree, serving the ONNX file itself; photos through its task."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from benchmarks import environments, forms
 from benchmarks.peers import repository
 from benchmarks.peers.base import GRPC_PATH, Peer, Target
 from benchmarks.places import ROOT
+from benchmarks.shapes import CLASSES, PICTURE
 from benchmarks.workloads import Workload
+
+# What the services do to a picture with OpenCV, in the words of task.json.
+TASK = {
+    "crop": "none",
+    "interpolation": "bilinear",
+    "antialias": False,
+    "mean": [123.675, 116.28, 103.53],
+    "std": 57.63,
+    "scores": "as-is",
+}
 
 
 class Shoal(Peer):
@@ -17,23 +29,25 @@ class Shoal(Peer):
     name = "shoal"
     title = "Shoal (ONNX Runtime backend)"
     packages = ("shoal", "numpy")
-    settings = "defaults; max_batch_size 64, dynamic batching without a wait"
+    settings = (
+        "defaults; max_batch_size 64, dynamic batching without a wait; W2: one instance a core"
+    )
 
     def install(self) -> None:
-        """The package itself and nothing else: what `pip install shoal` gives."""
+        """What `pip install 'shoal[tasks]'` gives, and OpenCV, which resizes for everybody."""
         edition = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # names what it needs
-        self.python = environments.ensure(self.name, ("--editable", str(ROOT)), edition)
-
-    def leaves_out(self, workload: Workload) -> str:
-        """Pictures are for a model behind a task, which decodes them on the server."""
-        if workload.picture:
-            return "decoding pictures on the server comes with the tasks feature"
-        return ""
+        wanted = ("--editable", f"{ROOT}[tasks]", *environments.PICTURES)
+        self.python = environments.ensure(self.name, wanted, edition)
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
         """One model repository; all three ports are given, so that two servers never meet."""
         text = repository.config(workload, workload.model, "onnxruntime")
+        if workload.picture:
+            text = _classifier(workload, self.workers(workload))
         repository.write(folder / "models", workload.model, text, "model.onnx", workload.model_path)
+        if workload.picture:
+            settings = folder / "models" / workload.model / "task.json"
+            settings.write_text(json.dumps(TASK), encoding="utf-8")
         return [
             str(self.python.with_name("shoal")),
             "serve",
@@ -42,8 +56,26 @@ class Shoal(Peer):
         ]
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
-        """Both protocols."""
+        """Both protocols; pictures go to the task, as a bare body."""
+        if workload.picture:
+            path = f"/v2/models/{workload.model}/classify"
+            return [Target("http", ports[0], path, forms.labels(workload))]
         return v2_targets(workload, ports)
+
+
+def _classifier(workload: Workload, instances: int) -> str:
+    """The config of a model that takes pictures as tensors, and as files by its task.
+
+    Batches are no larger than those of the plain loop: more would only take memory.
+    """
+    return (
+        f'name: "{workload.model}"\nbackend: "onnxruntime"\n'
+        f"max_batch_size: {max(workload.batches)}\n"
+        f'input {{ name: "image" data_type: TYPE_FP32 dims: {list(PICTURE)} }}\n'
+        f'output {{ name: "scores" data_type: TYPE_FP32 dims: {list(CLASSES)} }}\n'
+        f"dynamic_batching {{ }}\ninstance_group {{ count: {instances} kind: KIND_CPU }}\n"
+        'parameters { key: "task" value { string_value: "image-classification" } }\n'
+    )
 
 
 def addresses(ports: list[int]) -> list[str]:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import shoal
 from shoal.config import codec
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, NotFound
 from shoal.explanation import explained
 from shoal.instance import device
 from shoal.logs import Log
@@ -28,6 +29,7 @@ from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics
 from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
+from shoal.tasks.door import DoorClosed, TaskCall, TaskDoor
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,17 @@ class Engine:
             return False
         return True
 
+    def infer_together(self, requests: Sequence[PlannedRequest], model: ServedModel) -> bool:
+        """As `infer_planned`, for requests of one plan that arrived together: all or none.
+
+        False, with the requests untouched, where they have to be handed over one by one. Never
+        raises.
+        """
+        first = requests[0]
+        if self._repository.serving(first.model_name, first.model_version) is not model:
+            return False
+        return model.accept_together(requests)
+
     # ---- health
 
     def started(self) -> None:
@@ -172,6 +185,14 @@ class Engine:
         """A model's tensors."""
         return self._repository.find(name, version).signature
 
+    def find(self, name: str, version: int = -1) -> ServedModel:
+        """The model that serves a name, for those who read what lies in its folder."""
+        return self._repository.find(name, version)
+
+    def newest_models(self) -> list[ServedModel]:
+        """Every model that is loaded, each in the newest version that serves."""
+        return list({model.name: model for model in self._repository.models()}.values())
+
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Whether a model may answer any number of times."""
         return self._repository.find(name, version).decoupled
@@ -206,6 +227,55 @@ class Engine:
     def in_flight(self) -> int:
         """Requests accepted and not yet answered."""
         return sum(model.in_flight() for model in self._repository.models())
+
+    # ---- tasks
+
+    def task(self, operation: str, name: str = "", version: int = -1) -> TaskCall:
+        """Begin a call of a task: of the named model's, or of the only one with that operation.
+
+        The caller must `leave` it. NotFound where no model offers the operation, InvalidArgument
+        where the named one does not or where several do; raises as `signature` does, too.
+        """
+        while True:
+            door = self._task_door(operation, name, version)
+            try:
+                return door.enter()
+            except DoorClosed:  # replaced between looking it up and entering: ask again
+                if self._task_door(operation, name, version) is door:
+                    raise
+
+    def tasks(self) -> list[tuple[str, int, TaskDoor]]:
+        """Every model that has a task, with the newest version that serves and the task's door."""
+        newest: dict[str, tuple[str, int, TaskDoor]] = {}
+        for model in self._repository.models():
+            known = newest.get(model.name)
+            if model.task is not None and (known is None or known[1] < model.version):
+                newest[model.name] = (model.name, model.version, model.task)
+        return list(newest.values())
+
+    def _task_door(self, operation: str, name: str, version: int) -> TaskDoor:
+        if name:
+            door = self._repository.find(name, version).task
+            if door is None or door.operation != operation:
+                offered = (
+                    "names no task in its config"
+                    if door is None
+                    else f"has the task '{door.name}', which offers '{door.operation}'"
+                )
+                raise InvalidArgument(f"model '{name}' does not offer '{operation}': it {offered}")
+            return door
+        found = [entry for entry in self.tasks() if entry[2].operation == operation]
+        if not found:
+            raise NotFound(
+                f"no loaded model offers '{operation}': load one whose config names such a task"
+            )
+        if len(found) > 1:
+            names = ", ".join(sorted(entry[0] for entry in found))
+            raise InvalidArgument(
+                f"several models offer '{operation}' ({names}): say which one with "
+                f"/v2/models/NAME/{operation}"
+            )
+        return found[0][2]
 
     # ---- settings that change while the server runs
 
@@ -248,9 +318,10 @@ class Engine:
 
 
 def _counted(model: ServedModel) -> dict[str, Any]:
-    """A version's counters as Triton has them, and where it runs and why."""
+    """A version's counters as Triton has them, where it runs and why, and those of its task."""
     execution = {"mode": model.pace.mode.value, "reason": model.pace.reason}
-    return {**model.statistics.snapshot(), "execution": execution}
+    task = {} if model.task is None else {"task": model.task.statistics.snapshot()}
+    return {**model.statistics.snapshot(), "execution": execution, **task, **model.counters()}
 
 
 def _described(spec: TensorSpec, batch: tuple[int, ...]) -> dict[str, Any]:

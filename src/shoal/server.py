@@ -26,6 +26,7 @@ from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.errors import Internal, NotFound, Unavailable, Unsupported
+from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.limits import HttpLimits
@@ -33,6 +34,8 @@ from shoal.frontends.http.listener import HttpListener
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.shared_memory import SharedMemory
+from shoal.frontends.tcp import TcpLimits, TcpListener
+from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.logs import Log
@@ -43,6 +46,7 @@ from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.prometheus import MetricsRenderer
 from shoal.statistics.tracer import Tracer
+from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +88,17 @@ class Server:
         self._loop = LoopHandle()
         custom = CustomMetrics()
         self._cache = _cache_store(options)
+        self._making_workers = threading.Lock()  # guards _workers; models load on threads
+        self._workers: Workers | None = None
         self.repository = ModelRepository(
             _repository_settings(
-                options, functions, backends or BackendRegistry(), self._loop, custom, self._cache
+                options,
+                functions,
+                backends or BackendRegistry(),
+                self._loop,
+                custom,
+                self._cache,
+                self._task_workers,
             )
         )
         self._tracer = Tracer(options.trace_options())
@@ -112,11 +124,13 @@ class Server:
         self._application: Application | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcPort | None = None
+        self._tcp: TcpListener | None = None
         self._metrics: HttpListener | None = None
         self._loading: asyncio.Future[dict[str, str]] | None = None
         self._started = False  # whether clients may have been told to come
         self.http_port = 0  # the real ones, once it listens
         self.grpc_port = 0
+        self.tcp_port = 0
         self.metrics_port = 0
         self.left_behind = False  # whether threads are still busy after `stop`
 
@@ -140,7 +154,12 @@ class Server:
         inbox = LoopInbox(loop)
         if options.allow_http:
             self._application = Application(
-                self.engine, inbox, self._http_options, self._render_metrics, self._memory
+                self.engine,
+                inbox,
+                self._http_options,
+                self._render_metrics,
+                self._memory,
+                _console(self.engine, options),
             )
             self._http = HttpListener(self._application.handle, _http_limits(options))
             self.http_port = await _open(
@@ -157,6 +176,9 @@ class Server:
                 (options.grpc_address, options.grpc_port),
                 reuse_port=options.reuse_grpc_port,
             )
+        if options.tcp_port >= 0:
+            self._tcp = TcpListener(self.engine, _tcp_limits(options))
+            self.tcp_port = await _open(self._tcp, "tcp", (options.tcp_address, options.tcp_port))
         if self._render_metrics is not None:
             application = MetricsApplication(self._render_metrics)
             self._metrics = HttpListener(application.handle, _http_limits(options))
@@ -219,6 +241,8 @@ class Server:
             self._http.stop_accepting()
         if self._grpc is not None:
             self._grpc.stop_accepting(max(0.0, deadline - loop.time()))
+        if self._tcp is not None:
+            self._tcp.stop_accepting()
         next_word = loop.time()
         while True:
             left_secs = max(0.0, deadline - loop.time())
@@ -227,6 +251,8 @@ class Server:
                 connections = self._http.open_connections
             if self._grpc is not None:
                 connections += self._grpc.open_connections
+            if self._tcp is not None:
+                connections += self._tcp.open_connections
             requests = self.engine.in_flight()
             if not connections and not requests:
                 return True
@@ -258,15 +284,26 @@ class Server:
             self._http.abort_all()
         if self._grpc is not None:
             await self._grpc.close()
+        if self._tcp is not None:
+            self._tcp.abort_all()
         if self._metrics is not None:
             self._metrics.stop_accepting()
             await self._metrics.drain(_LAST_SCRAPE_SECS)
             self._metrics.abort_all()
         if self._application is not None:
             self._application.close()
+        if self._workers is not None:
+            self._workers.close()
         await _in_thread(self._tracer.close)
         if self._cache is not None:
             await _in_thread(self._cache.close)
+
+    def _task_workers(self) -> Workers:
+        """The threads that tasks work on, made when the first model has one; from any thread."""
+        with self._making_workers:
+            if self._workers is None:
+                self._workers = Workers(device.available_cores())
+            return self._workers
 
 
 # ---- from options to the settings of each part
@@ -279,6 +316,7 @@ def _repository_settings(
     loop: LoopHandle,
     custom: CustomMetrics,
     cache: CacheStore | None,
+    task_workers: Callable[[], Workers],
 ) -> RepositorySettings:
     files = [Path(path) for path in options.model_repository if is_model_file(path)]
     return RepositorySettings(
@@ -304,6 +342,7 @@ def _repository_settings(
             declared=DeclaredModels(files, functions),
             cache=cache,
             limiter=_rate_limiter(options),
+            task_workers=task_workers,
         ),
     )
 
@@ -347,6 +386,27 @@ def _http_limits(options: Options) -> HttpLimits:
         head_timeout_secs=options.http_head_timeout_secs,
         body_idle_timeout_secs=options.http_body_timeout_secs,
         keepalive_idle_secs=options.http_idle_timeout_secs,
+        write_stall_secs=options.http_write_timeout_secs,
+    )
+
+
+def _console(engine: Engine, options: Options) -> ConsoleState | None:
+    if not options.console:
+        return None
+    return ConsoleState(
+        engine,
+        model_control_mode=options.model_control_mode,
+        cpu=options.allow_cpu_metrics,
+        gpu=options.allow_gpu_metrics,
+    )
+
+
+def _tcp_limits(options: Options) -> TcpLimits:
+    """Those of HTTP: what a client may ask does not depend on how."""
+    return TcpLimits(
+        max_object_bytes=options.http_max_input_size,
+        idle_secs=options.http_idle_timeout_secs,
+        object_idle_secs=options.http_body_timeout_secs,
         write_stall_secs=options.http_write_timeout_secs,
     )
 

@@ -236,13 +236,16 @@ def test_the_demo_prints_commands_that_work():
             for text in commands
         ]
         assert command.stop() == 0
-    assert len(answers) == 6
+    assert len(answers) == 8
     assert "200 OK" in answers[0]
-    assert {row["name"] for row in json.loads(answers[1])} == {"add_sub", "digits", "upper"}
+    names = {row["name"] for row in json.loads(answers[1])}
+    assert names == {"add_sub", "digits", "upper", "photos", "questions"}
     assert json.loads(answers[2])["outputs"][0]["data"] == list(range(2, 18))
     assert json.loads(answers[3])["outputs"][0]["data"][0].endswith(":0:zero")
     assert json.loads(answers[4])["outputs"][0]["data"] == ["A SHOAL OF FISH"]
-    assert 'nv_inference_request_success{model="upper",version="1"} 1' in answers[5]
+    assert json.loads(answers[5])["images"][0]["labels"][0]["label"].endswith(" cat")
+    assert "plankton" in answers[6]
+    assert 'nv_inference_request_success{model="upper",version="1"} 1' in answers[7]
 
 
 def test_the_log_goes_where_it_is_sent(repository, tmp_path):

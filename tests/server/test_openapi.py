@@ -17,7 +17,7 @@ validators = pytest.importorskip("jsonschema.validators")
 TEXTS = json.dumps(
     {"id": "7", "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["eel"]}]}
 )
-VALUES = {"model": "upper", "version": "1", "file": "health.proto"}
+VALUES = {"model": "upper", "version": "1", "file": "health.proto", "asset": "console.css"}
 POSTS = {
     "/v2/models/{model}/infer": TEXTS,
     "/v2/models/{model}/versions/{version}/infer": TEXTS,
@@ -72,7 +72,7 @@ def matches(document, operation, answer):
 def test_every_answer_to_a_question_is_as_promised(server, document):
     asked = 0
     for path, methods in document["paths"].items():
-        if "get" in methods and "{region}" not in path:
+        if "get" in methods and "{region}" not in path and path != "/v1/models/{model}":
             filled = re.sub(r"\{(\w+)\}", lambda match: VALUES[match[1]], path)
             matches(document, methods["get"], server.get(filled))
             asked += 1
@@ -100,6 +100,9 @@ def test_every_request_is_tried():
 
     described = {path for path, methods in document("1", {})["paths"].items() if "post" in methods}
     untried = {path for path in described if "{repository}" in path or "{region}" in path}
+    # These are asked where their models are: tests/tasks.
+    untried |= {path for path in described if "{operation}" in path or path.startswith("/v1/")}
+    untried |= {path for path in described if path.endswith("/classify")}
     assert described - untried == set(POSTS)
 
 

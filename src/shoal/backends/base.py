@@ -146,6 +146,9 @@ class RequestExecutor(ABC):
     # How many more batches it would like to have along with one, if they wait already: for an
     # instance that is far away compared with how long it computes. They are run one by one.
     ahead: int = 0
+    # Whether requests are answered long after `execute` has returned, as those whose texts are
+    # generated together. Each is counted once it has had its final response, then.
+    answers_later: bool = False
 
     @abstractmethod
     def execute(self, tickets: Sequence[Ticket]) -> None:
@@ -191,6 +194,10 @@ class LoadedModel(ABC):
     def owed(self) -> int:
         """How many requests are to be answered although their execution is over."""
         return 0
+
+    def counters(self) -> Mapping[str, object]:
+        """What the model counts beside what all models do, for its statistics."""
+        return {}
 
     def memory_elsewhere(self) -> int:
         """Bytes that the model holds in processes of its own."""

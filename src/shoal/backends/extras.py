@@ -9,6 +9,7 @@ from shoal.errors import ConfigError
 # Backend to extra, for `pip install 'shoal[extra]'`.
 EXTRAS = MappingProxyType(
     {
+        "generation": "tasks",
         "openvino": "openvino",
         "pytorch": "torch",
         "sklearn": "sklearn",

@@ -26,6 +26,7 @@ BUILT_IN = MappingProxyType(
     {
         "fil": "shoal.backends.tabular.fil:FilBackend",
         "function": "shoal.backends.function.backend:FunctionBackend",
+        "generation": "shoal.backends.generation.backend:GenerationBackend",
         "identity": "shoal.backends.identity:IdentityBackend",
         "jax": "shoal.backends.jax:JaxBackend",
         "lightgbm": "shoal.backends.tabular.lightgbm:LightgbmBackend",

@@ -1,7 +1,16 @@
-"""`shoal serve --demo`: the repository that comes with the package, and what to try on it."""
+"""`shoal serve --demo`: the repository that comes with the package, and what to try on it.
+
+Models with a task need the libraries of the extra `tasks`; without them the others are served.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shlex
+import shutil
+import tempfile
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,7 +18,7 @@ from shoal.config.options import OptionError
 
 # The picture is a nought: 8 by 8, grey values from 0 to 16.
 _NEXT_STEPS = """
-The demo is being served. Try this in another terminal:
+The demo is being served. Open http://HTTP_URL in a browser, or try this in another terminal:
 
 # Is it ready, and what does it serve?
 curl -i HTTP_URL/v2/health/ready
@@ -39,23 +48,85 @@ curl HTTP_URL/v2/models/digits/infer -d '{"inputs": [
 curl HTTP_URL/v2/models/upper/infer -d '{"inputs": [
   {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["a shoal of fish"]}]}'
 """
+# By model: only what is served is worth a try.
+_TASK_STEPS = {
+    "photos": """
+# What is on a photo? Try one of yours, too:
+curl HTTP_URL/v2/models/photos/classify -F image=@CAT
+""",
+    "questions": """
+# What does a text say?
+curl HTTP_URL/v2/models/questions/answer -d '{
+  "text": "Herring swim in shoals of up to three billion fish. They eat plankton.",
+  "question": "What do herring eat?"}'
+""",
+}
 _METRICS_STEP = """
 # See what has been counted:
 curl METRICS_URL/metrics
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What is served, and what is not."""
+
+    folder: Path
+    left_out: dict[str, str] = field(default_factory=dict)  # by model: why
+
+
 def repository() -> str:
-    """The folder of the demo models."""
-    folder = Path(str(files("shoal") / "demo" / "models"))
+    """The folder of the demo models that can be served here."""
+    return str(models().folder)
+
+
+@functools.cache
+def models() -> Demo:
+    """The demo models, without those whose libraries are missing. OptionError if there are none.
+
+    Where some are left out, the folder holds links to the others and goes when the process ends.
+    """
+    folder = _place() / "models"
     if not folder.is_dir():
         raise OptionError(f"the demo models are missing from this installation ({folder})")
-    return str(folder)
+    found = {place.name: _missing(place) for place in sorted(folder.iterdir()) if place.is_dir()}
+    left_out = {name: why for name, why in found.items() if why}
+    if not left_out:
+        return Demo(folder)
+    links = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
+    atexit.register(shutil.rmtree, links, ignore_errors=True)
+    for name in found.keys() - left_out.keys():
+        (links / name).symlink_to(folder / name)
+    return Demo(links, left_out)
+
+
+def _missing(folder: Path) -> str:
+    """Why the task of a model cannot be served here; empty where it can, or where it has none."""
+    from shoal.config.pbtxt import parse_pbtxt
+    from shoal.errors import ConfigError
+    from shoal.tasks import registry
+    from shoal.tasks.door import task_of
+
+    path = folder / "config.pbtxt"
+    task = task_of(parse_pbtxt(path.read_text(encoding="utf-8"), str(path)))
+    try:
+        if task:
+            registry.get(task)
+    except ConfigError as error:
+        return error.message.removeprefix(f"{error.file}: {error.field}: ")
+    return ""
+
+
+def _place() -> Path:
+    return Path(str(files("shoal") / "demo"))
 
 
 def next_steps(http: tuple[str, int], metrics: tuple[str, int] | None) -> str:
     """Commands to paste while the demo is served at these addresses and ports."""
-    text = _NEXT_STEPS.replace("HTTP_URL", _url(*http))
+    demo = models()
+    steps = [step for name, step in _TASK_STEPS.items() if (demo.folder / name).is_dir()]
+    text = (_NEXT_STEPS + "".join(steps)).replace("HTTP_URL", _url(*http))
+    text = text.replace("@CAT", f"@{shlex.quote(str(_place() / 'cat.jpg'))}")
     if metrics is not None:
         text += _METRICS_STEP.replace("METRICS_URL", _url(*metrics))
     return f"{text}\nCtrl-C stops the server.\n"

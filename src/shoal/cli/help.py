@@ -15,7 +15,7 @@ _HELP_COLUMN = 34
 _UNBROKEN = "\N{NO-BREAK SPACE}"  # keeps "[default: 8000]" on one line; printed as a space
 
 _EXAMPLES = (
-    ("{program} --demo", "try it with three small models"),
+    ("{program} --demo", "try it with some small models"),
     ("{program} {repository}", "serve the folder 'models'"),
     ("{program} {repository} --http-port=9000", "the same on another port"),
     ("{program} {functions}", "serve the functions in a file"),

@@ -31,6 +31,9 @@ COMMANDS = (
     Command("perf", "measure a model on a running server", "shoal.cli.perf"),
     Command("tune", "find a good config for a model by measuring it", "shoal.cli.tune"),
     Command("image", "send images to a classifier and print what it sees", "shoal.cli.image"),
+    Command("export", "make a model's folder from a checkpoint", "shoal.cli.export"),
+    Command("ask", "ask questions about a text, at a prompt or in a pipe", "shoal.cli.ask"),
+    Command("stress", "measure questions by sessions and clients", "shoal.cli.stress"),
 )
 
 _HELP_WORDS = ("-h", "--help", "help")
@@ -65,7 +68,7 @@ Shoal {shoal.__version__} serves machine-learning models over HTTP and gRPC. It 
 model repositories of NVIDIA Triton and speaks its protocol: clients and flags carry over.
 
 Examples:
-  shoal serve --demo      serve three small models and print what to try
+  shoal serve --demo      serve some small models and print what to try
   shoal serve models      serve the repository in the folder 'models'
   shoal serve app.py      serve the functions with @shoal.model in a Python file
   shoal check models      look for mistakes in it first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +14,8 @@ from shoal.config.options import OptionError, Options
 
 if TYPE_CHECKING:  # the server itself is imported once the options are known to be right
     from shoal.server import Server
+
+logger = logging.getLogger(__name__)
 
 _HELP_WORDS = {"-h", "--help"}
 
@@ -27,6 +30,9 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
     from shoal.cli import process
 
     def ready(running: Server) -> None:
+        if options.demo:
+            for name, why in demo.models().left_out.items():
+                logger.warning("the demo goes without its model '%s': %s", name, why)
         if options.demo and options.allow_http:
             http = (options.http_address, running.http_port)
             metrics = (options.metrics_listen_address, running.metrics_port)

@@ -19,6 +19,8 @@ input or output (`inference`, `control`, the codecs); below it, thin transports 
     stream(model)                                     many requests and answers on one call (gRPC)
     sequence(model, id)                               sets start and end
     generate(model, inputs), generate_stream(model, inputs)             JSON in, JSON out (HTTP)
+    classify(photo, …) caption(photo, …) answer(text, question) embed(texts)
+    perform(operation, values)                        a task, for people (HTTP)
     live() ready() model_ready(model) server_metadata() metadata(model) config(model)
     statistics(model) index() load(model) unload(model) trace_settings() log_settings()
     shared_memory(name, size)                         tensors that need not travel

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from shoal.client import control, inference
+from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
 from shoal.client.codec import Answer, Headers, Parameter
 from shoal.client.connecting import Limits
@@ -90,6 +90,11 @@ class AsyncClient:
     send = awaiting(inference.send)
     labels = awaiting(inference.labels)
     generate = awaiting(inference.generate)
+    classify = awaiting(tasks.classify)
+    caption = awaiting(tasks.caption)
+    answer = awaiting(tasks.answer)
+    embed = awaiting(tasks.embed)
+    perform = awaiting(tasks.perform)
 
     async def generate_stream(
         self,

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from shoal.client import control, inference
+from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
 from shoal.client.codec import Answer, Headers, Parameter
 from shoal.client.connecting import Limits
@@ -95,6 +95,11 @@ class Client:
     send = blocking(inference.send)
     labels = blocking(inference.labels)
     generate = blocking(inference.generate)
+    classify = blocking(tasks.classify)
+    caption = blocking(tasks.caption)
+    answer = blocking(tasks.answer)
+    embed = blocking(tasks.embed)
+    perform = blocking(tasks.perform)
 
     def generate_stream(
         self,

@@ -133,6 +133,26 @@ class HttpCodec:
         path = f"{_model(model, version)}/generate{'_stream' if stream else ''}"
         return Call(self._post(path, document, terms), http_answers.generated)
 
+    def perform(
+        self,
+        operation: str,
+        model: str,
+        version: str,
+        values: Mapping[str, Any],
+        form: tuple[str, bytes] | None,
+        terms: Terms,
+    ) -> Call[dict[str, Any]]:
+        """POST …/classify and the like: JSON, or a form that is ready to be sent."""
+        place = f"/{quote(operation, safe='')}"
+        path = _model(model, version) + place if model else place
+        if form is None:
+            return Call(self._post(path, values, terms), http_answers.document)
+        kind, body = form
+        head = f"POST {self._prefix}{path}{self._tail}Content-Length: {len(body)}\r\n"
+        head += f"Content-Type: {kind}\r\n"
+        whole = head.encode("latin-1") + _extra(terms.headers) + b"\r\n" + body
+        return Call(Request([whole], len(whole)), http_answers.document)
+
     # ---- status
 
     def live(self, terms: Terms) -> Call[bool]:

@@ -102,7 +102,9 @@ def preprocess(path: Path, model: Classifier, scaling: str, *, crop: bool = Fals
     float32. Raises NotFound and InvalidArgument, which name the file.
     """
     opened = _read(path)
-    image = opened.convert("L" if model.channels == 1 else "RGB")
+    from shoal.tasks.images.decode import flat  # once it is known that Pillow is there
+
+    image = flat(opened, grey=model.channels == 1)
     image = _cropped(image, model) if crop else _stretched(image, model.width, model.height)
     pixels = np.asarray(image, np.float32).reshape(model.height, model.width, model.channels)
     scaled = SCALINGS[scaling].scale(pixels)
@@ -143,13 +145,14 @@ def image_files(paths: list[str]) -> list[Path]:
 
 def _read(path: Path) -> Image:
     pillow = _pillow()
-    from PIL import ImageOps, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
+
+    from shoal.tasks.images.decode import orientation_of, upright
 
     try:
         with pillow.open(path) as image:
-            upright: Image = ImageOps.exif_transpose(image)  # as the camera was held
-            upright.load()
-            return upright
+            image.load()
+            return upright(image, orientation_of(image))  # as the camera was held
     except UnidentifiedImageError:
         raise InvalidArgument(f"'{path}' is no image that Pillow can read") from None
     except pillow.DecompressionBombError as error:

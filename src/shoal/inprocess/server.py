@@ -147,6 +147,11 @@ class Server:
         return self._running().metrics_port
 
     @property
+    def tcp_port(self) -> int:
+        """The port for questions over plain TCP; 0 where there is none."""
+        return self._running().tcp_port
+
+    @property
     def url(self) -> str:
         """`http://host:port`, for requests, curl and browsers."""
         return f"http://{self.http_url}"
@@ -160,6 +165,12 @@ class Server:
     def grpc_url(self) -> str:
         """`host:port`, as tritonclient.grpc wants it."""
         return f"{_reachable(self._options.grpc_address)}:{self.grpc_port}"
+
+    @property
+    def tcp_url(self) -> str:
+        """`host:port` for `shoal ask`; nothing where there is no such port."""
+        port = self.tcp_port
+        return f"{_reachable(self._options.tcp_address)}:{port}" if port else ""
 
     @property
     def metrics_url(self) -> str:

@@ -9,12 +9,13 @@ made the spec; a change to one of them makes a new spec.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from shoal.cache.door import CacheDoor
 from shoal.cache.key import combined_identity
 from shoal.cache.store import CacheStore
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.validate import validate
 from shoal.errors import ConfigError
@@ -24,6 +25,7 @@ from shoal.models.version import Model
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.scheduler.ensemble_graph import with_labels
 from shoal.statistics.footprint import footprints
+from shoal.tasks.door import TaskDoor, open_door
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ class EnsembleModel:
         self._enqueue = self._scheduler.enqueue
         if spec.cache is not None:
             self._use_cache(spec.cache)
+        self.task: TaskDoor | None = open_door(self, spec.folder, spec.task_workers)
+        if self.task is not None:
+            self.statistics.task = self.task.statistics
 
     def _use_cache(self, store: CacheStore) -> None:
         """Be told apart from other models in the cache and, if the config says so, use it."""
@@ -120,6 +125,10 @@ class EnsembleModel:
         request.served_by = self
         self._enqueue(request)
 
+    def accept_together(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
+        """Not offered: each request of an ensemble is started by itself."""
+        return False
+
     def resize(self, spec: ModelSpec) -> None:
         """Take `spec`; there are no instances to change."""
         self.spec = spec
@@ -128,11 +137,16 @@ class EnsembleModel:
     def in_flight(self) -> int:
         """Requests accepted and not yet answered to the end."""
         asking = self._cache.asking if self._cache is not None else 0
+        asking += self.task.calls if self.task is not None else 0
         return asking + self._scheduler.in_flight()
 
     def idle(self) -> bool:
         """Whether nobody would miss it now."""
         return not self.in_flight()
+
+    def counters(self) -> Mapping[str, object]:
+        """Nothing beside what all models count."""
+        return {}
 
     def memory_bytes(self) -> int:
         """Nothing: what it is made of counts its own."""
@@ -143,6 +157,8 @@ class EnsembleModel:
 
     def close(self) -> None:
         """Refuse new requests and wait until those at hand are answered. Blocks."""
+        if self.task is not None:
+            self.task.finish()
         if self._cache is not None:
             self._cache.close()
         self._scheduler.close()

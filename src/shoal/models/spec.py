@@ -25,6 +25,7 @@ from shoal.statistics.model import (
     ModelStatistics,
     StatisticsOptions,
 )
+from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class ModelSpec:
     cache: CacheStore | None = None  # where answers may be kept
     limiter: RateLimiter | None = None  # whom instances ask before they run
     find: Callable[[str, int], Any] | None = None  # for an ensemble: who serves a name now
+    task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 
     @property
     def caches_answers(self) -> bool:

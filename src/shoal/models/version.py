@@ -9,10 +9,12 @@ and leaves nothing behind. `close` serves what is queued, then gives everything 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 from shoal.backends.base import LoadContext, LoadedModel, Placement
 from shoal.cache.door import CacheDoor
 from shoal.cache.store import CacheStore
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.validate import validate
 from shoal.errors import QueueRejected, ShoalError
@@ -23,11 +25,13 @@ from shoal.instance.warmup import warm_up
 from shoal.models.setup import build_pace, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
+from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.statistics.model import (
     FailureReason,
 )
+from shoal.tasks.door import TaskDoor, open_door
 
 
 class Model:
@@ -82,6 +86,9 @@ class Model:
         limiter = spec.limiter if spec.limited else None
         self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
         self._on_loop = on_loop
+        self.task: TaskDoor | None = open_door(self, spec.folder, spec.task_workers)
+        if self.task is not None:
+            self.statistics.task = self.task.statistics
 
     def _use_cache(self, store: CacheStore) -> None:
         """Be told apart from other models in the cache and, if the config says so, use it."""
@@ -165,6 +172,13 @@ class Model:
             self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
             raise
 
+    def accept_together(self, requests: Sequence[PlannedRequest]) -> bool:
+        """Queue valid requests that arrived at the same moment, all of them or none."""
+        batcher = self._batcher
+        if self._cache is not None or not isinstance(batcher, Batcher):
+            return False
+        return batcher.enqueue_together(requests)
+
     def _dropped(self, request: Request, error: ShoalError) -> None:
         self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())
         request.fail(error, self.version)
@@ -178,6 +192,7 @@ class Model:
     def in_flight(self) -> int:
         """Requests accepted and not yet answered, give or take those being handed over."""
         asking = self._cache.asking if self._cache is not None else 0
+        asking += self.task.calls if self.task is not None else 0
         return asking + self._batcher.pending() + self._instances.busy()
 
     def idle(self) -> bool:
@@ -188,6 +203,10 @@ class Model:
     def recent_cuts(self) -> list[tuple[Reason, int]]:
         """Of the last batches, the oldest first: why each was cut, and with how many rows."""
         return list(self._batcher.recent)
+
+    def counters(self) -> Mapping[str, object]:
+        """What its backend counts beside what all models do."""
+        return self._loaded.counters()
 
     def memory_bytes(self) -> int:
         """About how much memory it holds, in this process and in others of its own."""
@@ -200,6 +219,8 @@ class Model:
 
     def close(self) -> None:
         """Refuse new requests, serve the queued ones, then give everything back. Blocks."""
+        if self.task is not None:
+            self.task.finish()
         if self._cache is not None:
             self._cache.close()
         self._batcher.close()

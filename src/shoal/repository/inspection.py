@@ -28,6 +28,8 @@ from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.lifecycle import Unreadable
 from shoal.repository.loader import DUPLICATE
 from shoal.repository.preparation import PreparationSettings, composing_names, prepare
+from shoal.tasks.door import check_task
+from shoal.tasks.workers import Workers
 
 _CONFIG = "config.pbtxt"
 
@@ -82,7 +84,10 @@ class Inspection:
                 self._add_folder(path)
         for source in self._declared:
             self._add_file(source)
-        self._settings = dataclasses.replace(settings, models=_Prepared(self))
+        self._workers = Workers(1)  # for tasks of models that are loaded
+        self._settings = dataclasses.replace(
+            settings, models=_Prepared(self), task_workers=lambda: self._workers
+        )
         self._needs = dependencies.closure(
             self._found,
             lambda name: [
@@ -121,7 +126,8 @@ class Inspection:
         return self._broken
 
     def close(self) -> None:
-        """Let the modules of Python files go."""
+        """Let the modules of Python files go, and threads."""
+        self._workers.close()
         for source in self._declared:
             source.close()
 
@@ -170,7 +176,8 @@ class Inspection:
                 if path:
                     raise ensembles.circular(path, file=str(places[0] / _CONFIG))
                 spec = prepare(name, places[0], self._settings_for(places[0], name), None)
-                build_signature(spec.config, spec.folder)  # reads the labels
+                signature = build_signature(spec.config, spec.folder)  # reads the labels
+                check_task(spec.config, signature, spec.folder)
                 report.spec = spec
             except Exception as error:  # noqa: BLE001 - a backend's surprise is a finding too
                 report.problems += problems_of(error, report.place)

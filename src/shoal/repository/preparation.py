@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ from shoal.repository.ensembles import Models
 from shoal.repository.lifecycle import Unreadable
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.model import StatisticsOptions
+from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class PreparationSettings:
     cache: CacheStore | None = None  # for answers of models that ask for it
     limiter: RateLimiter | None = None  # for instances that name resources
     declared: DeclaredModels = field(default_factory=DeclaredModels)  # models without a folder
+    task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 
 
 class Override:
@@ -179,6 +181,7 @@ def prepare(
         metrics=settings.metrics,
         cache=settings.cache,
         limiter=settings.limiter,
+        task_workers=settings.task_workers,
     )
     if backend is None:
         assert settings.models is not None

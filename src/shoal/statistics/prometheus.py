@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from shoal.statistics import cache_metrics
+from shoal.statistics import cache_metrics, task_metrics
 from shoal.statistics.cache import CacheReading
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.exposition import Exposition, Number, label_name, labels_text
@@ -330,6 +330,9 @@ class MetricsRenderer:
                     if r.summaries and not (r.cache and name == _REQUEST_SUMMARY)
                 ],
             )
+        task_metrics.add_tasks(
+            text, [(labels, model.task) for labels, _, model in models if model.task is not None]
+        )
         cache_metrics.add_models(
             text, [(labels, reading) for labels, _, reading in readings], self._settings
         )

@@ -59,7 +59,7 @@ def _read_members(
             if key in decoded.inputs:
                 prefix = id_prefix(decoded.id)
                 raise InvalidArgument(f"{prefix}input '{key}' already exists in request")
-            decoded.inputs[key] = _tensor(spec, signature, value, most_bytes)
+            decoded.inputs[key] = plain_tensor(spec, signature, value, most_bytes)
         elif key == "id":
             if type(value) is not str:
                 raise InvalidArgument(
@@ -77,7 +77,11 @@ def _read_members(
             read_parameters({key: value}, decoded)
 
 
-def _tensor(spec: TensorSpec, signature: Signature, value: Any, most_bytes: int) -> Tensor:
+def plain_tensor(spec: TensorSpec, signature: Signature, value: Any, most_bytes: int) -> Tensor:
+    """The tensor of an input that was given as one JSON value or as a list of them.
+
+    Raises InvalidArgument for what does not fit.
+    """
     elements = value if type(value) is list else [value]
     shape = _shape(spec, signature, len(elements))
     return json_data.read(spec.name, spec.datatype, shape, len(elements), elements, most_bytes)

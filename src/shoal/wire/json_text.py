@@ -58,6 +58,11 @@ def dumps(value: Any) -> bytes:
         raise Internal(f"the response cannot be written as JSON: {error}") from None
 
 
+def written(value: Any) -> orjson.Fragment:
+    """`value` as JSON already, a piece that `dumps` takes as it is: for work on another thread."""
+    return orjson.Fragment(dumps(value))
+
+
 def non_finite(value: float | list[float]) -> orjson.Fragment:
     """Numbers of which some may be NaN or infinite, as a piece that `dumps` takes as it is."""
     return orjson.Fragment(json.dumps(value, separators=(",", ":")))

@@ -9,11 +9,46 @@ import pytest
 from shoal.cli import demo
 from shoal.cli.serve import with_repositories
 from shoal.config.options import Options
+from shoal.errors import ConfigError
+from shoal.tasks import registry
 
 
 def test_the_demo_repository_is_part_of_the_package():
     models = Path(demo.repository())
-    assert {folder.name for folder in models.iterdir()} >= {"add_sub", "digits", "upper"}
+    served = {"add_sub", "digits", "photos", "questions", "upper"}
+    assert {folder.name for folder in models.iterdir()} == served
+    assert demo.models().left_out == {}
+
+
+@pytest.fixture
+def no_pillow(monkeypatch):
+    get = registry.get
+
+    def get_without_pillow(name):
+        if name == "image-classification":
+            raise ConfigError("no library", fix="Run pip install 'shoal[tasks]'")
+        return get(name)
+
+    monkeypatch.setattr(registry, "get", get_without_pillow)
+    demo.models.cache_clear()
+    yield
+    demo.models.cache_clear()
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_models_whose_libraries_are_missing_are_left_out():
+    models = Path(demo.repository())
+    assert {folder.name for folder in models.iterdir()} == {
+        "add_sub",
+        "digits",
+        "questions",
+        "upper",
+    }
+    assert (models / "digits" / "1" / "model.onnx").is_file()
+    assert demo.models().left_out == {"photos": "no library. Run pip install 'shoal[tasks]'"}
+    text = demo.next_steps(("", 81), None)
+    assert "/answer" in text
+    assert "/classify" not in text
 
 
 def test_the_demo_joins_other_repositories():
@@ -38,8 +73,14 @@ def test_no_metrics_no_command_for_them():
 
 def test_the_bodies_are_json_and_fit_their_shapes():
     bodies = re.findall(r"-d '(.*?)'", demo.next_steps(("", 81), None), re.DOTALL)
-    assert len(bodies) == 3
-    for body in bodies:
+    assert len(bodies) == 4
+    for body in bodies[:3]:
         for tensor in json.loads(body)["inputs"]:
             assert tensor["shape"][0] == 1
             assert len(tensor["data"]) == tensor["shape"][1]
+    assert json.loads(bodies[3]).keys() == {"text", "question"}
+
+
+def test_the_photo_to_try_is_there():
+    path = re.search(r"-F image=@(\S+)", demo.next_steps(("", 81), None))[1]
+    assert Path(path).is_file()

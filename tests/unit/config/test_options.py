@@ -130,6 +130,10 @@ def test_defaults():
             "--http-port and --metrics-port are both 9000; give each listener a port of its own",
         ),
         (
+            {"tcp_port": 8001},
+            "--grpc-port and --tcp-port are both 8001; give each listener a port of its own",
+        ),
+        (
             {"http_header_forward_pattern": "("},
             (
                 "--http-header-forward-pattern=( is no regular expression: missing ), unterminated "

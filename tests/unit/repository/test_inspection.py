@@ -93,3 +93,50 @@ def test_places_that_are_not_there(tmp_path):
     file.touch()
     with pytest.raises(NotFound, match="is no model file of a kind that is known"):
         Inspection([file], PreparationSettings())
+
+
+TASK = """
+backend: "identity" max_batch_size: 4
+input { name: "image" data_type: TYPE_FP32 dims: [ 3, 8, 8 ] }
+output { name: "scores" data_type: TYPE_FP32 dims: [ 192 ] }
+parameters { key: "task" value { string_value: "image-classification" } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "where", "fix"),
+    [
+        (TASK, '{"sise": 8}', ("task.json", "sise"), "Did you mean 'size'?"),
+        (TASK, "[]", ("task.json", ""), 'Write {"top": 5}'),
+        (
+            TASK.replace("-classification", "-clasification"),
+            "{}",
+            ("config.pbtxt", "parameters['task']"),
+            "Did you mean 'image-classification'?",
+        ),
+    ],
+)
+def test_tasks_and_their_settings(tmp_path, config, settings, where, fix):
+    pytest.importorskip("PIL")
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(config)
+    (folder / "task.json").write_text(settings)
+    inspection = Inspection([tmp_path], PreparationSettings())
+    (report,) = inspection.reports()
+    inspection.close()
+    (problem,) = report.problems
+    assert (problem.file, problem.field) == where
+    assert fix in problem.fix
+
+
+def test_a_model_with_a_task_is_loaded_too(tmp_path):
+    pytest.importorskip("PIL")
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(TASK)
+    inspection = Inspection([tmp_path], PreparationSettings())
+    (report,) = inspection.reports(load=True)
+    inspection.close()
+    assert report.ok, report.problems
+    assert report.loaded

@@ -31,6 +31,7 @@ _logging = Group("Logging")
 _repository = Group("Model repository")
 _http = Group("HTTP")
 _grpc = Group("gRPC")
+_tcp = Group("Questions over TCP")
 _speed = Group("Speed")
 _metrics = Group("Metrics")
 _backend = Group("Backends")
@@ -166,6 +167,7 @@ class Options:
         pattern=r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+",
         empty=False,
     )
+    console: bool = _http(True, "Show browsers that come to / the web console.")
     http_max_body_size: int = _http(
         2 << 30,
         "Most bytes in one request's body, tensors included.",
@@ -272,6 +274,17 @@ class Options:
         "value; the kinds are those of --http-restricted-api.",
         form="<kind>[,<kind>...]:<key>=<value>",
         pattern=_RESTRICTION,
+    )
+
+    tcp_port: int = _tcp(
+        -1,
+        "Port for questions as JSON objects over plain TCP, 9999 by custom; 0 takes a free one, "
+        "off (-1) opens none.",
+        limits=(-1, 65535),
+        words={"off": -1},
+    )
+    tcp_address: str = _tcp(
+        "0.0.0.0", "Address to listen on for questions over TCP.", form="<address>"
     )
 
     allow_metrics: bool = _metrics(True, "Serve Prometheus metrics.")
@@ -476,6 +489,7 @@ class Options:
             (self.allow_http, "--http-port", self.http_address, self.http_port),
             (self.allow_grpc, "--grpc-port", self.grpc_address, self.grpc_port),
             (self.allow_metrics, "--metrics-port", self.metrics_listen_address, self.metrics_port),
+            (self.tcp_port >= 0, "--tcp-port", self.tcp_address, self.tcp_port),
         ]
         checks.check_ports(listener[1:] for listener in listeners if listener[0])
         checks.check_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from shoal.core.inbox import LoopInbox
 from shoal.core.not_yet import NotYet
 from shoal.errors import NotFound
+from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.http.console import ConsoleRoutes
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.control import ControlRoutes
 from shoal.frontends.http.cors import Cors
@@ -22,16 +24,20 @@ from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
 from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
+from shoal.frontends.http.openai.door import OpenAiDoor
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Route, Target, resolve
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
+from shoal.frontends.http.tasks import TaskRoutes
 from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.frontends.shared_memory import SharedMemory
 
 Handler = Callable[[Exchange, Target], None]
 
 # In lazy mode these load their model; others tell that it is not loaded.
-_LOADING = frozenset({"infer", "generate", "generate_stream", "model_metadata", "model_config"})
+_LOADING = frozenset(
+    {"infer", "generate", "generate_stream", "model_metadata", "model_config", "task"}
+)
 
 
 class Application:
@@ -44,8 +50,12 @@ class Application:
         options: HttpOptions | None = None,
         render_metrics: Callable[[], bytes] | None = None,
         memory: SharedMemory | None = None,
+        console: ConsoleState | None = None,
     ) -> None:
-        """`memory` is shared with the other frontends: a region is registered for all of them."""
+        """`memory` is shared with the other frontends: a region is registered for all of them.
+
+        Without `console` browsers get at `/` what everybody gets there.
+        """
         self._options = options or HttpOptions()
         self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
         self._control = ControlRoutes(engine, self._options)
@@ -56,6 +66,7 @@ class Application:
         metadata = MetadataRoutes(engine, render_metrics)
         settings = RuntimeSettingRoutes(engine, self._options)
         description = DescriptionRoutes(self._options)
+        page = ConsoleRoutes(console, metadata.welcome)
         self._handlers: dict[str, Handler] = {
             "infer": InferRoute(engine, inbox, self._options, memory).infer,
             "live": health.live,
@@ -67,7 +78,9 @@ class Application:
             "statistics": metadata.statistics,
             "explain": ExplainRoute(engine).explain,
             "metrics": metadata.metrics,
-            "welcome": metadata.welcome,
+            "welcome": page.root,
+            "console_file": page.file,
+            "console_state": page.state,
             "openapi": description.openapi,
             "proto": description.proto,
             "index": self._control.index,
@@ -80,6 +93,8 @@ class Application:
             "memory_unregister": regions.unregister,
             "trace": settings.trace,
             "logging": settings.logging,
+            "task": TaskRoutes(engine, self._options).perform,
+            **OpenAiDoor(engine, inbox, self._options).handlers(),
         }
 
     def handle(self, exchange: Exchange) -> None:

@@ -16,6 +16,7 @@ from shoal.core.tensor import Buffer
 from shoal.frontends.http.message import Header
 from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
+from shoal.tasks.door import TaskCall
 
 
 class HttpRequest(Protocol):
@@ -56,7 +57,7 @@ class HttpRequest(Protocol):
 class Exchange(Protocol):
     """A request and the way to answer it. Both are used on the event loop's thread only."""
 
-    on_disconnect: Callable[[], None] | None  # called at most once, only before the answer
+    on_disconnect: Callable[[], object] | None  # called at most once, only before the answer
 
     @property
     def request(self) -> HttpRequest:
@@ -76,6 +77,9 @@ class Exchange(Protocol):
 
     def end_stream(self) -> None:
         """Complete an answer that was begun with `start_stream`."""
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Call back once the client keeps up with the chunks: at once, or when it has read."""
 
 
 class Engine(Protocol):
@@ -124,8 +128,17 @@ class Engine(Protocol):
     def signature(self, name: str, version: int = -1) -> Signature:
         """A model's tensors."""
 
+    def find(self, name: str, version: int = -1) -> Any:
+        """The model that serves a name, for those who read what lies in its folder."""
+
+    def newest_models(self) -> Sequence[Any]:
+        """Every model that is loaded, each in the newest version that serves."""
+
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Whether a model may answer any number of times."""
+
+    def task(self, operation: str, name: str = "", version: int = -1) -> TaskCall:
+        """Begin a call of a task, which must be left; or raise a ShoalError."""
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model and version with its state. Blocks."""

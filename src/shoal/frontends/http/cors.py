@@ -59,11 +59,11 @@ class _CorsExchange:
         return self._inner.request
 
     @property
-    def on_disconnect(self) -> Callable[[], None] | None:
+    def on_disconnect(self) -> Callable[[], object] | None:
         return self._inner.on_disconnect
 
     @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
         self._inner.on_disconnect = callback
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
@@ -78,6 +78,9 @@ class _CorsExchange:
 
     def send_chunk(self, data: Buffer) -> None:
         self._inner.send_chunk(data)
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        self._inner.when_room(callback)
 
     def end_stream(self) -> None:
         self._inner.end_stream()

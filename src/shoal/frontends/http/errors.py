@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from shoal.errors import Code, Internal, ShoalError, Unavailable
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.message import Header, error_body
+from shoal.statistics.recent_errors import recent_errors
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +24,16 @@ STATUS = {
     Code.CANCELLED: 400,
 }
 JSON: Header = (b"Content-Type", b"application/json")
+OPENAI = "/v1/"
 
 
 def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] = ()) -> None:
-    """Answer with the error's status and text."""
+    """Answer with the error's status and text; in OpenAI's way below /v1."""
+    if exchange.request.path.startswith(OPENAI):
+        from shoal.frontends.http.openai import errors as openai  # not at start-up
+
+        openai.send_error(exchange, error, headers)
+        return
     send_refusal(exchange, STATUS[error.code], error.message, headers)
 
 
@@ -34,7 +41,19 @@ def send_refusal(
     exchange: Exchange, status: int, text: str, headers: Sequence[Header] = ()
 ) -> None:
     """Answer with a status that belongs to HTTP itself, in the form of every other error."""
-    exchange.respond(status, [JSON, *headers], [error_body(text)])
+    note_error(exchange, status, text)
+    body = error_body(text)
+    if exchange.request.path.startswith(OPENAI):
+        from shoal.frontends.http.openai import errors as openai
+
+        body = openai.refusal_body(status, text)
+    exchange.respond(status, [JSON, *headers], [body])
+
+
+def note_error(exchange: Exchange, status: int, text: str) -> None:
+    """Remember an error that a client is told."""
+    request = exchange.request
+    recent_errors.note("HTTP", f"{request.method} {request.path}", str(status), text)
 
 
 def as_shoal_error(error: BaseException) -> ShoalError:

@@ -81,8 +81,8 @@ class Exchange:
         self.request = request
         self.peer = sink.peer
         self.disconnected = False  # true once the client went away before it was answered
-        self.on_disconnect: Callable[[], None] | None = None  # called once, when that happens
-        self.on_writable: Callable[[], None] | None = None  # `writable` became true again
+        self.on_disconnect: Callable[[], object] | None = None  # called once, when that happens
+        self.on_writable: Callable[[], object] | None = None  # `writable` became true again
         self._sink: Sink | None = sink
         self._stage = _WAITING
         self._keep_alive = False
@@ -208,6 +208,13 @@ class Exchange:
             sink.write(b"%x\r\n" % size)
             sink.write(_flat(data))
             sink.write(b"\r\n")
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Call back once the client keeps up: at once, or when it has read what was sent."""
+        if self.writable:
+            callback()
+        else:
+            self.on_writable = callback
 
     def end_stream(self) -> None:
         """Complete a streamed answer."""

@@ -17,8 +17,9 @@ from shoal.core.response import Response
 from shoal.errors import Internal, Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Engine, Exchange
-from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, send_error
-from shoal.frontends.http.message import Header, error_body
+from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error, send_error
+from shoal.frontends.http.events import EVENT_HEADERS, event
+from shoal.frontends.http.message import error_body
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import attach, serve_traced
@@ -30,8 +31,6 @@ ONE_RESPONSE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that "
     "generates various number of responses"
 )
-_EVENTS: Header = (b"Content-Type", b"text/event-stream; charset=utf-8")
-_NO_CACHE: Header = (b"Cache-Control", b"no-cache")
 
 
 class GenerateRoutes:
@@ -80,6 +79,7 @@ class GenerateRoutes:
             parameters=body.parameters,
         )
         call.request = asked
+        asked.one_answer = isinstance(call, _OneAnswer)
         exchange.on_disconnect = call.client_left
         attach(exchange, asked)
         self._engine.infer(asked)
@@ -136,19 +136,20 @@ class _Events(_Call):
         """Take a response, on the loop. Never raises: others wait behind it."""
         if self.left:
             return
-        status, event = 200, b""
+        status, data = 200, b""
         try:
             if response.error is not None:
                 raise response.error
             if not response.is_end_only:
-                event = encode_generate(response)
+                data = encode_generate(response)
         except Exception as failure:  # noqa: BLE001 - becomes an event
             error = as_shoal_error(failure)
-            status, event = STATUS[error.code], error_body(error.message)
+            status, data = STATUS[error.code], error_body(error.message)
+            note_error(self._exchange, status, error.message)
         if not self._started:
             self._started = True
-            self._exchange.start_stream(status, [_EVENTS, _NO_CACHE])
-        if event:
-            self._exchange.send_chunk(b"data: %b\n\n" % event)
+            self._exchange.start_stream(status, EVENT_HEADERS)
+        if data:
+            self._exchange.send_chunk(event(data))
         if response.final:
             self._exchange.end_stream()

@@ -14,12 +14,17 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from shoal.errors import InvalidArgument
+from shoal.tasks.registry import operations
 
 _VERSION = "/v2/models/{model}[/versions/{version}]"
 _REPOSITORY = "/v2/repository[/{repository}]"
 _MEMORY = "/v2/{memory}sharedmemory"
 
-_PARAMETERS = {"version": "[0-9]+", "memory": "system|cuda"}  # others are one part of the path
+_PARAMETERS = {
+    "version": "[0-9]+",
+    "memory": "system|cuda",
+    "operation": "[a-z][a-z0-9-]*",
+}  # others are one part of the path
 _SPECIAL = re.compile(r"\{(\w+)\}|[][.]")
 _INNERMOST = re.compile(r"\[([^][]*)\]")
 
@@ -71,6 +76,7 @@ class Target:
     region: str = ""
     cuda: bool = False  # of a GPU, not of the system
     file: str = ""
+    operation: str = ""  # of a task
 
 
 def _route(name: str, methods: str, category: str, template: str) -> Route:
@@ -108,9 +114,19 @@ ROUTES = (
     _route("trace", "GET POST", "trace", "/v2[/models/{model}]/trace/setting"),
     _route("logging", "GET POST", "logging", "/v2/logging"),
     _route("metrics", "GET", "", "/metrics[/]"),
+    _route("console_state", "GET", "statistics", "/v2/console"),
+    _route("console_file", "GET", "", "/console/{asset}"),
+    _route("openai_models", "GET", "metadata", "/v1/models"),
+    _route("openai_model", "GET", "metadata", "/v1/models/{model}"),
+    _route("openai_embeddings", "POST", "inference", "/v1/embeddings"),
+    _route("openai_completions", "POST", "inference", "/v1/completions"),
+    _route("openai_chat", "POST", "inference", "/v1/chat/completions"),
     _route("openapi", "GET", "metadata", "/openapi.json"),
     _route("proto", "GET", "metadata", "/proto[/{file}]"),
     _route("welcome", "GET", "", "/"),
+    # Any word may be the operation of an installed task, so these two come last.
+    _route("task", "POST", "inference", _VERSION + "/{operation}"),
+    _route("task", "POST", "inference", "/{operation}"),
 )
 
 
@@ -129,6 +145,8 @@ def _search(path: str) -> Target | None:
         match = route.pattern.fullmatch(path)
         if match:
             named = match.groupdict()
+            if route.name == "task" and named["operation"] not in operations():
+                return None
             return Target(
                 route,
                 unquote(named.get("model") or ""),
@@ -136,7 +154,8 @@ def _search(path: str) -> Target | None:
                 unquote(named.get("repository") or ""),
                 unquote(named.get("region") or ""),
                 named.get("memory") == "cuda",
-                unquote(named.get("file") or ""),
+                unquote(named.get("file") or named.get("asset") or ""),
+                named.get("operation") or "",
             )
     return None
 

@@ -64,7 +64,7 @@ class TracedExchange:
 
     def __init__(self, inner: Exchange, trace: Trace) -> None:
         self._inner = inner
-        self._callback: Callable[[], None] | None = None
+        self._callback: Callable[[], object] | None = None
         self.trace = trace
         inner.on_disconnect = self._client_left
 
@@ -74,12 +74,12 @@ class TracedExchange:
         return self._inner.request
 
     @property
-    def on_disconnect(self) -> Callable[[], None] | None:
+    def on_disconnect(self) -> Callable[[], object] | None:
         """What is called when the client goes away before the answer."""
         return self._callback
 
     @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
         self._callback = callback
 
     def _client_left(self) -> None:
@@ -107,6 +107,10 @@ class TracedExchange:
     def send_chunk(self, data: Buffer) -> None:
         """Send a piece of that body."""
         self._inner.send_chunk(data)
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Call back once the client keeps up."""
+        self._inner.when_room(callback)
 
     def end_stream(self) -> None:
         """Complete an answer that was begun with `start_stream`."""

@@ -11,7 +11,15 @@ from shoal.frontends.http.openapi.schemas import SCHEMAS
 from shoal.frontends.http.routes import ROUTES, resolve
 from shoal.wire.proto.sources import SOURCES
 
-EXAMPLES = {"model": "m", "version": "3", "repository": "r", "region": "g", "file": "f.proto"}
+EXAMPLES = {
+    "model": "m",
+    "version": "3",
+    "repository": "r",
+    "region": "g",
+    "file": "f.proto",
+    "asset": "console.css",
+    "operation": "classify",
+}
 
 
 @pytest.fixture(scope="module")

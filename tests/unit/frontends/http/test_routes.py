@@ -44,6 +44,8 @@ from shoal.frontends.http.routes import resolve
         ("/metrics", "metrics", "", -1),
         ("/metrics/", "metrics", "", -1),
         ("/", "welcome", "", -1),
+        ("/v2/console", "console_state", "", -1),
+        ("/console/app.js", "console_file", "", -1),
     ],
 )
 def test_paths_that_mean_something(path, name, model, version):

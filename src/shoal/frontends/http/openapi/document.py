@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.frontends.http.openapi.operations import BINARY, EVENTS, JSON, Operation, find
+from shoal.frontends.http.openapi.operations import (
+    BINARY,
+    EVENTS,
+    FORM,
+    JSON,
+    TASK_OPERATIONS,
+    Operation,
+    find,
+)
 from shoal.frontends.http.openapi.schemas import SCHEMAS, reference
 from shoal.frontends.http.routes import ROUTES, Route
 
@@ -18,6 +26,8 @@ _PARAMETERS: Mapping[str, tuple[str, str]] = {
     "repository": ("string", "reserved: this server has one index for all repositories"),
     "region": ("string", "the name under which a region is registered"),
     "file": ("string", "the file's name"),
+    "asset": ("string", "the file's name"),
+    "operation": ("string", "of the model's task: classify, answer, caption, embed and others"),
 }
 
 
@@ -62,8 +72,10 @@ def _paths() -> Iterator[tuple[Route, str]]:
             if "{memory}" in path:
                 for memory in ("system", "cuda"):
                     yield route, path.replace("{memory}", memory)
-            else:
-                yield route, path
+                continue
+            for operation in TASK_OPERATIONS if "{operation}" in path else ():
+                yield route, path.replace("{operation}", operation)
+            yield route, path
 
 
 def _operation(
@@ -94,7 +106,13 @@ def _words(path: str) -> tuple[str, ...]:
     memory = re.match("/v2/(system|cuda)sharedmemory", path)
     if memory:
         return (memory[1],)
-    return () if "{model}" in path or "{file}" in path else ("all",)
+    every = () if "{model}" in path or "{file}" in path else ("all",)
+    return (*_task_operation(path), *every)
+
+
+def _task_operation(path: str) -> tuple[str, ...]:
+    last = path.rpartition("/")[2]
+    return (last,) if last in TASK_OPERATIONS else ()
 
 
 def _identifier(route: Route, path: str, method: str) -> str:
@@ -103,7 +121,8 @@ def _identifier(route: Route, path: str, method: str) -> str:
     memory = re.match("/v2/(system|cuda)sharedmemory", path)
     kind = f"{memory[1]}_" if memory else ""
     parameters = [name for name in _PARAMETER.findall(path) if name != "model" or _some_lack(route)]
-    return "_".join([f"{verb}{kind}{route.name}", *parameters])
+    name = next(iter(_task_operation(path)), f"{verb}{kind}{route.name}")
+    return "_".join([name, *parameters])
 
 
 def _some_lack(route: Route) -> bool:
@@ -139,7 +158,7 @@ def _responses(described: Operation) -> dict[str, Any]:
         success["content"] = _content(described.answer, described.media)
     failure = {
         "description": "what went wrong; see `error`",
-        "content": {JSON: {"schema": reference("Error")}},
+        "content": {JSON: {"schema": reference(described.failure)}},
     }
     return {"200": success, "default": failure}
 
@@ -149,6 +168,8 @@ def _content(schema: str, media: tuple[str, ...]) -> dict[str, Any]:
     for kind in media:
         if kind == JSON:
             content[kind] = {"schema": reference(schema)}
+        elif kind == FORM:
+            content[kind] = {"schema": {"type": "object", "description": "files and values"}}
         elif kind == BINARY:
             content[kind] = {"schema": {"type": "string", "format": "binary"}}
         else:

@@ -14,6 +14,8 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 TEXT = "text/plain"
 EVENTS = "text/event-stream"
+FORM = "multipart/form-data"
+OPENAI_ERROR = "OpenAiError"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Operation:
     body_required: bool = True
     query: tuple[tuple[str, str, tuple[str, ...]], ...] = ()  # name, description, values
     headers: tuple[tuple[str, str], ...] = ()  # that a request may carry: name, description
+    failure: str = "Error"  # the schema of what is answered when something goes wrong
 
 
 _BINARY_HEADER = (
@@ -36,8 +39,16 @@ _BINARY_HEADER = (
     "how many bytes of the body are JSON, after which tensors follow; without it all are",
 )
 
+# Operations of tasks that have a description of their own below.
+TASK_OPERATIONS = ("classify",)
+
 OPERATIONS: dict[str, Operation] = {
-    "GET welcome": Operation("Where to go from here", "Welcome"),
+    "GET welcome": Operation(
+        "Where to go from here", "Welcome", description="Browsers get the web console."
+    ),
+    "GET console_file": Operation(
+        "A file of the web console", media=("text/css", "text/javascript", "image/svg+xml")
+    ),
     # ---- health
     "GET live": Operation("Whether the server runs", description="200 if so, else 400."),
     "GET ready": Operation(
@@ -82,6 +93,61 @@ OPERATIONS: dict[str, Operation] = {
         "Server-sent events, `data: {…}`, each as soon as it is there.",
         media=(EVENTS,),
     ),
+    # ---- tasks
+    "POST task": Operation(
+        "What a model's task does, for people",
+        "TaskAnswer",
+        "TaskRequest",
+        "A form with files, JSON, or the bytes of a file. Values may stand in the query, too. With "
+        "`stream=true`, where a task has it, an event for each piece.",
+        media=(JSON, EVENTS),
+        body_media=(JSON, FORM, BINARY),
+    ),
+    "POST task all": Operation(
+        "The same, of the only loaded model that offers it",
+        "TaskAnswer",
+        "TaskRequest",
+        media=(JSON, EVENTS),
+        body_media=(JSON, FORM, BINARY),
+    ),
+    "POST task classify": Operation(
+        "Labels for photos",
+        "PhotoLabels",
+        "PhotoRequest",
+        "For models with the task image-classification. A form with any number of files, the bytes "
+        "of one, or JSON with base64. `top` may stand in the query, too.",
+        body_media=(JSON, FORM, BINARY),
+    ),
+    # ---- OpenAI's API
+    "GET openai_models": Operation(
+        "The models that OpenAI's clients can ask here", "OpenAiModels", failure=OPENAI_ERROR
+    ),
+    "GET openai_model": Operation("One of them", "OpenAiModel", failure=OPENAI_ERROR),
+    "POST openai_embeddings": Operation(
+        "Vectors for texts, as OpenAI's API gives them",
+        "OpenAiEmbeddings",
+        "OpenAiEmbeddingsRequest",
+        "For models with the task sentence-embedding.",
+        failure=OPENAI_ERROR,
+    ),
+    "POST openai_completions": Operation(
+        "More text, as OpenAI's API gives it",
+        "OpenAiCompletion",
+        "OpenAiCompletionRequest",
+        'For models that take and give text. With "stream": true an event for each piece, then '
+        "`data: [DONE]`.",
+        media=(JSON, EVENTS),
+        failure=OPENAI_ERROR,
+    ),
+    "POST openai_chat": Operation(
+        "The next turn of a conversation, as OpenAI's API gives it",
+        "OpenAiChatCompletion",
+        "OpenAiChatRequest",
+        'For models that take and give text. With "stream": true an event for each piece, then '
+        "`data: [DONE]`.",
+        media=(JSON, EVENTS),
+        failure=OPENAI_ERROR,
+    ),
     # ---- statistics
     "GET statistics": Operation("Statistics of a model", "Statistics"),
     "GET statistics all": Operation("Statistics of all models", "Statistics"),
@@ -96,6 +162,11 @@ OPERATIONS: dict[str, Operation] = {
         "Explanations",
         media=(JSON, TEXT),
         query=(("format", "prose for people, or JSON", ("json", "text")),),
+    ),
+    "GET console_state": Operation(
+        "What the web console draws: counters, the machine, the errors of late",
+        "ConsoleState",
+        description="For the console of this very version: it may change with the next one.",
     ),
     "GET metrics": Operation("Metrics, as Prometheus reads them", media=(TEXT,)),
     # ---- the repository

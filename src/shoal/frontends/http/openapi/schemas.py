@@ -53,6 +53,106 @@ _TENSOR = {"name": _text(), "datatype": _DATATYPE, "shape": _SHAPE}
 _DURATION = _object("count ns", count=_COUNT, ns=_COUNT)
 _DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
+_USAGE = _object("prompt_tokens total_tokens", prompt_tokens=_COUNT, total_tokens=_COUNT)
+_ANSWER = {"id": _text(), "object": _text(), "created": _integer("seconds since 1970")}
+_TEXTS = {"anyOf": [_text(), _array(_text())]}
+_GENERATING = {
+    "model": _text(),
+    "max_tokens": _integer(minimum=1),
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+    "n": _integer(minimum=1),
+    "stop": _TEXTS,
+    "seed": _integer(),
+    "stream": _BOOLEAN,
+    "stream_options": _object("", include_usage=_BOOLEAN),
+}
+
+OPENAI_SCHEMAS: dict[str, Schema] = {
+    "OpenAiError": _object(
+        "error",
+        error=_object(
+            "message type",
+            message=_text("what went wrong, and what to do"),
+            type=_text(),
+            param={"type": ["string", "null"], "description": "the field that is wrong"},
+            code={"type": ["string", "null"]},
+        ),
+    ),
+    "OpenAiModel": _object(
+        "id object created owned_by",
+        id=_text("the model's name"),
+        object=_text(),
+        created=_integer("when it was loaded, in seconds since 1970"),
+        owned_by=_text(),
+    ),
+    "OpenAiModels": _object("object data", object=_text(), data=_array(reference("OpenAiModel"))),
+    "OpenAiEmbeddingsRequest": _object(
+        "model input",
+        model=_text(),
+        input={
+            "anyOf": [_text(), _array(_text()), _array(_integer()), _array(_array(_integer()))],
+            "description": "a text, texts, or tokens of the model's own tokenizer",
+        },
+        encoding_format=_text(enum=["float", "base64"]),
+        dimensions=_integer("how many numbers of each vector are wanted", minimum=1),
+    ),
+    "OpenAiEmbeddings": _object(
+        "object data model usage",
+        object=_text(),
+        data=_array(
+            _object(
+                "object index embedding",
+                object=_text(),
+                index=_COUNT,
+                embedding={
+                    "anyOf": [_array({"type": "number"}), _text()],
+                    "description": "numbers, or little-endian 32-bit floats in base64",
+                },
+            )
+        ),
+        model=_text(),
+        usage=_USAGE,
+        truncated=_array(_COUNT, "which texts were cut off, if any were"),
+    ),
+    "OpenAiCompletionRequest": _object(
+        "model prompt",
+        "what is no field of this API is an input or parameter of the model",
+        prompt=_TEXTS,
+        echo=_BOOLEAN,
+        **_GENERATING,
+    ),
+    "OpenAiCompletion": _object(
+        "id object created model choices",
+        **_ANSWER,
+        model=_text(),
+        choices=_array(_object("index text", index=_COUNT, text=_text(), finish_reason=_text())),
+        usage=_USAGE,
+    ),
+    "OpenAiChatRequest": _object(
+        "model messages",
+        "what is no field of this API is an input or parameter of the model",
+        messages=_array(
+            _object("role", role=_text(), content={"anyOf": [_text(), _array({"type": "object"})]})
+        ),
+        **_GENERATING,
+    ),
+    "OpenAiChatCompletion": _object(
+        "id object created model choices",
+        **_ANSWER,
+        model=_text(),
+        choices=_array(
+            _object(
+                "index message",
+                index=_COUNT,
+                message=_object("role content", role=_text(), content=_text()),
+                finish_reason=_text(),
+            )
+        ),
+        usage=_USAGE,
+    ),
+}
+
 SCHEMAS: dict[str, Schema] = {
     "Error": _object("error", error=_text("what went wrong, and what to do")),
     "Welcome": _object(
@@ -61,6 +161,13 @@ SCHEMAS: dict[str, Schema] = {
         version=_text(),
         server=_text(),
         links=_map(_text()),
+    ),
+    "ConsoleState": _object(
+        "server time_ns models errors",
+        server=_object("name version started_ms ready model_control_mode"),
+        time_ns=_integer("the clock that rates are worked out with"),
+        models=_array(_object("name version success failures")),
+        errors=_array(_object("protocol place model status text count last_ms number")),
     ),
     "ServerMetadata": _object(
         "name version extensions", name=_text(), version=_text(), extensions=_array(_text())
@@ -132,6 +239,35 @@ SCHEMAS: dict[str, Schema] = {
         model_name=_text(),
         model_version=_text(),
     ),
+    # ---- tasks
+    "TaskRequest": _object("", "what the task asks for, by name: see its page"),
+    "TaskAnswer": _object("", "what the task has found out: see its page"),
+    "PhotoRequest": _object(
+        "",
+        image=_text("a photo in base64"),
+        images=_array(_text("a photo in base64")),
+        top=_integer("how many labels each photo gets", minimum=1),
+    ),
+    "PhotoLabels": _object(
+        "model_name model_version images",
+        model_name=_text(),
+        model_version=_text(),
+        images=_array(
+            _object(
+                "file labels",
+                file=_text("the name it was sent with, if any"),
+                labels=_array(
+                    _object(
+                        "label score index", label=_text(), score={"type": "number"}, index=_COUNT
+                    ),
+                    "the best first",
+                ),
+            ),
+            "in the order they were sent",
+        ),
+    ),
+    # ---- OpenAI's API
+    **OPENAI_SCHEMAS,
     # ---- statistics
     "ModelStatistics": _object(
         "name version inference_count execution_count inference_stats batch_stats",

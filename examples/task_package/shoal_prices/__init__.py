@@ -1,0 +1,55 @@
+"""price-estimate: from the size of a house and its rooms to what it may cost, in words.
+
+    {"size": 80, "rooms": 3} --> [[0.8, 3]] --model--> [[2.4]] --> "about 240,000 EUR"
+
+The model knows neither metres nor money: it takes two numbers and gives one. What they mean stands
+here and in task.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ConfigError
+from shoal.tasks.asked import Asked
+from shoal.tasks.base import Task, TaskContext
+
+
+class PriceEstimate(Task):
+    """What a house may cost."""
+
+    name = "price-estimate"
+    operation = "estimate"  # POST /v2/models/M/estimate, or /estimate
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context)
+        settings = context.settings
+        self._currency = settings.text("currency", "EUR")
+        self._unit = settings.number("unit", 100_000, lowest=1, highest=1e9)
+        inputs = list(context.signature.inputs.values())
+        if len(inputs) != 1 or inputs[0].dims != (2,):
+            raise ConfigError(
+                "the task wants a model with one input of two numbers: size and rooms",
+                file="config.pbtxt",
+                field="input",
+                fix="Write dims: [ 2 ]",
+            )
+        self._input = inputs[0].name
+        (self._output,) = context.signature.outputs
+        # What takes time runs on threads, for up to 64 calls that wait at the same time.
+        self._in_words = context.stage("postprocess", self._write, most=64)
+
+    async def perform(self, asked: Asked) -> dict[str, Any]:
+        """One house; a wrong number gets its sentence from `asked`."""
+        size = asked.number("size", 100, lowest=1, highest=10_000)
+        rooms = asked.integer("rooms", 3, lowest=1, highest=100)
+        row = np.array([[size / 100, rooms]], np.float32)
+        answer = await self.context.infer({self._input: row})  # shares a batch with other calls
+        price = float(answer[self._output][0, 0]) * self._unit
+        return {"price": round(price), "words": await self._in_words(price)}
+
+    def _write(self, prices: Sequence[float]) -> list[str]:
+        return [f"about {round(price, -3):,.0f} {self._currency}" for price in prices]

@@ -1,0 +1,144 @@
+"""From a request's tensors and parameters to what is to be generated.
+
+    image | pixel_values, input_ids | text_input | prompt, max_tokens …  -->  Wanted
+
+Whoever can send tensors alone finds the most used options among the inputs; as parameters of the
+request all of them are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.config.model import ModelInput, ModelOutput
+from shoal.core.request import Request
+from shoal.errors import InvalidArgument
+from shoal.generation.options import Options
+from shoal.tasks.asked import Asked
+from shoal.tasks.images.preparation import ImagePreparation
+from shoal.tasks.images.sent import images_of
+from shoal.tasks.writing import Writing
+
+IMAGE, PIXELS, IDS, TEXT = "image", "pixel_values", "input_ids", "text_input"
+PROMPT, STREAM, ECHO = "prompt", "stream", "echo"
+TEXT_OUTPUT, TOKEN_IDS, REASON = "text_output", "token_ids", "finish_reason"
+PROMPT_TOKENS, TOKENS, SCORE = "num_input_tokens", "num_output_tokens", "score"
+_LONGEST = 1 << 20
+
+_SCALARS = {
+    "max_tokens": "TYPE_INT32",
+    "num_beams": "TYPE_INT32",
+    "temperature": "TYPE_FP32",
+    "top_p": "TYPE_FP32",
+    "seed": "TYPE_INT64",
+    STREAM: "TYPE_BOOL",
+}
+_AS_TEXT = (b"data:", b"http://", b"https://")
+_BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\r\n")
+
+
+def inputs(pixel_dims: tuple[int, ...] | None) -> tuple[ModelInput, ...]:
+    """What requests may carry, all of it optional; `pixel_dims` where the model looks at photos."""
+    if pixel_dims is None:
+        first = [ModelInput(name=TEXT, data_type="TYPE_STRING", dims=(1,), optional=True)]
+    else:
+        first = [
+            ModelInput(name=IMAGE, data_type="TYPE_STRING", dims=(1,), optional=True),
+            ModelInput(name=PIXELS, data_type="TYPE_FP32", dims=pixel_dims, optional=True),
+        ]
+    ids = ModelInput(name=IDS, data_type="TYPE_INT64", dims=(-1,), optional=True)
+    scalars = [
+        ModelInput(name=name, data_type=data_type, dims=(1,), optional=True)
+        for name, data_type in _SCALARS.items()
+    ]
+    return (*first, ids, *scalars)
+
+
+def outputs() -> tuple[ModelOutput, ...]:
+    """What responses carry: text and tokens in each, the others in the last one. Only beams have
+    a score."""
+    return (
+        ModelOutput(name=TEXT_OUTPUT, data_type="TYPE_STRING", dims=(1,)),
+        ModelOutput(name=TOKEN_IDS, data_type="TYPE_INT64", dims=(-1,)),
+        ModelOutput(name=REASON, data_type="TYPE_STRING", dims=(1,)),
+        ModelOutput(name=PROMPT_TOKENS, data_type="TYPE_INT32", dims=(1,)),
+        ModelOutput(name=TOKENS, data_type="TYPE_INT32", dims=(1,)),
+        ModelOutput(name=SCORE, data_type="TYPE_FP32", dims=(1,)),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """One text to be generated."""
+
+    prompt: list[int]
+    options: Options
+    pixels: np.ndarray | None  # one photo, prepared
+    stream: bool  # a response for each token
+    echo: bool  # whether the text begins with the prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestReader:
+    """Reads the requests of one model. Any thread may call it."""
+
+    writing: Writing
+    preparation: ImagePreparation | None  # None: the model looks at no photos
+
+    def __call__(self, request: Request) -> Wanted:
+        """What a request asks for. Raises InvalidArgument with a sentence for its sender."""
+        tensors = request.inputs
+        values: dict[str, Any] = dict(request.parameters)
+        for name in _SCALARS:
+            if name in tensors:
+                values[name] = tensors[name].array.reshape(-1)[0].item()
+        asked = Asked((), values)
+        prompt = self._prompt(request, asked)
+        options = self.writing.options(asked, len(prompt))
+        pixels = self._pixels(request) if self.preparation is not None else None
+        return Wanted(
+            prompt,
+            options,
+            pixels,
+            asked.flag(STREAM, not request.one_answer),
+            asked.flag(ECHO),
+        )
+
+    def _prompt(self, request: Request, asked: Asked) -> list[int]:
+        tensors, writing = request.inputs, self.writing
+        if IDS in tensors:
+            return writing.checked(tensors[IDS].array.reshape(-1).tolist())
+        if TEXT in tensors:
+            raw = tensors[TEXT].array.reshape(-1)[0]
+            try:
+                return writing.prompt_ids(raw.decode("utf-8") if type(raw) is bytes else str(raw))
+            except UnicodeDecodeError:
+                raise InvalidArgument(f"'{TEXT}' is not UTF-8 text") from None
+        if self.preparation is None and not asked.has(PROMPT) and not writing.prompt:
+            raise InvalidArgument(f"there is no text to go on from: send the input '{TEXT}'")
+        return writing.prompt_ids(asked.text(PROMPT, longest=_LONGEST, default=writing.prompt))
+
+    def _pixels(self, request: Request) -> np.ndarray:
+        tensors = request.inputs
+        if PIXELS in tensors:
+            if IMAGE in tensors:
+                raise InvalidArgument(f"'{IMAGE}' and '{PIXELS}' are both there: send one of them")
+            pixels = tensors[PIXELS].array
+            if not np.isfinite(pixels).all():
+                raise InvalidArgument(f"'{PIXELS}' has values that are not numbers")
+            return pixels
+        if IMAGE not in tensors:
+            raise InvalidArgument(
+                f"there is no image in the request: send the input '{IMAGE}' with the bytes of a "
+                f"photo (in JSON as base64), or '{PIXELS}'"
+            )
+        data = tensors[IMAGE].array.reshape(-1)[0]
+        data = data if isinstance(data, bytes) else str(data).encode()
+        if data.startswith(_AS_TEXT) or (data and not set(data[:64]) - _BASE64):
+            sent = Asked((), {IMAGE: data.decode("latin-1")})
+            data = bytes(images_of(sent)[0].data)
+        assert self.preparation is not None
+        return self.preparation(data)

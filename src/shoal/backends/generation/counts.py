@@ -1,0 +1,107 @@
+"""What the instances of a model have generated, for statistics and metrics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.generation.decoder import Decoder, Shape
+from shoal.statistics.custom import COUNTER, GAUGE, CustomMetrics, FamilyHold, MetricHold
+
+_FAMILIES = (
+    ("steps", "shoal_generation_steps_total", "Runs of the decoder", COUNTER),
+    (
+        "rows",
+        "shoal_generation_rows_total",
+        "Rows of all runs of the decoder; divided by the runs this is the mean batch",
+        COUNTER,
+    ),
+    ("encoded", "shoal_generation_encoded_total", "Photos that were encoded", COUNTER),
+    ("texts", "shoal_generation_texts", "Texts under way", GAUGE),
+)
+
+
+class Counts:
+    """The counts of one model version. Any thread may call any method."""
+
+    def __init__(self, labels: Mapping[str, str], metrics: CustomMetrics | None) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._sizes: dict[int, int] = {}  # runs of the decoder, by how many rows they had
+        self._encoder_sizes: dict[int, int] = {}
+        self.texts: Callable[[], int] = lambda: 0  # under way; set by the model
+        self._holds: list[FamilyHold] = []
+        self._metrics: dict[str, MetricHold] = {}
+        if metrics is not None:
+            for key, name, description, kind in _FAMILIES:
+                hold = metrics.family(name, description, kind)
+                self._holds.append(hold)
+                self._metrics[key] = hold.metric(labels, None)
+
+    def decoded(self, rows: int) -> None:
+        """The decoder ran with so many rows."""
+        with self._lock:
+            self._sizes[rows] = self._sizes.get(rows, 0) + 1
+        if self._metrics:
+            self._metrics["steps"].increment(1)
+            self._metrics["rows"].increment(rows)
+
+    def texts_changed(self) -> None:
+        """There are more or fewer texts under way."""
+        if self._metrics:
+            self._metrics["texts"].set(self.texts())
+
+    def encoded(self, size: int) -> None:
+        """The encoder ran with so many photos."""
+        with self._lock:
+            self._encoder_sizes[size] = self._encoder_sizes.get(size, 0) + 1
+        if self._metrics:
+            self._metrics["encoded"].increment(size)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As the statistics of a model show it."""
+        with self._lock:
+            decoder, encoder = dict(self._sizes), dict(self._encoder_sizes)
+        return {
+            "texts": self.texts(),
+            "decoder": _described(decoder),
+            "encoder": _described(encoder),
+        }
+
+    def close(self) -> None:
+        """Let the metrics go."""
+        for metric in self._metrics.values():
+            metric.close()
+        for hold in self._holds:
+            hold.close()
+
+
+class CountedDecoder:
+    """A decoder whose runs are counted as soon as they are over, before anybody is answered."""
+
+    def __init__(self, decoder: Decoder, counts: Counts) -> None:
+        self.shape: Shape = decoder.shape
+        self._decoder = decoder
+        self._counts = counts
+
+    def run(
+        self,
+        token_ids: np.ndarray,
+        lengths: np.ndarray,
+        past: Sequence[np.ndarray],
+        context: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As the decoder itself."""
+        results = self._decoder.run(token_ids, lengths, past, context)
+        self._counts.decoded(len(token_ids))
+        return results
+
+
+def _described(sizes: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "execution_count": sum(sizes.values()),
+        "row_count": sum(size * count for size, count in sizes.items()),
+        "batch_stats": [{"batch_size": size, "count": sizes[size]} for size in sorted(sizes)],
+    }

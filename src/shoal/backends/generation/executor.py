@@ -1,0 +1,167 @@
+"""One instance: takes requests as long as there is room, and generates all their texts together.
+
+    worker thread --execute: read, prepare photo, wait for room--> [ arrived ]
+    own thread    encode those that arrived, join, step, step, …
+
+While there is no room `execute` does not return, so that requests wait in the model's queue, where
+time limits, priorities and cancelling hold as for any other model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.backends.base import RequestExecutor, Ticket
+from shoal.backends.generation.asked import RequestReader
+from shoal.backends.generation.counts import CountedDecoder, Counts
+from shoal.backends.generation.files import OnnxDecoder, OnnxEncoder
+from shoal.backends.generation.job import TicketJob
+from shoal.errors import Cancelled, ShoalError
+from shoal.generation.batch import ContinuousBatch
+
+logger = logging.getLogger(__name__)
+
+
+class GenerationExecutor(RequestExecutor):
+    """One instance. Its sessions are shared; the states of its texts are its own."""
+
+    answers_later = True
+
+    def __init__(
+        self,
+        name: str,
+        reader: RequestReader,
+        encoder: OnnxEncoder | None,
+        decoder: OnnxDecoder,
+        max_rows: int,
+        encoder_batch: int,
+        counts: Counts,
+    ) -> None:
+        """At most `max_rows` texts are under way, each beam counting as one, and `encoder_batch`
+        photos are encoded between two steps, for which texts under way wait."""
+        self._reader = reader
+        self._encoder = encoder
+        self._decoder = decoder
+        self._counts = counts
+        self._batch = ContinuousBatch(CountedDecoder(decoder, counts), max_rows)
+        self._max_rows = max_rows
+        self._encoder_batch = encoder_batch
+        self._changed = threading.Condition()  # guards what follows
+        self._arrived: deque[TicketJob] = deque()
+        self._rows = 0  # taken, or promised to those that arrived
+        self._texts = 0  # that are to be answered
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name=f"shoal-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def texts(self) -> int:
+        """How many requests are to be answered."""
+        return self._texts
+
+    def execute(self, tickets: Sequence[Ticket]) -> None:
+        """Take requests over; what is wrong with one is answered here. Waits for room."""
+        for ticket in tickets:
+            try:
+                wanted = self._reader(ticket.request)
+                job = TicketJob(ticket, wanted, self._reader.writing, self._text_ended)
+            except ShoalError as error:
+                ticket.send(error=error)
+                continue
+            self._hand_over(job, ticket)
+
+    def _hand_over(self, job: TicketJob, ticket: Ticket) -> None:
+        width = job.options.num_beams
+        request = ticket.request
+        request.on_cancel = self._wake
+        with self._changed:
+            self._changed.wait_for(
+                lambda: request.cancelled or self._rows + width <= self._max_rows
+            )
+            if not request.cancelled:
+                self._arrived.append(job)
+                self._rows += width
+                self._texts += 1
+                self._changed.notify_all()
+                self._counts.texts_changed()
+                return
+        ticket.send(error=Cancelled(f"{request.log_prefix()}the client withdrew the request"))
+
+    def _text_ended(self) -> None:
+        with self._changed:
+            self._texts -= 1
+            self._counts.texts_changed()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Write the texts that have begun to their ends, then end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # ---- on the thread
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._arrived or self._batch.rows or self._closing)
+                if not self._arrived and not self._batch.rows:
+                    return
+                count = min(len(self._arrived), self._encoder_batch)
+                joining = [self._arrived.popleft() for _ in range(count)]
+            try:
+                self._join(joining)
+                self._batch.step()
+            except Exception as error:
+                # Jobs are told of their own faults; this is one of ours.
+                logger.exception("generating texts failed")
+                self._batch.fail_all(error)
+                for job in joining:
+                    if not job.over:
+                        job.on_error(error)
+            with self._changed:
+                waiting = sum(job.options.num_beams for job in self._arrived)
+                self._rows = self._batch.rows + waiting
+                self._changed.notify_all()
+
+    def _join(self, jobs: Sequence[TicketJob]) -> None:
+        wanted: list[TicketJob] = []
+        for job in jobs:
+            if job.cancelled:
+                job.on_cancelled()
+            else:
+                wanted.append(job)
+        if not wanted:
+            return
+        for kept, contexts in self._encoded(wanted):
+            self._batch.join(kept, contexts)
+
+    def _encoded(
+        self, jobs: Sequence[TicketJob]
+    ) -> list[tuple[Sequence[TicketJob], list[list[np.ndarray]]]]:
+        """Jobs with what they are about; where a photo spoils a batch, each is encoded alone."""
+        if self._encoder is None:
+            return [(jobs, [[] for _ in jobs])]
+        try:
+            pixels = np.stack([job.pixels for job in jobs if job.pixels is not None])
+            arrays = self._encoder.run(pixels)
+        except Exception as error:  # noqa: BLE001 - told to whom it concerns
+            if len(jobs) == 1:
+                jobs[0].on_error(error)
+                return []
+            return [pair for job in jobs for pair in self._encoded([job])]
+        self._counts.encoded(len(jobs))
+        order = self._decoder.context_order
+        contexts = [[arrays[index][row] for index in order] for row in range(len(jobs))]
+        for job in jobs:
+            job.pixels = None
+        return [(jobs, contexts)]

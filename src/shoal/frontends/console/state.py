@@ -1,0 +1,157 @@
+"""What the console draws: counters as they are now, the machine, and the errors of late.
+
+    ModelStatistics.read(), Machine.read(), Gpus.read(), recent_errors --> one JSON document
+
+Counters only: what happened between two looks is the page's to work out, so that any number of
+pages can look, each at its own pace. Nothing is recorded for this, and nothing is read before
+the first page asks: the machine is looked at when it does, at most once a second for all pages.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any, Protocol
+
+from shoal.errors import ShoalError
+from shoal.frontends.http.routes import resolve
+from shoal.statistics.gpu import GpuReading, Gpus
+from shoal.statistics.histogram import HistogramReading
+from shoal.statistics.machine import Machine, MachineReading
+from shoal.statistics.model import BATCH_SIZE_EDGES, DURATION_EDGES_NS, ModelStatistics
+from shoal.statistics.recent_errors import ErrorEntry, RecentErrors, recent_errors
+from shoal.statistics.sampled import Sampled
+
+_LOOK_NS = 900_000_000  # pages ask once a second
+_NS_PER_MS = 1_000_000
+
+
+class Counting(Protocol):
+    """The part of the engine that counts."""
+
+    def model_statistics(self) -> Iterator[ModelStatistics]:
+        """The counters of every version that serves."""
+
+    def in_flight(self) -> int:
+        """Requests accepted and not yet answered."""
+
+    def ready(self) -> bool:
+        """Whether traffic should come here."""
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions."""
+
+
+class ConsoleState:
+    """Writes the state down. Any thread may ask; it blocks for some milliseconds."""
+
+    def __init__(
+        self,
+        engine: Counting,
+        *,
+        model_control_mode: str = "none",
+        cpu: bool = True,
+        gpu: bool = True,
+        errors: RecentErrors = recent_errors,
+    ) -> None:
+        """With `cpu` and `gpu` false their figures are left out, as --allow-…-metrics asks."""
+        self._engine = engine
+        self._control_mode = model_control_mode
+        self._cpu = cpu
+        self._gpu = gpu
+        self._errors = errors
+        self._started_ms = time.time_ns() // _NS_PER_MS
+
+    def document(self, errors_after: int = 0) -> dict[str, Any]:
+        """Everything there is, with the errors that were noted after the one of that number."""
+        server = self._engine.server_metadata()
+        return {
+            "server": {
+                "name": server["name"],
+                "version": server["version"],
+                "started_ms": self._started_ms,
+                "ready": self._engine.ready(),
+                "in_flight": self._engine.in_flight(),
+                "model_control_mode": self._control_mode,
+            },
+            "time_ns": time.monotonic_ns(),
+            "time_ms": time.time_ns() // _NS_PER_MS,
+            "duration_edges_ns": DURATION_EDGES_NS,
+            "batch_size_edges": BATCH_SIZE_EDGES,
+            "models": [_counted(model) for model in self._engine.model_statistics()],
+            "machine": self._looked_at() if self._cpu else None,
+            "gpus": [asdict(gpu) for gpu in self._gpus.value()] if self._gpu else [],
+            "errors": [_told(entry) for entry in self._errors.since(errors_after)],
+        }
+
+    def _looked_at(self) -> dict[str, Any]:
+        return {**asdict(self._machine.value()), "cores": os.cpu_count()}
+
+    @cached_property
+    def _machine(self) -> Sampled[MachineReading]:
+        return Sampled(Machine().read, _LOOK_NS)
+
+    @cached_property
+    def _gpus(self) -> Sampled[Sequence[GpuReading]]:
+        found = Gpus.find()  # starts the driver's library, which can take a while
+        read: Callable[[], Sequence[GpuReading]] = found.read if found else tuple
+        return Sampled(read, _LOOK_NS)
+
+
+def _counted(model: ModelStatistics) -> dict[str, Any]:
+    reading = model.read()
+    drawn = reading.histograms
+    return {
+        "name": model.name,
+        "version": str(model.version),
+        "on_loop": model.on_loop(),
+        "pending": model.pending(),
+        "memory_bytes": model.memory_bytes(),
+        "load_secs": round(model.load_duration_secs, 6),
+        "loaded_ms": model.loaded_ms,
+        "last_inference_ms": reading.last_inference_ms,
+        "success": reading.success_count,
+        "success_ns": reading.success_ns,
+        "failures": {reason.value: count for reason, count in reading.failures.items()},
+        "rows": reading.inference_count,
+        "executions": reading.execution_count,
+        "queue_ns": reading.queue_ns,
+        "input_ns": reading.compute_input_ns,
+        "infer_ns": reading.compute_infer_ns,
+        "output_ns": reading.compute_output_ns,
+        "cache_hits": reading.cache.hit_count if reading.cache else 0,
+        "histograms": None
+        if drawn is None
+        else {
+            "request": _cumulative(drawn.request_duration_ns),
+            "queue": _cumulative(drawn.queue_duration_ns),
+            "compute": _cumulative(drawn.compute_duration_ns),
+            "batch": _cumulative(drawn.batch_size),
+        },
+    }
+
+
+def _cumulative(histogram: HistogramReading) -> Sequence[int]:
+    """Counts up to each edge, then of everything."""
+    return histogram.cumulative
+
+
+def _told(entry: ErrorEntry) -> dict[str, Any]:
+    told = asdict(entry)
+    if not entry.model and entry.protocol == "HTTP":
+        told["model"] = _model(entry.place.partition(" ")[2])
+    for name in ("place", "model", "text"):  # clients can say half a character, JSON cannot
+        told[name] = told[name].encode("utf-8", "replace").decode()
+    return told
+
+
+def _model(path: str) -> str:
+    """The model that a path names, if any."""
+    try:
+        target = resolve(path)
+    except ShoalError:
+        return ""
+    return target.model if target is not None else ""

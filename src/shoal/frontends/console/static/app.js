@@ -1,0 +1,150 @@
+// The page itself: which view is on screen, whether the server answers, which colours.
+
+import { announce, fill, h, setShown, setText } from "./dom.js";
+import { errorPage } from "./errorpage.js";
+import { span } from "./format.js";
+import { modelPage } from "./modelpage.js";
+import { overview } from "./overview.js";
+import { lockNotice } from "./parts.js";
+import { Store } from "./store.js";
+
+const store = new Store();
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+let view = null;
+
+/** What the address asks for: "#/models/NAME/TAB?version=3". */
+export function route(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [first, name = "", tab = ""] = path.split("/");
+  if (first === "models" && name) {
+    return {
+      page: "model",
+      name: decoded(name),
+      tab,
+      version: new URLSearchParams(query).get("version") ?? "",
+    };
+  }
+  return { page: first === "errors" ? "errors" : "overview" };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function show() {
+  const asked = route(location.hash);
+  view?.close?.();
+  if (asked.page === "model") view = modelPage(store, asked);
+  else view = asked.page === "errors" ? errorPage(store) : overview(store);
+  fill(main, view.element);
+  document.title = `${view.title} · Shoal`;
+  for (const [id, page] of [
+    ["nav-overview", "overview"],
+    ["nav-errors", "errors"],
+  ]) {
+    const link = document.getElementById(id);
+    if (page === asked.page) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  view.update();
+}
+
+/** Another page was asked for: begin at its top, as with any link. */
+function travel() {
+  show();
+  scrollTo(0, 0);
+  main.focus({ preventScroll: true });
+  announce(view.title);
+}
+
+// ---- the connection
+
+let linkSeen = "";
+
+function showLink() {
+  const { link, problem, state } = store;
+  const words = {
+    connecting: "Connecting",
+    live: state?.server.ready ? "Live" : "Live, not ready",
+    lost: "Connection lost",
+    refused: "Restricted",
+  };
+  const mark = `${link} ${words[link]} ${problem?.message}`;
+  if (mark === linkSeen) return;
+  const before = linkSeen.split(" ")[0];
+  linkSeen = mark;
+  document.documentElement.dataset.link = link === "live" && !state.server.ready ? "unready" : link;
+  setText(document.getElementById("link-text"), words[link]);
+  if (link === "lost") {
+    fill(
+      banner,
+      h(
+        "p",
+        {},
+        h("b", {}, "The server does not answer. "),
+        "What you see is how it was. Trying again every few seconds …",
+      ),
+      h("button", { type: "button", class: "quiet", onclick: () => store.hurry() }, "Try now"),
+    );
+  } else if (link === "refused") {
+    const { status } = problem;
+    if (status === 403)
+      fill(
+        banner,
+        lockNotice(problem, () => store.hurry()),
+      );
+    else fill(banner, h("p", {}, h("b", {}, `The server answers ${status}. `), problem.message));
+  } else {
+    fill(banner);
+  }
+  setShown(banner, link === "lost" || link === "refused");
+  if (link === "live" && before === "lost") announce("The server answers again");
+}
+
+function showServer() {
+  const { state, errors } = store;
+  if (!state) return;
+  const { name, version, started_ms: started } = state.server;
+  setText(
+    document.getElementById("server-words"),
+    `${name} · Shoal ${version} · up for ${span(state.time_ms - started)}`,
+  );
+  const counted = [...errors.values()].reduce((sum, entry) => sum + entry.count, 0);
+  const badge = document.getElementById("error-count");
+  setText(badge, counted > 999 ? "999+" : String(counted));
+  setShown(badge, counted > 0);
+}
+
+store.addEventListener("look", () => {
+  showLink();
+  showServer();
+  view?.update();
+});
+
+// ---- colours
+
+const theme = document.getElementById("theme");
+theme.value = document.documentElement.dataset.theme ?? "auto";
+theme.addEventListener("change", () => {
+  const chosen = theme.value;
+  if (chosen === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = chosen;
+  try {
+    localStorage.setItem("shoal-theme", chosen);
+  } catch {
+    // It holds until the page is left, then.
+  }
+});
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address says which page this is
+  main.focus();
+});
+addEventListener("hashchange", travel);
+show();
+store.run();

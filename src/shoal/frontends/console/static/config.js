@@ -1,0 +1,78 @@
+// A model's page "Config": the configuration as it runs.
+
+import { askJson, modelPath } from "./api.js";
+import { announce, fill, h } from "./dom.js";
+import { copyable, problem } from "./parts.js";
+
+// That they are there says something, however empty.
+const KEPT_EMPTY = new Set(["dynamic_batching", "sequence_batching", "ensemble_scheduling"]);
+
+export function configPart(store, name, version) {
+  const room = h("div", { class: "card" }, h("p", { class: "hint" }, "Asking …"));
+  let made = "";
+
+  async function make() {
+    try {
+      const config = await askJson(`${modelPath(name, version)}/config`);
+      const whole = h("input", { type: "checkbox", id: "whole-config" });
+      const lines = copyable("The configuration it runs with", "json", "h2");
+      const write = () => lines.set(written(whole.checked ? config : withoutDefaults(config)));
+      whole.addEventListener("change", () => {
+        write();
+        announce(whole.checked ? "Every default is shown" : "Only what is set is shown");
+      });
+      write();
+      fill(
+        room,
+        h(
+          "p",
+          { class: "hint" },
+          "What config.pbtxt says, what the backend found in the model, and what the server adds.",
+        ),
+        h(
+          "div",
+          { class: "check" },
+          whole,
+          h("label", { for: "whole-config" }, "Show every default"),
+        ),
+        lines.element,
+      );
+    } catch (error) {
+      fill(room, problem(error, make));
+    }
+  }
+
+  return {
+    element: room,
+    stateChanged(model) {
+      const mark = JSON.stringify(model?.versions ?? null);
+      if (mark !== made) {
+        made = mark;
+        make();
+      }
+    },
+  };
+}
+
+/** A config without what is empty, zero or off, which is most of it. */
+export function withoutDefaults(value) {
+  if (Array.isArray(value)) return value.map(withoutDefaults);
+  if (value === null || typeof value !== "object") return value;
+  const kept = {};
+  for (const [key, each] of Object.entries(value)) {
+    const inner = withoutDefaults(each);
+    const nothing = inner === "" || inner === 0 || inner === false || inner === null;
+    const hollow = typeof inner === "object" && inner !== null && Object.keys(inner).length === 0;
+    const kind = typeof inner === "string" && /_(NONE|DEFAULT|INVALID|UNSPECIFIED)$/.test(inner);
+    if (nothing || kind || (hollow && !KEPT_EMPTY.has(key))) continue;
+    kept[key] = inner;
+  }
+  return kept;
+}
+
+/** JSON as people write it: a list of numbers or texts on one line. */
+export function written(value) {
+  return JSON.stringify(value, null, 2).replace(/\[\n[^[\]{}]*?\n\s*\]/g, (list) =>
+    list.replace(/\n\s*/g, " ").replace("[ ", "[").replace(/ \]$/, "]"),
+  );
+}

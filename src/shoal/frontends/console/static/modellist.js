@@ -1,0 +1,211 @@
+// The models of a server, with their states and figures, as a list that keeps its rows.
+
+import { Refused } from "./api.js";
+import { sparkline } from "./charts.js";
+import { fill, h, setShown, setText } from "./dom.js";
+import { count, duration } from "./format.js";
+import { modelControl } from "./modelcontrol.js";
+import { emptyState, problem, statePill } from "./parts.js";
+
+const FILTER_FROM = 8; // models
+
+export function modelList(store) {
+  const search = h("input", {
+    type: "search",
+    placeholder: "Find a model",
+    "aria-label": "Find a model",
+  });
+  const notice = h("div", {});
+  const list = h("ul", { class: "models" }, columnHeads());
+  const rows = new Map(); // name -> row
+  const heading = h("h2", {}, "Models");
+  const element = h(
+    "section",
+    { class: "model-section" },
+    h("div", { class: "section-head" }, heading, search),
+    notice,
+    list,
+  );
+  let seen = "";
+  let filter = "";
+  search.addEventListener("input", () => {
+    filter = search.value.trim().toLowerCase();
+    seen = "";
+    refresh();
+  });
+
+  function refresh() {
+    const models = store.models();
+    const mark = `${store.changes} ${filter} ${store.link} ${store.indexProblem?.message} ${store.index === null && models.length}`;
+    if (mark !== seen) {
+      seen = mark;
+      arrange(models);
+    }
+    const now = store.state?.time_ms ?? Date.now();
+    for (const row of rows.values()) row.update(now);
+  }
+
+  function arrange(models) {
+    setText(heading, models.length ? `Models (${models.length})` : "Models");
+    setShown(search, models.length > FILTER_FROM);
+    setShown(list, models.length > 0);
+    fill(notice, notes(store));
+    const shown = models.filter((model) => model.name.toLowerCase().includes(filter));
+    const names = new Set(shown.map((model) => model.name));
+    for (const [name, row] of rows) {
+      if (!names.has(name)) {
+        row.element.remove();
+        rows.delete(name);
+      }
+    }
+    for (const model of shown) {
+      let row = rows.get(model.name);
+      if (!row) rows.set(model.name, (row = modelRow(store, model.name)));
+      row.arrange(model);
+      list.append(row.element);
+    }
+    if (!models.length && store.index) {
+      notice.append(
+        emptyState(
+          "No model is served yet.",
+          "Put a folder for each model into the repository, or serve one right away: ",
+          h("code", {}, "shoal serve resnet50.onnx"),
+          " or ",
+          h("code", {}, "shoal serve --demo"),
+          ".",
+        ),
+      );
+    } else if (models.length && !shown.length) {
+      notice.append(
+        emptyState("No model is called like that.", "Clear the search to see all of them."),
+      );
+    }
+  }
+
+  return { element, update: refresh };
+}
+
+function columnHeads() {
+  const heads = [
+    "Model",
+    "State",
+    "Requests/s",
+    "p50",
+    "p99",
+    "Waiting",
+    "Rows",
+    "Last minute",
+    "",
+  ];
+  return h(
+    "li",
+    { class: "model-heads", "aria-hidden": "true" },
+    heads.map((head) => h("span", {}, head)),
+  );
+}
+
+function notes(store) {
+  const found = [];
+  if (store.indexProblem instanceof Refused) {
+    found.push(problem(store.indexProblem, () => store.hurry()));
+    found.push(h("p", { class: "hint" }, "Without the index only models that serve are listed."));
+  }
+  const mode = store.state?.server.model_control_mode;
+  if (mode === "none") {
+    found.push(
+      h(
+        "p",
+        { class: "hint" },
+        "This server loads everything at its start. With ",
+        h("code", {}, "--model-control-mode=explicit"),
+        " models can be loaded and unloaded here.",
+      ),
+    );
+  } else if (mode === "poll") {
+    found.push(
+      h(
+        "p",
+        { class: "hint" },
+        "This server follows its repository (mode poll): change the folder of a model to load or unload it. With ",
+        h("code", {}, "--model-control-mode=explicit"),
+        " that can be done here.",
+      ),
+    );
+  }
+  return found;
+}
+
+function modelRow(store, name) {
+  const place = `#/models/${encodeURIComponent(name)}`;
+  const versions = h("span", { class: "versions" });
+  const state = h("span", { class: "model-state" });
+  const reason = h("p", { class: "reason" });
+  const figures = ["Requests/s", "p50", "p99", "Waiting", "Rows"].map((label) => {
+    const value = h("span", { class: "figure-value" }, "–");
+    return {
+      value,
+      element: h(
+        "span",
+        { class: "figure" },
+        h("span", { class: "figure-label" }, `${label} `),
+        value,
+      ),
+    };
+  });
+  const spark = sparkline(26);
+  const control = modelControl(store, name);
+  const tryIt = h(
+    "a",
+    { class: "button-like quiet", href: `${place}/try` },
+    "Try it",
+    h("span", { class: "visually-hidden" }, ` ${name}`),
+  );
+  const element = h(
+    "li",
+    { class: "model-row" },
+    h("div", { class: "model-name" }, h("a", { href: place }, name), versions),
+    state,
+    figures.map((figure) => figure.element),
+    h("span", { class: "figure spark-cell" }, spark.element),
+    h("div", { class: "row-actions" }, tryIt, control.element),
+    reason,
+    control.message,
+  );
+  return {
+    element,
+    arrange(model) {
+      const ready = model.versions.filter((each) => each.state === "READY");
+      const told = model.versions.filter((each) => each.version).map((each) => each.version);
+      setText(versions, told.length ? `version ${told.join(", ")}` : "");
+      const states = new Map(
+        model.versions.map((each) => [statePill(each.state, each.reason).textContent, each]),
+      );
+      fill(
+        state,
+        [...states.values()].map((each) => [statePill(each.state, each.reason), " "]),
+      );
+      const reasons = [
+        ...new Set(
+          model.versions
+            .filter((each) => each.reason && each.state !== "READY")
+            .map((each) => each.reason),
+        ),
+      ];
+      setText(reason, reasons.join(" · "));
+      setShown(reason, reasons.length > 0);
+      const lazy = store.state?.server.model_control_mode === "lazy"; // to ask is to load
+      setShown(tryIt, ready.length > 0 || lazy);
+      control.arrange(model);
+    },
+    update(now) {
+      const history = store.history(name);
+      const recent = history?.recent;
+      setText(figures[0].value, count(recent?.rate ?? null));
+      setText(figures[1].value, duration(recent?.p50 ?? null));
+      setText(figures[2].value, duration(recent?.p99 ?? null));
+      setText(figures[3].value, count(history?.totals?.pending ?? null));
+      setText(figures[4].value, count(recent?.rows ?? null));
+      spark.update(history?.points ?? [], now, (point) => point.rate);
+    },
+  };
+}

@@ -1,0 +1,169 @@
+// One model: how it is doing, a form to try it, its batches explained, its config as it runs.
+
+import { Refused, askJson, modelPath } from "./api.js";
+import { batchPart } from "./batches.js";
+import { configPart } from "./config.js";
+import { fill, h, setShown, setText } from "./dom.js";
+import { livePart } from "./live.js";
+import { modelControl } from "./modelcontrol.js";
+import { problem, statePill } from "./parts.js";
+import { taskForm, taskOf } from "./tasks.js";
+import { tensorForm } from "./tryit.js";
+
+const TABS = [
+  ["", "Live"],
+  ["try", "Try it"],
+  ["batches", "Batches"],
+  ["config", "Config"],
+];
+
+export function modelPage(store, { name, tab, version }) {
+  const state = h("span", { class: "model-state" });
+  const reason = h("p", { class: "reason" });
+  const control = modelControl(store, name);
+  const chooser = h("label", { class: "version-choice" }, "Version ");
+  const place = (word, number = version) =>
+    `#/models/${encodeURIComponent(name)}${word ? `/${word}` : ""}${number ? `?version=${number}` : ""}`;
+  const tabs = h(
+    "nav",
+    { class: "tabs", "aria-label": `Pages of ${name}` },
+    TABS.map(([word, label]) =>
+      h("a", { href: place(word), "aria-current": word === tab ? "page" : null }, label),
+    ),
+  );
+  const views = { "": livePart, try: tryPart, batches: batchPart, config: configPart };
+  const view = (views[tab] ?? livePart)(store, name, version);
+  const element = h(
+    "div",
+    { class: "page" },
+    h("p", { class: "crumb" }, h("a", { href: "#/" }, "Overview"), " / "),
+    h(
+      "div",
+      { class: "model-head" },
+      h("h1", {}, name),
+      state,
+      chooser,
+      h("div", { class: "row-actions" }, control.element),
+    ),
+    reason,
+    control.message,
+    tabs,
+    view.element,
+  );
+  let seen = "";
+  return {
+    element,
+    title: name,
+    update() {
+      const model = store.models().find((each) => each.name === name);
+      const mark = `${JSON.stringify(model ?? null)} ${store.state?.server.model_control_mode} ${store.link === "connecting"}`;
+      if (mark !== seen) {
+        seen = mark;
+        const versions = model?.versions ?? [];
+        const shown = version ? versions.filter((each) => each.version === version) : versions;
+        fill(
+          state,
+          shown.length
+            ? shown.map((each) => [statePill(each.state, each.reason), " "])
+            : statePill(""),
+        );
+        const reasons = [
+          ...new Set(
+            shown
+              .filter((each) => each.reason && each.state !== "READY")
+              .map((each) => each.reason),
+          ),
+        ];
+        setText(
+          reason,
+          model || !store.index
+            ? reasons.join(" · ")
+            : "There is no model of this name on the server.",
+        );
+        setShown(reason, reason.textContent !== "");
+        const ready = versions.filter((each) => each.state === "READY").map((each) => each.version);
+        setShown(chooser, ready.length > 1 || Boolean(version));
+        const select = h(
+          "select",
+          { "aria-label": "Version" },
+          h("option", { value: "" }, "the newest"),
+          ready.map((number) => h("option", { value: number }, number)),
+        );
+        select.value = ready.includes(version) ? version : "";
+        select.addEventListener("change", () => (location.hash = place(tab, select.value)));
+        fill(chooser, "Version ", select);
+        control.arrange(model);
+        view.stateChanged?.(model);
+      }
+      view.update?.();
+    },
+    close() {
+      view.close?.();
+    },
+  };
+}
+
+function tryPart(store, name, version) {
+  const room = h("div", {});
+  let shown = ""; // the versions the form was made for
+  let made = ""; // and what it was made from
+  let attempt = 0;
+
+  async function make() {
+    const mine = (attempt += 1);
+    try {
+      const metadata = await askJson(modelPath(name, version));
+      let config = null;
+      try {
+        config = await askJson(`${modelPath(name, version)}/config`);
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+      }
+      const mark = JSON.stringify([metadata, config]);
+      if (mine !== attempt || mark === made) return; // somebody may be typing
+      made = mark;
+      const model = { name, version, metadata, config };
+      const tensors = () => tensorForm(model);
+      if (!taskOf(config)) {
+        fill(room, tensors());
+        return;
+      }
+      const pane = h("div", {}, taskForm(model));
+      const raw = h("button", { type: "button", class: "quiet" }, "Tensors instead");
+      let plain = false;
+      raw.addEventListener("click", () => {
+        plain = !plain;
+        setText(raw, plain ? "The task's form instead" : "Tensors instead");
+        fill(pane, plain ? tensors() : taskForm(model));
+      });
+      fill(
+        room,
+        h("p", { class: "task-line" }, h("span", {}, "Task: ", h("b", {}, taskOf(config))), raw),
+        pane,
+      );
+    } catch (error) {
+      if (mine !== attempt) return;
+      made = "";
+      const lazy = store.state?.server.model_control_mode === "lazy";
+      fill(
+        room,
+        problem(error, () => make()),
+        !lazy && h("p", { class: "hint" }, "A model can be tried once it is ready."),
+      );
+    }
+  }
+
+  return {
+    element: room,
+    stateChanged(model) {
+      if (store.link === "connecting") return; // nothing is known yet
+      const versions = (model?.versions ?? []).filter(
+        (each) => each.state === "READY" && (!version || each.version === version),
+      );
+      const mark = `ready ${versions.map((each) => each.version).join()}`;
+      if (mark === shown) return;
+      shown = mark;
+      make();
+    },
+  };
+}

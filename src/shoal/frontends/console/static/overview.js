@@ -1,0 +1,129 @@
+// The first page: how the server is doing, what it serves, what went wrong lately.
+
+import { shareBar, sparkline } from "./charts.js";
+import { fill, h, setText } from "./dom.js";
+import { errorList } from "./errorpage.js";
+import { count, duration } from "./format.js";
+import { machineChart, meters } from "./machine.js";
+import { modelList } from "./modellist.js";
+import { timeParts, trafficCharts } from "./traffic.js";
+
+const SHOWN_ERRORS = 4;
+
+export function overview(store) {
+  const tiles = {
+    rate: tile("Requests per second"),
+    latency: tile("Latency, median"),
+    slow: tile("Latency, p99"),
+    queue: tile("Waiting in queues"),
+    batch: tile("Rows per execution"),
+  };
+  const charts = [...trafficCharts(), machineChart(), meters(), timePanel()];
+  const models = modelList(store);
+  const errors = h("div", {});
+  const element = h(
+    "div",
+    { class: "page" },
+    h("h1", { class: "visually-hidden" }, "Overview"),
+    h(
+      "section",
+      { class: "tiles", "aria-label": "The last ten seconds" },
+      Object.values(tiles).map((each) => each.element),
+    ),
+    models.element,
+    h(
+      "section",
+      { "aria-label": "Over time" },
+      h(
+        "div",
+        { class: "plots" },
+        charts.map((chart) => chart.element),
+      ),
+    ),
+    h(
+      "section",
+      { class: "errors-lately" },
+      h(
+        "div",
+        { class: "section-head" },
+        h("h2", {}, "Recent errors"),
+        h("a", { href: "#/errors" }, "All of them"),
+      ),
+      errors,
+    ),
+  );
+
+  let errorsSeen = -1;
+  return {
+    element,
+    title: "Overview",
+    update() {
+      const { all, state } = store;
+      if (!state) return;
+      const now = state.time_ms;
+      const recent = all.recent;
+      tiles.rate.update(count(recent?.rate ?? null), all.points, now, (point) => point.rate);
+      tiles.latency.update(duration(recent?.p50 ?? null), all.points, now, (point) => point.p50);
+      tiles.slow.update(duration(recent?.p99 ?? null), all.points, now, (point) => point.p99);
+      tiles.queue.update(
+        count(all.totals?.pending ?? null),
+        all.points,
+        now,
+        (point) => point.pending,
+      );
+      tiles.batch.update(count(recent?.rows ?? null), all.points, now, (point) => point.rows);
+      charts[0].update(all.points, now);
+      charts[1].update(all.points, now);
+      charts[2].update(all.points, now);
+      charts[3].update(store.machine, now);
+      charts[4].update(store);
+      charts[5].update(store);
+      models.update();
+      const newest = [...store.errors.values()].reduce(
+        (most, entry) => Math.max(most, entry.number),
+        0,
+      );
+      if (newest !== errorsSeen) {
+        errorsSeen = newest;
+        fill(errors, errorList([...store.errors.values()].reverse().slice(0, SHOWN_ERRORS), now));
+      }
+    },
+    close() {
+      charts.forEach((chart) => chart.close?.());
+    },
+  };
+}
+
+/** A figure with a small curve under it. */
+function tile(label) {
+  const value = h("b", { class: "tile-value" }, "–");
+  const spark = sparkline(28);
+  return {
+    element: h(
+      "div",
+      { class: "card tile" },
+      h("span", { class: "tile-label" }, label),
+      value,
+      spark.element,
+    ),
+    update(text, points, now, pick) {
+      setText(value, text);
+      spark.update(points, now, pick);
+    },
+  };
+}
+
+/** Where the time of all requests goes. */
+function timePanel() {
+  const bar = shareBar("Where a request's time goes, in the last ten seconds", duration);
+  return {
+    element: h(
+      "section",
+      { class: "card plot" },
+      h("h3", { class: "plot-title" }, "Where time goes ", h("small", {}, "the last ten seconds")),
+      bar.element,
+      h("p", { class: "hint" }, "The mean of all requests. Each model's page has its own."),
+    ),
+    update: (store) => bar.update(timeParts(store.all.recent)),
+  };
+}

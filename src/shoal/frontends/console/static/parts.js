@@ -1,0 +1,197 @@
+// Small parts that several pages use: notices, copyable lines, pills, drop zones.
+
+import { Refused, unlock } from "./api.js";
+import { announce, append, fill, freshId, h } from "./dom.js";
+
+const STATES = {
+  READY: ["good", "Ready"],
+  LOADING: ["busy", "Loading"],
+  UNLOADING: ["busy", "Unloading"],
+  UNAVAILABLE: ["bad", "Unavailable"],
+  "": ["quiet", "Not loaded"],
+};
+const ON_PURPOSE = /^unloaded$|not loaded/i;
+
+/** A model's state as a word with a colour; colour is never all there is. */
+export function statePill(state, reason = "") {
+  const [kind, word] = STATES[state] ?? ["quiet", state];
+  const off = state === "UNAVAILABLE" && ON_PURPOSE.test(reason.trim());
+  return h("span", { class: `pill ${off ? "quiet" : kind}` }, off ? "Not loaded" : word);
+}
+
+/** What went wrong, in the server's words; for a restricted API with a place for its key. */
+export function problem(error, retry = null) {
+  if (error instanceof Refused && error.status === 403) return lockNotice(error, retry);
+  const status = error instanceof Refused ? h("b", {}, `${error.status} `) : null;
+  return h(
+    "div",
+    { class: "notice bad" },
+    h("p", {}, status, error.message),
+    retry && h("button", { type: "button", class: "quiet", onclick: retry }, "Try again"),
+  );
+}
+
+/** 403: what it means, and a form for the header that is asked for. */
+export function lockNotice(error, retry) {
+  const id = freshId("key");
+  const input = h("input", { id, type: "password", autocomplete: "off", required: true });
+  const complaint = h("p", { class: "complaint", role: "alert" });
+  const form = h(
+    "form",
+    { class: "inline-form" },
+    h("label", { for: id }, "Value of ", h("code", {}, error.header)),
+    input,
+    h("button", {}, "Use it"),
+    complaint,
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    try {
+      unlock(error.header, input.value);
+    } catch {
+      fill(
+        complaint,
+        "No header can carry that value: it has characters that headers may not have.",
+      );
+      return;
+    }
+    announce("Trying again with that value");
+    retry?.();
+  });
+  return h(
+    "div",
+    { class: "notice lock" },
+    h(
+      "p",
+      {},
+      h("b", {}, "Restricted. "),
+      `This server answers here only to those who bring a header. It says: ${error.message}`,
+    ),
+    error.header && retry
+      ? [
+          form,
+          h(
+            "p",
+            { class: "hint" },
+            "The value stays in this page's memory and is sent to this server only.",
+          ),
+        ]
+      : null,
+  );
+}
+
+/** A line to copy, with a button that does it. */
+export function copyable(title, language, level = "h3") {
+  const code = h("code", {});
+  const button = h("button", { type: "button", class: "quiet copy" }, "Copy");
+  button.addEventListener("click", async () => {
+    const copied = await copy(code.textContent);
+    button.textContent = copied ? "Copied" : "Press Ctrl+C";
+    announce(copied ? `${title} copied` : "The lines are selected: press Ctrl+C to copy them");
+    if (!copied) getSelection().selectAllChildren(code);
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  const box = h(
+    "pre",
+    {
+      class: "snippet",
+      tabindex: "0",
+      role: "group",
+      "aria-label": title,
+      "data-language": language,
+    },
+    code,
+  );
+  const element = h(
+    "section",
+    { class: "snippet-box" },
+    h("div", { class: "snippet-head" }, h(level, {}, title), button),
+    box,
+  );
+  return {
+    element,
+    set(text) {
+      if (code.textContent !== text) code.textContent = text;
+    },
+  };
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false; // only pages from localhost or over HTTPS may
+  }
+}
+
+/** A place to drop a file, or to choose one. Calls `take(file)`. */
+export function dropZone({ label, accept, take }) {
+  const id = freshId("file");
+  const input = h("input", { id, type: "file", accept, class: "visually-hidden" });
+  const preview = h("div", { class: "preview" });
+  const zone = h(
+    "div",
+    { class: "drop" },
+    input,
+    h(
+      "label",
+      { for: id, class: "drop-label" },
+      h("span", { class: "button-like" }, "Choose a file"),
+      h("span", {}, label),
+    ),
+    preview,
+  );
+  let url = "";
+  const show = (file) => {
+    if (!file) return;
+    if (url) URL.revokeObjectURL(url);
+    url = URL.createObjectURL(file);
+    const image = h("img", { src: url, alt: `What was chosen: ${file.name}` });
+    image.addEventListener("error", () =>
+      fill(
+        preview,
+        h("p", { class: "complaint" }, `${file.name} is no picture that this browser can show.`),
+      ),
+    );
+    fill(preview, image, h("p", { class: "hint" }, file.name));
+    take(file);
+  };
+  input.addEventListener("change", () => show(input.files[0]));
+  for (const kind of ["dragenter", "dragover"]) {
+    zone.addEventListener(kind, (event) => {
+      event.preventDefault();
+      zone.classList.add("over");
+    });
+  }
+  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    show(event.dataTransfer.files[0]);
+  });
+  return zone;
+}
+
+/** A label and its control, in that order. */
+export function field(label, control, hint = "") {
+  const id = control.id || freshId("field");
+  control.id = id;
+  const hintId = `${id}-hint`;
+  if (hint) control.setAttribute("aria-describedby", hintId);
+  return append(h("div", { class: "field" }), [
+    h("label", { for: id }, label),
+    control,
+    hint && h("p", { class: "hint", id: hintId }, hint),
+  ]);
+}
+
+/** An empty place with what to do about it. */
+export function emptyState(title, ...words) {
+  return h(
+    "div",
+    { class: "empty" },
+    h("p", { class: "empty-title" }, title),
+    h("p", {}, ...words),
+  );
+}

@@ -1,0 +1,365 @@
+// Forms for models with a task: a photo, a question, a caption, sentences.
+//
+// The task is in the model's config (`parameters.task`); its operation is the last part of the
+// path that the form sends to. A task this page does not know gets a box for JSON.
+
+import { ask, askJson, events, lockedHeaders, modelPath, Refused } from "./api.js";
+import { announce, fill, h } from "./dom.js";
+import { bars, heatMap, marked, table } from "./draw.js";
+import { duration, percent } from "./format.js";
+import { copyable, dropZone, field, problem } from "./parts.js";
+import { curlFile, curlJson, pythonFile, pythonJson, pythonTask } from "./snippets.js";
+import { whereabouts } from "./tryit.js";
+
+const PASSAGE =
+  "A shoal is a group of fish that stay together for social reasons. When all of them swim in the same direction in a coordinated way, they are called a school. Fish gain from it: a shoal finds food sooner and is better at avoiding predators.";
+
+const FORMS = {
+  "image-classification": classifyForm,
+  "question-answering": answerForm,
+  "image-to-text": captionForm,
+  "sentence-embedding": embedForm,
+};
+
+/** The task of a model's config, or an empty text. */
+export function taskOf(config) {
+  return config?.parameters?.task?.string_value ?? "";
+}
+
+/** The form for a model's task. */
+export function taskForm(model) {
+  return (FORMS[taskOf(model.config)] ?? jsonForm)(model);
+}
+
+/** What all forms share: where the answer goes, the terminal lines, and one request at a time. */
+function workbench(model, { verb, title, controls, lines, hint }) {
+  const answer = h("div", { class: "answer", "aria-live": "polite", "aria-busy": "false" });
+  const curl = copyable("curl", "sh");
+  const python = copyable("Python", "python");
+  const path = modelPath(model.name, model.version);
+  let running = null;
+
+  function refresh() {
+    const shared = { ...whereabouts(), path: `/${path}`, verb, locked: lockedHeaders() };
+    const made = lines(shared);
+    curl.set(made.curl);
+    python.set(made.python);
+  }
+
+  async function run(work) {
+    running?.abort();
+    const mine = (running = new AbortController());
+    answer.setAttribute("aria-busy", "true");
+    const began = performance.now();
+    try {
+      const drawn = await work(path, mine.signal, () => duration(performance.now() - began));
+      if (drawn && !mine.signal.aborted) {
+        fill(
+          answer,
+          h("p", { class: "took" }, `Answered in ${duration(performance.now() - began)}.`),
+          drawn,
+        );
+        announce("Answered");
+      }
+    } catch (error) {
+      if (mine.signal.aborted) return;
+      fill(
+        answer,
+        problem(error, () => run(work)),
+      );
+      announce(`The server refused: ${error.message}`);
+    } finally {
+      if (running === mine) {
+        running = null;
+        answer.setAttribute("aria-busy", "false");
+        refresh();
+      }
+    }
+  }
+
+  const element = h(
+    "div",
+    { class: "try" },
+    h("div", { class: "card" }, h("h2", {}, title), controls),
+    h(
+      "div",
+      { class: "card" },
+      h("h2", {}, "Answer"),
+      answer,
+      h("p", { class: "hint when-empty" }, hint),
+    ),
+    h(
+      "div",
+      { class: "card snippets" },
+      h("h2", {}, "From a terminal"),
+      h("p", { class: "hint" }, "The same request. It changes with the form."),
+      curl.element,
+      python.element,
+    ),
+  );
+  refresh();
+  return { element, answer, refresh, run };
+}
+
+// ---- pictures
+
+function imageForm(model, { verb, title, hint, button, query = "", shown, work }) {
+  let file = null;
+  const send = h("button", { type: "button", class: "primary", disabled: true }, button);
+  const zone = dropZone({
+    label: "or drop a photo here",
+    accept: "image/*",
+    take(chosen) {
+      file = chosen;
+      send.disabled = false;
+      bench.refresh();
+      bench.run((path, signal, took) => work(path, file, signal, took, bench.answer));
+    },
+  });
+  const bench = workbench(model, {
+    verb,
+    title,
+    hint,
+    controls: [zone, h("div", { class: "actions" }, send)],
+    lines: (shared) => ({
+      curl: curlFile({ ...shared, query, file: file?.name }),
+      python: pythonTask({ ...shared, source: pythonFile(file?.name), shown }),
+    }),
+  });
+  send.addEventListener("click", () =>
+    bench.run((path, signal, took) => work(path, file, signal, took, bench.answer)),
+  );
+  return bench.element;
+}
+
+function photo(file) {
+  return {
+    method: "POST",
+    body: file,
+    headers: { "Content-Type": file.type || "application/octet-stream" },
+  };
+}
+
+function classifyForm(model) {
+  return imageForm(model, {
+    verb: "classify",
+    title: "A photo",
+    button: "Classify",
+    hint: "Choose a photo: what the model sees in it appears here.",
+    shown:
+      'for label in found["images"][0]["labels"]:\n    print(f"{label[\'score\']:.3f} {label[\'label\']}")',
+    async work(path, file, signal) {
+      const found = await askJson(`${path}/classify`, { ...photo(file), signal });
+      return found.images.map(({ file: name, labels, error }, at) =>
+        error
+          ? problem(new Error(error))
+          : bars(labels, found.images.length > 1 ? name || `Picture ${at + 1}` : ""),
+      );
+    },
+  });
+}
+
+function captionForm(model) {
+  return imageForm(model, {
+    verb: "caption",
+    title: "A photo",
+    button: "Describe",
+    query: "?stream=true",
+    hint: "Choose a photo: its caption appears here, word by word.",
+    shown: 'print(found["captions"][0]["caption"])',
+    async work(path, file, signal, took, answer) {
+      const answered = await ask(`${path}/caption?stream=true`, { ...photo(file), signal });
+      const text = h("p", { class: "text streamed caption" });
+      const note = h("p", { class: "took" }, "Reading the picture …");
+      fill(answer, note, text);
+      for await (const event of events(answered)) {
+        if (typeof event.error === "string") throw new Refused(answered.status, event.error);
+        if (typeof event.caption === "string") text.textContent = event.caption;
+        else if (typeof event.text === "string") text.append(document.createTextNode(event.text));
+        note.textContent = `Described in ${took()}.`;
+      }
+      announce(text.textContent);
+      return null;
+    },
+  });
+}
+
+// ---- questions
+
+function answerForm(model) {
+  const text = h("textarea", { rows: 7, value: PASSAGE, maxlength: 100000 });
+  const question = h("input", {
+    type: "text",
+    value: "When are fish called a school?",
+    autocomplete: "off",
+  });
+  const form = h(
+    "form",
+    { class: "try-form" },
+    field("Text", text),
+    field("Question", question),
+    h("div", { class: "actions" }, h("button", { class: "primary" }, "Ask")),
+  );
+  const document = () => ({ text: text.value, question: question.value });
+  const bench = workbench(model, {
+    verb: "answer",
+    title: "A question about a text",
+    hint: "Ask: the answer is marked in the text.",
+    controls: form,
+    lines: (shared) => ({
+      curl: curlJson({ ...shared, document: document() }),
+      python: pythonTask({
+        ...shared,
+        source: pythonJson(document()),
+        shown: 'print(found["answer"], found["score"])',
+      }),
+    }),
+  });
+  form.addEventListener("input", () => bench.refresh());
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const asked = document();
+    bench.run(async (path, signal) => {
+      const found = await askJson(`${path}/answer`, {
+        method: "POST",
+        body: JSON.stringify(asked),
+        headers: { "Content-Type": "application/json" },
+        signal,
+      });
+      return answerDrawn(found, asked.text);
+    });
+  });
+  return bench.element;
+}
+
+/** The answer, and where in the text it is; of one the model is not sure of, its best guess. */
+function answerDrawn({ answer, score, start, end, best }, text) {
+  const sure = typeof score === "number" ? `The model is ${percent(score)} sure.` : "";
+  const guess = best
+    ? ` Its best guess, “${best.answer}”, would be right with ${percent(best.score)}.`
+    : "";
+  const [from, to] = best ? [best.start, best.end] : [start, end];
+  return [
+    h("p", { class: "headline" }, answer || "No answer"),
+    sure + guess && h("p", { class: "hint" }, sure + guess),
+    Number.isInteger(from) && Number.isInteger(to) && marked(text, from, to),
+  ];
+}
+
+// ---- sentences
+
+function embedForm(model) {
+  const text = h("textarea", {
+    rows: 5,
+    value: "A shoal of fish swims by.\nMany fish swim together.\nThe train leaves at noon.",
+  });
+  const form = h(
+    "form",
+    { class: "try-form" },
+    field("Sentences", text, "One on each line."),
+    h("div", { class: "actions" }, h("button", { class: "primary" }, "Embed")),
+  );
+  const texts = () => text.value.split("\n").filter((line) => line.trim());
+  const bench = workbench(model, {
+    verb: "embed",
+    title: "Sentences",
+    hint: "Send some sentences: how alike they are appears here.",
+    controls: form,
+    lines: (shared) => ({
+      curl: curlJson({ ...shared, document: { texts: texts() } }),
+      python: pythonTask({
+        ...shared,
+        source: pythonJson({ texts: texts() }),
+        shown: 'for vector in found["embeddings"]:\n    print(len(vector), vector[:4])',
+      }),
+    }),
+  });
+  form.addEventListener("input", () => bench.refresh());
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const asked = texts();
+    bench.run(async (path, signal) => {
+      const found = await askJson(`${path}/embed`, {
+        method: "POST",
+        body: JSON.stringify({ texts: asked }),
+        headers: { "Content-Type": "application/json" },
+        signal,
+      });
+      const vectors = found.embeddings;
+      return [
+        vectors.length > 1 && [
+          h("h3", {}, "How alike they are"),
+          h("p", { class: "hint" }, "The cosine of each pair: 1 is the same."),
+          table(
+            vectors.flatMap((one) => vectors.map((other) => cosine(one, other))),
+            [vectors.length, vectors.length],
+          ),
+        ],
+        h("h3", {}, "Embeddings ", h("small", {}, `${vectors.length} × ${vectors[0].length}`)),
+        heatMap(vectors.flat(), [vectors.length, vectors[0].length], "the embeddings"),
+      ];
+    });
+  });
+  return bench.element;
+}
+
+/** The cosine of the angle between two vectors. */
+export function cosine(one, other) {
+  const dot = (a, b) => a.reduce((sum, value, at) => sum + value * b[at], 0);
+  return dot(one, other) / (Math.sqrt(dot(one, one) * dot(other, other)) || 1);
+}
+
+// ---- others
+
+function jsonForm(model) {
+  const verb = h("input", { type: "text", value: taskOf(model.config), spellcheck: "false" });
+  const body = h("textarea", {
+    rows: 6,
+    value: '{"text": "a shoal of fish"}',
+    spellcheck: "false",
+  });
+  const form = h(
+    "form",
+    { class: "try-form" },
+    field("Operation", verb, "The last part of the path."),
+    field("JSON", body),
+    h("div", { class: "actions" }, h("button", { class: "primary" }, "Send")),
+  );
+  const operation = () => encodeURIComponent(verb.value.trim());
+  const parsed = () => {
+    try {
+      return JSON.parse(body.value);
+    } catch {
+      return {};
+    }
+  };
+  const bench = workbench(model, {
+    title: `The task ${taskOf(model.config)}`,
+    hint: "This console does not know the task: send JSON and see what comes back.",
+    controls: form,
+    lines: (shared) => ({
+      curl: curlJson({ ...shared, verb: operation(), document: parsed() }),
+      python: pythonTask({
+        ...shared,
+        verb: operation(),
+        source: pythonJson(parsed()),
+        shown: "print(found)",
+      }),
+    }),
+  });
+  form.addEventListener("input", () => bench.refresh());
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    bench.run(async (path, signal) => {
+      JSON.parse(body.value);
+      const found = await askJson(`${path}/${operation()}`, {
+        method: "POST",
+        body: body.value,
+        headers: { "Content-Type": "application/json" },
+        signal,
+      });
+      return h("pre", { class: "text code", tabindex: "0" }, JSON.stringify(found, null, 2));
+    });
+  });
+  return bench.element;
+}

@@ -1,0 +1,71 @@
+"""POST /v1/embeddings in terms of the task `sentence-embedding`, and its answer in OpenAI's.
+
+{"input": …, "model": …}  -->  Asked  -->  {"object": "list", "data": [{"embedding": …}], "usage"}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.errors import InvalidArgument
+from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.fields import Fields
+from shoal.tasks.asked import Asked
+
+OPERATION = "embed"
+_FORMATS = ("float", "base64")
+
+
+def read(fields: Fields) -> Asked:
+    """What is asked of the task. Raises Refused, with the field that is wrong."""
+    values: dict[str, Any] = {}
+    given = fields.get("input")
+    if given is None:
+        raise Refused("'input' is missing: send a text or a list of texts", "input")
+    if type(given) is str:
+        values["texts"] = [given]
+    elif type(given) is list and given and all(type(one) is str for one in given):
+        values["texts"] = given
+    elif type(given) is list and given and all(type(one) is int for one in given):
+        values["token_ids"] = [given]
+    elif type(given) is list and given and all(type(one) is list for one in given):
+        values["token_ids"] = given
+    else:
+        raise Refused(
+            "'input' must be a text, a list of texts, a list of token ids or a list of such lists",
+            "input",
+        )
+    if any(not text.strip() for text in values.get("texts", ())):
+        raise Refused("'input' holds an empty text; there is nothing to embed", "input")
+    encoding = fields.get("encoding_format") or _FORMATS[0]
+    if encoding not in _FORMATS:
+        raise Refused("'encoding_format' must be float or base64", "encoding_format")
+    values["encoding_format"] = encoding
+    if fields.get("dimensions") is not None:
+        values["dimensions"] = fields.integer("dimensions", 1, lowest=1, highest=1_000_000)
+    return Asked(values=values)
+
+
+def in_its_words(error: InvalidArgument) -> Refused:
+    """What the task found wrong, by the names that this API has for it."""
+    message = error.message
+    for ours, theirs in (("texts", "input"), ("token_ids", "input")):
+        message = message.replace(f"'{ours}'", f"'{theirs}'").replace(f"{ours}[", f"{theirs}[")
+    return Refused(message, "dimensions" if "'dimensions'" in message else "input")
+
+
+def answer(found: dict[str, Any], model: str) -> dict[str, Any]:
+    """The answer of the task, in the shape of this API; `truncated` is an addition of ours."""
+    tokens = found["tokens"]
+    answered: dict[str, Any] = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(found["embeddings"])
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    if "truncated" in found:
+        answered["truncated"] = found["truncated"]
+    return answered

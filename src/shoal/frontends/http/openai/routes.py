@@ -1,0 +1,324 @@
+"""The handlers of /v1/…: read the body, find the model, answer in OpenAI's shapes.
+
+    exchange --> coroutine --> JSON, or with "stream": true an event for each piece and [DONE]
+
+Each call is a coroutine of its own; it waits for models that are loaded on demand, and it ends when
+its client goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from shoal.core.inbox import LoopInbox
+from shoal.core.not_yet import NotYet
+from shoal.core.response import ParameterValue
+from shoal.errors import InvalidArgument, NotFound, ShoalError
+from shoal.frontends.forwarding import HeaderForwarding
+from shoal.frontends.http.answers import send_json
+from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.errors import as_shoal_error
+from shoal.frontends.http.events import EVENT_HEADERS, event, room
+from shoal.frontends.http.openai import catalogue, embeddings
+from shoal.frontends.http.openai.errors import Refused, described, no_such_model, send_error
+from shoal.frontends.http.openai.fields import Fields
+from shoal.frontends.http.openai.forms import Completion, Form, Turn, usage_of
+from shoal.frontends.http.openai.generation import Generation, Piece
+from shoal.frontends.http.openai.merging import merged
+from shoal.frontends.http.openai.prompts import plain_prompt, read_messages, read_photo
+from shoal.frontends.http.openai.sampling import Told, read_sampling
+from shoal.frontends.http.openai.text_model import Served, TextModel
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.routes import Target
+from shoal.frontends.http.traced import serve_traced
+from shoal.frontends.waiting import when_loaded
+from shoal.wire import json_text
+
+Found = TypeVar("Found")
+
+MOST_TEXTS = 128  # choices of one request
+_DONE = b"[DONE]"
+
+
+class OpenAiRoutes:
+    """Serves all of them. For the event loop's thread."""
+
+    def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._options = options
+        pattern = options.header_forward_pattern
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._under_way: set[asyncio.Task[None]] = set()  # the loop itself does not keep them
+        self._text_models: WeakKeyDictionary[Served, TextModel | None] = WeakKeyDictionary()
+
+    # ---- what there is
+
+    def models(self, exchange: Exchange, _target: Target) -> None:
+        """GET /v1/models."""
+        listed = [
+            catalogue.entry(model)
+            for model in self._engine.newest_models()
+            if catalogue.embeds(model) or self._as_text_model(model) is not None
+        ]
+        send_json(exchange, {"object": "list", "data": listed})
+
+    def model(self, exchange: Exchange, target: Target) -> None:
+        """GET /v1/models/{model}."""
+        self._start(exchange, self._describe(exchange, target.model))
+
+    async def _describe(self, exchange: Exchange, name: str) -> None:
+        model = await self._loaded(name, lambda: self._engine.find(name))
+        if not catalogue.embeds(model) and self._as_text_model(model) is None:
+            raise no_such_model(name)
+        send_json(exchange, catalogue.entry(model))
+
+    # ---- embeddings
+
+    def embeddings(self, exchange: Exchange, _target: Target) -> None:
+        """POST /v1/embeddings."""
+        fields = Fields.of(exchange.request, self._options.max_input_bytes)
+        self._start(exchange, self._embed(exchange, fields))
+
+    async def _embed(self, exchange: Exchange, fields: Fields) -> None:
+        name = fields.model
+        asked = embeddings.read(fields)
+        await self._loaded(name, lambda: self._engine.find(name))
+        try:
+            call = await self._loaded(name, lambda: self._engine.task(embeddings.OPERATION, name))
+        except InvalidArgument as error:
+            raise _of_model(error) from None
+        try:
+            found = await call.perform(asked)
+        except InvalidArgument as error:
+            raise embeddings.in_its_words(error) from None
+        finally:
+            call.leave()
+        send_json(exchange, embeddings.answer(found, name))
+
+    # ---- text
+
+    def completions(self, exchange: Exchange, target: Target) -> None:
+        """POST /v1/completions."""
+        fields = Fields.of(exchange.request, self._options.max_input_bytes)
+        self._traced(exchange, target, fields, self._complete)
+
+    def chat(self, exchange: Exchange, target: Target) -> None:
+        """POST /v1/chat/completions."""
+        fields = Fields.of(exchange.request, self._options.max_input_bytes)
+        self._traced(exchange, target, fields, self._converse)
+
+    async def _complete(self, exchange: Exchange, fields: Fields) -> None:
+        prompts = list(fields.texts("prompt", most=MOST_TEXTS))
+        if not prompts:
+            raise Refused("'prompt' is missing: send a text or a list of texts", "prompt")
+        text_model = await self._text_model(fields.model)
+        if text_model.prompt is None:
+            raise Refused(
+                f"the model '{fields.model}' takes photos: ask it at /v1/chat/completions", "model"
+            )
+        await self._generate(exchange, fields, text_model, prompts, Completion(fields.model))
+
+    async def _converse(self, exchange: Exchange, fields: Fields) -> None:
+        text_model = await self._text_model(fields.model)
+        if text_model.prompt is None:
+            prompt = read_photo(fields.get("messages"), fields.model)
+        else:
+            messages = read_messages(fields.get("messages"), fields.model)
+            if text_model.has_template:
+                prompt = await asyncio.to_thread(lambda: text_model.chat_template()(messages))
+            else:
+                prompt = plain_prompt(messages)
+        await self._generate(exchange, fields, text_model, [prompt], Turn(fields.model))
+
+    async def _generate(
+        self,
+        exchange: Exchange,
+        fields: Fields,
+        text_model: TextModel,
+        prompts: list[str],
+        form: Form,
+    ) -> None:
+        stream = fields.flag("stream")
+        echo = fields.flag("echo") and isinstance(form, Completion)
+        count = fields.integer("n", 1, lowest=1, highest=MOST_TEXTS)
+        if count * len(prompts) > MOST_TEXTS:
+            raise Refused(f"at most {MOST_TEXTS} texts can be made in one request", "n")
+        shown_usage = _wants_usage(fields, stream=stream)
+        sampling = read_sampling(fields, text_model)
+        told = Told(text_model, sampling)
+        parameters = self._forwarded(exchange)
+        generations = [
+            Generation(
+                text_model,
+                told,
+                sampling,
+                index=place * count + number,
+                prompt=prompt,
+                number=number,
+                stream=stream and text_model.decoupled,
+                parameters=parameters,
+            )
+            for place, prompt in enumerate(prompts)
+            for number in range(count)
+        ]
+        pieces = merged([one.pieces(self._engine, self._inbox, exchange) for one in generations])
+        begun = {one.index: one.prompt if echo else "" for one in generations}
+        if stream:
+
+            def ended() -> dict[str, Any]:
+                return usage_of(generations, len(prompts))
+
+            await _send_events(exchange, pieces, form, begun, ended if shown_usage else None)
+            return
+        texts = {index: [text] for index, text in begun.items()}
+        ends: dict[int, str] = {}
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                texts[piece.index].append(piece.text)
+                ends[piece.index] = piece.end
+        whole = [("".join(texts[index]), ends[index]) for index in sorted(texts)]
+        send_json(exchange, form.whole(whole, usage_of(generations, len(prompts))))
+
+    # ---- what all calls share
+
+    def _traced(
+        self,
+        exchange: Exchange,
+        target: Target,
+        fields: Fields,
+        answer: Callable[[Exchange, Fields], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Have the call answered, as part of a trace if it is sampled."""
+
+        def serve(through: Exchange, _target: Target) -> None:
+            self._start(through, answer(through, fields))
+
+        tracer = self._engine.tracer
+        named = dataclasses.replace(target, model=fields.model)
+        if not (tracer.active and serve_traced(tracer, exchange, named, serve)):
+            serve(exchange, target)
+
+    def _start(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine that answers `exchange`; what it raises is the answer."""
+
+        async def answered() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - becomes the answer
+                send_error(exchange, as_shoal_error(error))
+
+        task = asyncio.ensure_future(answered())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        exchange.on_disconnect = task.cancel
+
+    async def _loaded(self, name: str, find: Callable[[], Found]) -> Found:
+        """What `find` finds, after the model has been loaded if that is done on demand.
+
+        Raises Refused for a model that does not exist.
+        """
+        while True:
+            try:
+                return find()
+            except NotYet as pending:
+                await _until_loaded(pending)
+            except NotFound:
+                raise no_such_model(name) from None
+
+    async def _text_model(self, name: str) -> TextModel:
+        model = await self._loaded(name, lambda: self._engine.find(name))
+        found = self._as_text_model(model)
+        if found is None:
+            raise Refused(
+                f"the model '{name}' does not make text: it needs a BYTES input such as "
+                f"text_input or image, and a BYTES output such as text_output",
+                "model",
+            )
+        return found
+
+    def _as_text_model(self, model: Served) -> TextModel | None:
+        try:
+            return self._text_models[model]
+        except KeyError:
+            found = self._text_models[model] = TextModel.of(model)
+            return found
+
+    def _forwarded(self, exchange: Exchange) -> dict[str, ParameterValue]:
+        parameters: dict[str, ParameterValue] = {}
+        if self._forwarding is not None:
+            self._forwarding.forward(exchange.request.headers, parameters)
+        return parameters
+
+
+def _of_model(error: InvalidArgument) -> Refused:
+    """The error for a model that cannot do what is asked of it, or does not exist."""
+    return error if isinstance(error, Refused) else Refused(error.message, "model")
+
+
+def _wants_usage(fields: Fields, *, stream: bool) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if type(options) is not dict or not stream:
+        raise Refused(
+            "'stream_options' must be an object, and goes with \"stream\": true", "stream_options"
+        )
+    return bool(options.get("include_usage"))
+
+
+async def _send_events(
+    exchange: Exchange,
+    pieces: AsyncGenerator[Piece, None],
+    form: Form,
+    begun: dict[int, str],
+    usage: Callable[[], dict[str, Any]] | None,
+) -> None:
+    """Send each piece as it comes. What goes wrong before the first of them is raised."""
+    more: dict[str, Any] = {} if usage is None else {"usage": None}
+    started = False
+    try:
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if not started:
+                    started = True
+                    exchange.start_stream(200, EVENT_HEADERS)
+                opening = piece.index in begun
+                text = begun.pop(piece.index, "") + piece.text
+                delta = form.delta(dataclasses.replace(piece, text=text), first=opening)
+                exchange.send_chunk(event(json_text.dumps(form.chunk([delta], more))))
+                await room(exchange)
+        if usage is not None:
+            last = form.chunk([], {"usage": usage()})
+            exchange.send_chunk(event(json_text.dumps(last)))
+    except Exception as failure:
+        if not started:
+            raise
+        error = as_shoal_error(failure)
+        exchange.send_chunk(event(json_text.dumps(described(error))))
+    exchange.send_chunk(event(_DONE))
+    exchange.end_stream()
+
+
+async def _until_loaded(pending: NotYet) -> None:
+    """Wait until a model is loaded; raises why that failed."""
+    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def resume(error: ShoalError | None) -> None:
+        if settled.done():
+            return
+        if error is None:
+            settled.set_result(None)
+        else:
+            settled.set_exception(error)
+
+    take_back = when_loaded(pending, resume)
+    try:
+        await settled
+    finally:
+        take_back()

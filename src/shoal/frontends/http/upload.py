@@ -1,0 +1,80 @@
+"""From an HTTP request to what a person asked a task for.
+
+form | JSON | the bytes of a file, and the query  -->  Asked
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from shoal.errors import InvalidArgument, Unsupported
+from shoal.frontends.http.contracts import HttpRequest
+from shoal.tasks.asked import Asked, File
+from shoal.wire import http_body, json_text, multipart
+from shoal.wire.compression import IDENTITY, coding
+
+_FORM = "multipart/form-data"
+_FIELDS = "application/x-www-form-urlencoded"
+_MOST_FIELDS = 256
+
+
+def read_upload(request: HttpRequest, most_json_bytes: int) -> Asked:
+    """Read a request for a task. Raises InvalidArgument or Unsupported, with a sentence.
+
+    The query gives values too; what the body says of the same name wins.
+    """
+    if coding(request.header(b"content-encoding")) != IDENTITY:
+        raise Unsupported("Unsupported compression type: send the request as it is")
+    values: dict[str, Any] = dict(_pairs(request.query))
+    content_type = (request.header(b"content-type") or b"").decode("latin-1")
+    kind = content_type.partition(";")[0].strip().lower()
+    body = request.body
+    files: list[File] = []
+    if kind == _FORM:
+        for part in multipart.parts(body, multipart.boundary_of(content_type)):
+            if part.file_name is None and not part.content_type.startswith("image/"):
+                values[part.name] = _text(part.name, part.content)
+            else:
+                files.append(File(part.content, part.name, part.file_name or "", part.content_type))
+    elif kind.endswith("json") or (len(body) and bytes(body[:1]) in b"{" and kind in ("", _FIELDS)):
+        # curl -d says that JSON is form fields; what begins with a brace is not.
+        http_body.check_json_size(len(body), most_json_bytes)
+        document = json_text.loads(body)
+        if type(document) is not dict:
+            raise InvalidArgument("the request body must be a JSON object")
+        values.update(document)
+    elif kind == _FIELDS and not _is_binary(body):
+        values.update(_pairs(_fields(memoryview(body))))
+    elif len(body):
+        files.append(File(body, content_type=kind))
+    return Asked(files, values)
+
+
+def _is_binary(body: bytes | memoryview) -> bool:
+    """Whether what curl -d or --data-binary called form fields is a file: those have no NULs."""
+    return b"\0" in bytes(body[: 1 << 16])
+
+
+def _fields(body: memoryview) -> str:
+    try:
+        return str(body, "utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            "the body is neither form fields nor a whole file: curl -d leaves out line breaks and "
+            "zero bytes. Send a file with curl --data-binary @FILE, or as a form with -F"
+        ) from None
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise InvalidArgument(f"more than {_MOST_FIELDS} fields; send fewer") from None
+
+
+def _text(name: str, content: memoryview) -> str:
+    try:
+        return str(content, "utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"'{name}' is not UTF-8 text") from None

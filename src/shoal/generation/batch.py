@@ -1,0 +1,245 @@
+"""Continuous batching: texts join and leave between any two steps of the decoder.
+
+    job --join--> [ lanes ] --step--> a token for each text --> job.on_token … job.on_result
+
+A step runs the decoder once for all texts that have the same number of beams, however long each of
+them is by now: they share a lane. What goes wrong with one text ends that one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from shoal.errors import BackendFailure, ShoalError
+from shoal.generation.beams import BeamSearch
+from shoal.generation.choice import OneByOne
+from shoal.generation.decoder import Decoder
+from shoal.generation.options import Generated, Options
+from shoal.generation.states import States
+
+
+class Job(Protocol):
+    """One text that somebody wants. Whoever calls `step` calls these; only `on_token` may raise."""
+
+    prompt: Sequence[int]  # at least one token
+    options: Options
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants it any more; looked at before each step."""
+
+    def on_token(self, token: int) -> None:
+        """A token was chosen, and more will come. Beams tell nothing before the end."""
+
+    def on_result(self, result: Generated) -> None:
+        """The text is complete."""
+
+    def on_error(self, error: Exception) -> None:
+        """There will be no text."""
+
+    def on_cancelled(self) -> None:
+        """It was ended because nobody wants it."""
+
+
+class ContinuousBatch:
+    """All texts that one decoder is at. For one thread."""
+
+    def __init__(self, decoder: Decoder, max_rows: int) -> None:
+        """At most `max_rows` rows: a text takes one, or one for each of its beams."""
+        self.max_rows = max_rows
+        self._decoder = decoder
+        self._lanes: dict[int, _Lane] = {}
+
+    @property
+    def rows(self) -> int:
+        """Rows that are taken."""
+        return sum(lane.states.rows for lane in self._lanes.values())
+
+    @property
+    def texts(self) -> int:
+        """Texts under way."""
+        return sum(len(lane.jobs) for lane in self._lanes.values())
+
+    @property
+    def nbytes(self) -> int:
+        """What all states take."""
+        return sum(lane.states.nbytes for lane in self._lanes.values())
+
+    def has_room(self, job: Job) -> bool:
+        """Whether the job may join now."""
+        return self.rows + job.options.num_beams <= self.max_rows
+
+    def join(self, jobs: Sequence[Job], contexts: Sequence[Sequence[np.ndarray]]) -> None:
+        """Take part from the next step on. What is wrong with a job is told to that job."""
+        longer: list[tuple[Job, Sequence[np.ndarray]]] = []
+        for job, context in zip(jobs, contexts, strict=True):
+            if len(job.prompt) == 1:
+                self._lane(job).join(job, context)
+            else:
+                longer.append((job, context))
+        if longer:
+            self._begin(longer)
+        self._forget_empty()
+
+    def step(self) -> list[int]:
+        """A token for every text; returns how many rows each run of the decoder had."""
+        sizes: list[int] = []
+        for lane in self._lanes.values():
+            lane.drop_cancelled()
+            if lane.jobs:
+                sizes.append(lane.states.rows)
+                lane.step()
+        self._forget_empty()
+        return sizes
+
+    def fail_all(self, error: Exception) -> None:
+        """End every text with an error."""
+        for lane in self._lanes.values():
+            for job in lane.jobs:
+                job.on_error(error)
+        self._lanes.clear()
+
+    def _lane(self, job: Job) -> _Lane:
+        width = job.options.num_beams
+        lane = self._lanes.get(width)
+        if lane is None:
+            lane = self._lanes[width] = _Lane(self._decoder, width)
+        return lane
+
+    def _forget_empty(self) -> None:
+        """Give back the memory of lanes without texts."""
+        for width in [width for width, lane in self._lanes.items() if not lane.jobs]:
+            del self._lanes[width]
+
+    def _begin(self, jobs: Sequence[tuple[Job, Sequence[np.ndarray]]]) -> None:
+        """Compute the states of all but the last tokens of prompts, then let them join."""
+        lengths = [len(job.prompt) - 1 for job, _ in jobs]
+        shape = self._decoder.shape
+        tokens = np.zeros((len(jobs), max(lengths)), np.int64)  # what fills up is never looked at
+        for row, (job, _) in enumerate(jobs):
+            tokens[row, : lengths[row]] = job.prompt[:-1]
+        nothing = np.zeros((len(jobs), shape.heads, 1, shape.head_size), np.float32)
+        context = [_stacked(arrays) for arrays in zip(*(given for _, given in jobs), strict=True)]
+        try:
+            _, states = self._decoder.run(
+                tokens, np.zeros(len(jobs), np.int64), [nothing] * shape.states, context
+            )
+        except Exception as error:  # noqa: BLE001 - told to whom it concerns
+            if len(jobs) == 1:
+                jobs[0][0].on_error(error)
+                return
+            for alone in jobs:
+                self._begin([alone])
+            return
+        for row, (job, given) in enumerate(jobs):
+            lane = self._lane(job)
+            place = lane.join(job, given)
+            lane.states.begin(place, states[:, row], lengths[row])
+
+
+class _Lane:
+    """Texts with the same number of beams."""
+
+    def __init__(self, decoder: Decoder, width: int) -> None:
+        self.jobs: list[Job] = []  # by their place in the states
+        self.states = States(decoder.shape, width)
+        self._decoder = decoder
+        self._searches: list[OneByOne | BeamSearch] = []
+        self._next = np.zeros(width, np.int64)  # by row: the token that the next step begins with
+
+    def join(self, job: Job, context: Sequence[np.ndarray]) -> int:
+        """Take a text in, whose next step begins with the last token of its prompt."""
+        place = self.states.join(context)
+        width = self.states.width
+        search = OneByOne(job.options) if width == 1 else BeamSearch(job.options)
+        self.jobs.append(job)
+        self._searches.append(search)
+        if len(self._next) < self.states.rows:
+            self._next = np.resize(self._next, 2 * self.states.rows)
+        self._next[place * width : (place + 1) * width] = job.prompt[-1]
+        return place
+
+    def drop_cancelled(self) -> None:
+        """Let those go whom nobody wants any more."""
+        for place in reversed(range(len(self.jobs))):
+            if self.jobs[place].cancelled:
+                self.jobs[place].on_cancelled()
+                self._leave(place)
+
+    def step(self) -> None:
+        """Run the decoder once for all, and where that fails once for each."""
+        try:
+            self._run(0, len(self.jobs))
+        except Exception:  # noqa: BLE001 - whose fault it is shows when each runs alone
+            for place in reversed(range(len(self.jobs))):
+                try:
+                    self._run(place, place + 1)
+                except Exception as error:  # noqa: BLE001 - told to whom it concerns
+                    self.jobs[place].on_error(error)
+                    self._leave(place)
+
+    def _run(self, first: int, last: int) -> None:
+        """One step for the texts in these places. If this raises, nothing has changed."""
+        states, width = self.states, self.states.width
+        rows = slice(first * width, last * width)
+        states.make_room(int(states.lengths[rows].max()) + 1)
+        logits, new = self._decoder.run(
+            self._next[rows, None],
+            states.lengths[rows],
+            states.past(first, last),
+            states.context(first, last),
+        )
+        most_likely = logits.argmax(axis=1)
+        sane = np.isfinite(logits[np.arange(len(logits)), most_likely])
+        if not sane.all():
+            raise BackendFailure("the decoder computed logits that are not numbers")
+        states.append(new, first)
+        for place in reversed(range(first, last)):  # those that end are filled from behind
+            at = (place - first) * width
+            try:
+                self._advance(place, logits[at : at + width], int(most_likely[at]))
+            except Exception as error:  # noqa: BLE001 - its own: the others' states are in order
+                self.jobs[place].on_error(error)
+                self._leave(place)
+
+    def _advance(self, place: int, logits: np.ndarray, most_likely: int) -> None:
+        job, search = self.jobs[place], self._searches[place]
+        if isinstance(search, OneByOne):
+            token = search.advance(logits[0], most_likely)
+            self._next[place] = token
+        else:
+            step = search.advance(logits)
+            self.states.reorder(place, step.parents)
+            width = self.states.width
+            self._next[place * width : (place + 1) * width] = step.tokens
+        result = search.result()
+        if result is not None:
+            self._leave(place)
+            job.on_result(result)
+        elif isinstance(search, OneByOne):
+            job.on_token(token)
+
+    def _leave(self, place: int) -> None:
+        """Give a place back; the last text moves there."""
+        width, last = self.states.width, len(self.jobs) - 1
+        self.states.leave(place)
+        self._next[place * width : (place + 1) * width] = self._next[
+            last * width : (last + 1) * width
+        ]
+        self.jobs[place], self._searches[place] = self.jobs[last], self._searches[last]
+        self.jobs.pop()
+        self._searches.pop()
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
+
+
+def as_shoal_error(error: Exception) -> ShoalError:
+    """What a client is told about an exception."""
+    if isinstance(error, ShoalError):
+        return error
+    return BackendFailure(f"{type(error).__name__}: {error}")

@@ -1,0 +1,109 @@
+"""Beam search: the likeliest texts so far are all continued, and the best complete one wins.
+
+    beams x logits --advance--> which beam each goes on from, and with which token
+
+The rules are those of transformers' `generate(num_beams=…)`, down to when it stops looking, so that
+a model gives the texts that its authors saw.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.generation.options import FinishReason, Generated, Options, without
+
+_NEVER = np.float32(-1e9)  # the score of what must not be chosen
+
+
+class Step(NamedTuple):
+    """How the beams go on: each from the states of `parents`, with `tokens`."""
+
+    parents: np.ndarray
+    tokens: np.ndarray
+
+
+class BeamSearch:
+    """The beams of one text."""
+
+    def __init__(self, options: Options) -> None:
+        self.width = options.num_beams
+        self._options = options
+        self._stop_ids = np.array(sorted(options.stop_ids), np.int64)
+        width = self.width
+        # At least `width` of these do not stop, unless it is for length.
+        self._candidates = max(2, 1 + len(self._stop_ids)) * width
+        self._length = 0
+        self._tokens = np.zeros((width, options.max_tokens), np.int64)
+        self._scores = np.full(width, _NEVER, np.float32)
+        self._scores[0] = 0  # all begin alike: let the first alone bring continuations
+        self._complete: list[tuple[np.float32, np.ndarray]] = []  # the best first
+        self._done = False
+
+    def advance(self, logits: np.ndarray) -> Step:
+        """Take one step; `logits` has a row for each beam."""
+        options, width = self._options, self.width
+        if self._length < options.min_tokens and options.stop_ids:
+            logits = without(logits, options.stop_ids)
+        parents, tokens, scores = self._best(logits)
+        self._length += 1
+        stops = np.isin(tokens, self._stop_ids)
+        if self._length >= options.max_tokens:
+            stops[:] = True
+        self._keep_complete(parents, tokens, scores, stops)
+        running = np.where(stops, scores + _NEVER, scores)
+        chosen = np.argsort(-running, kind="stable")[:width]
+        step = Step(parents[chosen], tokens[chosen])
+        self._tokens = self._tokens[step.parents]
+        self._tokens[:, self._length - 1] = step.tokens
+        self._scores = running[chosen]
+        self._done = bool(stops.all()) or self._cannot_improve()
+        return step
+
+    def result(self) -> Generated | None:
+        """The best text, once no other can be better."""
+        if not self._done:
+            return None
+        score, tokens = self._complete[0]
+        stopped = int(tokens[-1]) in self._options.stop_ids
+        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+        return Generated(tokens.tolist(), reason, float(score))
+
+    def _best(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The best continuations of all beams together, the best first: beam, token and score."""
+        vocabulary = logits.shape[1]
+        count = min(self._candidates, vocabulary)
+        # Within a beam the order of logits is that of probabilities: few need to be looked at.
+        tokens = np.argpartition(logits, vocabulary - count, axis=1)[:, vocabulary - count :]
+        tokens.sort(axis=1)  # among equals the lower token comes first
+        largest = logits.max(axis=1, keepdims=True)
+        normaliser = largest + np.log(np.exp(logits - largest).sum(axis=1, keepdims=True))
+        chances = np.take_along_axis(logits, tokens, axis=1) - normaliser
+        scores = (chances + self._scores[:, None]).reshape(-1)
+        order = np.argsort(-scores, kind="stable")[: self._candidates]
+        return order // count, tokens.reshape(-1)[order], scores[order]
+
+    def _keep_complete(
+        self, parents: np.ndarray, tokens: np.ndarray, scores: np.ndarray, stops: np.ndarray
+    ) -> None:
+        """Keep texts that have just ended, if they are among the best `width` ones."""
+        options, width, length = self._options, self.width, self._length
+        if options.early_stopping and len(self._complete) == width:
+            return
+        for index in np.flatnonzero(stops[:width]):
+            text = self._tokens[parents[index], :length].copy()
+            text[-1] = tokens[index]
+            score = scores[index] / np.float32(length**options.length_penalty)
+            self._complete.append((score, text))
+        self._complete.sort(key=lambda entry: -entry[0])  # keeps the order of equals
+        del self._complete[width:]
+
+    def _cannot_improve(self) -> bool:
+        """Whether what is complete stays the best, as far as can be told."""
+        if len(self._complete) < self.width:
+            return False
+        if self._options.early_stopping:
+            return True
+        hoped = self._scores[0] / np.float32(self._length**self._options.length_penalty)
+        return bool(hoped <= self._complete[-1][0])

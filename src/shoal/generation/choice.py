@@ -1,0 +1,55 @@
+"""One token after the other: the most likely one, or one drawn by probability."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.generation.options import FinishReason, Generated, Options, without
+
+
+class OneByOne:
+    """The tokens of one text for which nothing else is tried."""
+
+    width = 1
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._tokens: list[int] = []
+        self._random = np.random.default_rng(options.seed) if options.temperature > 0 else None
+
+    def advance(self, logits: np.ndarray, most_likely: int) -> int:
+        """The next token. `most_likely` is where `logits`, one row, are largest."""
+        options = self._options
+        if len(self._tokens) < options.min_tokens and options.stop_ids:
+            logits = without(logits, options.stop_ids)
+            most_likely = int(logits.argmax())
+        token = most_likely if self._random is None else draw(logits, options, self._random)
+        self._tokens.append(token)
+        return token
+
+    def result(self) -> Generated | None:
+        """The text, once it is complete."""
+        tokens, options = self._tokens, self._options
+        if tokens and tokens[-1] in options.stop_ids:
+            return Generated(tokens, FinishReason.STOP)
+        if len(tokens) >= options.max_tokens:
+            return Generated(tokens, FinishReason.LENGTH)
+        return None
+
+
+def draw(logits: np.ndarray, options: Options, random: np.random.Generator) -> int:
+    """A token by its probability, among those that `top_k` and `top_p` leave."""
+    scaled = logits.astype(np.float64) / options.temperature
+    count = options.top_k if 0 < options.top_k < scaled.size else scaled.size
+    if count < scaled.size:
+        among = np.argpartition(scaled, scaled.size - count)[-count:]
+    else:
+        among = np.arange(scaled.size)
+    weights = np.exp(scaled[among] - scaled.max())
+    weights /= weights.sum()
+    if options.top_p < 1:
+        order = np.argsort(-weights, kind="stable")
+        # The one that reaches `top_p` is among them, so there is always one.
+        kept = order[: int(np.searchsorted(np.cumsum(weights[order]), options.top_p)) + 1]
+        among, weights = among[kept], weights[kept] / weights[kept].sum()
+    return int(random.choice(among, p=weights))

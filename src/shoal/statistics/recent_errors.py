@@ -1,0 +1,83 @@
+"""The errors that clients were told lately, for whoever looks into what went wrong.
+
+    a refused request --note--> [ newest 100, equal ones counted together ] --since--> the console
+
+Only requests that fail pay for this, some half a microsecond each. Equal errors are one entry
+with a count, so that one client's mistake, made a thousand times, does not hide all others. All
+servers of a process share the one list.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+MOST_ENTRIES = 100
+MOST_CHARACTERS = 2000  # of a text; what is longer is cut
+MOST_OF_A_PLACE = 300
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class ErrorEntry:
+    """One error and how often it happened, as it was when it was read."""
+
+    protocol: str  # HTTP or gRPC
+    place: str  # what was asked: a method and path, or a gRPC method
+    model: str  # empty where that is not known, or said by `place`
+    status: str
+    text: str
+    count: int = 0
+    first_ms: int = 0  # since the epoch
+    last_ms: int = 0
+    number: int = 0  # rises whenever any error is noted; later entries have higher ones
+
+
+class RecentErrors:
+    """Keeps the newest errors. Any thread may call any method."""
+
+    def __init__(
+        self, most: int = MOST_ENTRIES, wall_clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._most = most
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()  # guards everything below
+        self._entries: OrderedDict[tuple[str, str, str, str, str], ErrorEntry] = OrderedDict()
+        self._noted = 0
+
+    def note(self, protocol: str, place: str, status: str, text: str, model: str = "") -> None:
+        """A client was told `text`."""
+        text = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
+        place = place if len(place) <= MOST_OF_A_PLACE else place[:MOST_OF_A_PLACE] + "…"
+        key = (protocol, place, model, status, text)
+        now_ms = self._wall_clock() // _NS_PER_MS
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = ErrorEntry(protocol, place, model, status, text, first_ms=now_ms)
+                self._entries[key] = entry
+                if len(self._entries) > self._most:
+                    self._entries.popitem(last=False)
+            else:
+                self._entries.move_to_end(key)
+            self._noted += 1
+            entry.count += 1
+            entry.last_ms = now_ms
+            entry.number = self._noted
+
+    def since(self, number: int = 0) -> list[ErrorEntry]:
+        """What was noted after the one with this number, the newest first."""
+        found = []
+        with self._lock:
+            for entry in reversed(self._entries.values()):
+                if entry.number <= number:
+                    break
+                found.append(replace(entry))
+        return found
+
+
+recent_errors = RecentErrors()

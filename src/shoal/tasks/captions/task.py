@@ -1,0 +1,146 @@
+"""image-to-text: photos in, a caption for each of them out, whole or token by token.
+
+files --decode, resize, scale: threads--> pixels --writer--> {"caption": "two cats on a couch"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.core import dtypes
+from shoal.core.tensor import Buffer
+from shoal.errors import InvalidArgument
+from shoal.generation.options import Options
+from shoal.tasks.asked import Asked, File
+from shoal.tasks.base import Task, TaskContext
+from shoal.tasks.captions.writers import Written, pixel_dims, writer_of
+from shoal.tasks.images.preparation import ImagePreparation
+from shoal.tasks.images.sent import images_of, titles
+from shoal.tasks.writing import DEFAULT_SEQUENCES, MAX_SEQUENCES, Writing
+
+_MOST_IMAGES = 16
+_LONGEST_PROMPT = 2_000  # characters
+
+
+class _Photo(NamedTuple):
+    """A photo, and what to call it."""
+
+    data: Buffer
+    title: str
+
+
+class _Wanted(NamedTuple):
+    """What is asked of each photo of a call."""
+
+    prompt: list[int]
+    options: Options
+
+
+class ImageToText(Task):
+    """Captions for photos."""
+
+    name = "image-to-text"
+    operation = "caption"
+    streams = True
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context)
+        settings, signature = context.settings, context.signature
+        self._writing = Writing.of(settings, _most_beams(context))
+        self._writer = writer_of(context, self._writing)
+        self._preparation = ImagePreparation.of(settings, pixel_dims(signature), dtypes.FP32)
+        self._most_images = settings.integer("max_images", _MOST_IMAGES, lowest=1, highest=1024)
+        self._prepare = context.stage("preprocess", self._prepared)
+
+    async def perform(self, asked: Asked) -> dict[str, Any]:
+        """A caption for each photo, in the order they were sent.
+
+        Raises InvalidArgument for a call without photos, with too many or with one that cannot be
+        read, and for options out of range.
+        """
+        wanted = self._wanted(asked)
+        files = images_of(asked, self._most_images)
+        photos = [
+            _Photo(*pair) for pair in zip((f.data for f in files), titles(files), strict=True)
+        ]
+        tasks = [asyncio.ensure_future(self._caption(photo, wanted)) for photo in photos]
+        try:
+            captions = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return {
+            **self._head(),
+            "captions": [_described(f, w) for f, w in zip(files, captions, strict=True)],
+        }
+
+    async def stream(self, asked: Asked) -> AsyncIterator[dict[str, Any]]:
+        """{"text": piece} for each piece and the whole caption last. Raises as `perform` does.
+
+        With several beams nothing is certain before the end: then there is one piece.
+        """
+        wanted = self._wanted(asked)
+        files = images_of(asked, self._most_images)
+        if len(files) > 1:
+            raise InvalidArgument(
+                f"the request has {len(files)} images, and 'stream' is for one; send them one by "
+                f"one, or leave 'stream' out"
+            )
+        pixels = await self._prepare(_Photo(files[0].data, titles(files)[0]))
+        async with aclosing(self._writer.write(pixels, *wanted, stream=True)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Written):
+                    yield {**self._head(), **_described(files[0], piece)}
+                else:
+                    yield {"text": piece}
+
+    def _wanted(self, asked: Asked) -> _Wanted:
+        writing = self._writing
+        text = asked.text("prompt", longest=_LONGEST_PROMPT, default=writing.prompt)
+        prompt = writing.prompt_ids(text)
+        return _Wanted(prompt, writing.options(asked, len(prompt)))
+
+    async def _caption(self, photo: _Photo, wanted: _Wanted) -> Written:
+        pixels = await self._prepare(photo)
+        async with aclosing(self._writer.write(pixels, *wanted, stream=False)) as pieces:
+            async for piece in pieces:
+                last = piece
+        assert isinstance(last, Written)  # a writer ends with what it has written
+        return last
+
+    def _prepared(self, photos: Sequence[_Photo]) -> list[np.ndarray]:
+        """On a thread, one at a time."""
+        return [self._preparation(data, title) for data, title in photos]
+
+    def _head(self) -> dict[str, str]:
+        context = self.context
+        return {
+            "model_name": context.model_name,
+            "model_version": str(context.model_version),
+        }
+
+
+def _most_beams(context: TaskContext) -> int:
+    """As many as share a batch of the model, or as many texts as it generates at once."""
+    if context.signature.max_batch_size:
+        return context.signature.max_batch_size
+    told = context.config.parameters.get(MAX_SEQUENCES)
+    # What is written there has been checked by the backend.
+    return (int(told.string_value or 0) if told is not None else 0) or DEFAULT_SEQUENCES
+
+
+def _described(file: File, written: Written) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "file": file.name,
+        "caption": written.caption,
+        "tokens": written.tokens,
+        "finish_reason": written.finish_reason,
+    }
+    if written.score is not None:
+        described["score"] = written.score
+    return described

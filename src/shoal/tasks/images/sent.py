@@ -1,0 +1,71 @@
+"""The photos of a call, however they were sent.
+
+-F image=@cat.jpg | --data-binary @cat.jpg | {"image": "base64…"}  -->  files, in order
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.errors import InvalidArgument
+from shoal.tasks.asked import Asked, File
+
+MOST_IMAGES = 64
+_ONE, _MANY = "image", "images"
+_HOW = "Send one with curl -F image=@photo.jpg"
+
+
+def images_of(asked: Asked, most: int = MOST_IMAGES) -> list[File]:
+    """The photos that were sent: files of a form, a bare body, or base64 in JSON; in order.
+
+    Raises InvalidArgument where there is none, where there are more than `most`, and for what is
+    no base64.
+    """
+    files = list(asked.files)
+    for name in (_ONE, _MANY):
+        value = asked.values.get(name)
+        entries = value if type(value) is list else [] if value is None else [value]
+        for place, entry in enumerate(entries):
+            where = f"'{name}'" if value is entry else f"'{name}'[{place}]"
+            files.append(File(_decoded(entry, where), name))
+    if not files:
+        raise InvalidArgument(f"there is no image in the request. {_HOW}")
+    if len(files) > most:
+        raise InvalidArgument(
+            f"the request has {len(files)} images, at most {most} are taken at once; send the "
+            f"others in another request"
+        )
+    return files
+
+
+def titles(files: Sequence[File]) -> list[str]:
+    """How sentences begin that are about each of the photos."""
+    if len(files) == 1:
+        return [f"the image '{files[0].name}'" if files[0].name else "the image"]
+    return [
+        f"the image '{file.name}'" if file.name else f"image {number} of {len(files)}"
+        for number, file in enumerate(files, 1)
+    ]
+
+
+def _decoded(entry: Any, where: str) -> bytes:
+    if type(entry) is not str:
+        raise InvalidArgument(f"{where} must be an image in base64, as a text")
+    if entry.startswith(("http://", "https://")):
+        raise InvalidArgument(f"{where} is an address; the server fetches nothing. {_HOW}")
+    if entry.startswith("data:"):
+        _, comma, entry = entry.partition(";base64,")
+        if not comma:
+            raise InvalidArgument(f"{where} is a data: URL without ;base64")
+    try:
+        return base64.b64decode("".join(entry.split()), validate=True)
+    except (binascii.Error, ValueError):
+        hint = (
+            f"To send a file, write an @ before its name: curl -F image=@{entry}"
+            if 0 < len(entry) < 200
+            else _HOW
+        )
+        raise InvalidArgument(f"{where} is not base64. {hint}") from None

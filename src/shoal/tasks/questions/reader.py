@@ -1,0 +1,93 @@
+"""The tensors of a model that reads: tokens in, a logit for each to be an answer's start or end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.dtypes import FP16, FP32, FP64, INT32, INT64
+from shoal.core.signature import Signature, TensorSpec
+from shoal.errors import ConfigError, Internal
+from shoal.tasks.questions.windows import IDS, MASK, TYPES
+
+STARTS, ENDS = "start_logits", "end_logits"
+_INPUTS = (IDS, MASK, TYPES)
+_MANY_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderTensors:
+    """What goes into the model and what comes out of it."""
+
+    inputs: tuple[TensorSpec, ...]
+    most_rows: int  # in one request
+    width: int  # of a row; 0 where any length will do
+    outputs: tuple[str, str] = (STARTS, ENDS)
+
+    @classmethod
+    def of(cls, signature: Signature) -> ReaderTensors:
+        """Those of the model. Raises ConfigError for one that does not answer questions."""
+        for name, spec in signature.inputs.items():
+            if name not in _INPUTS and not spec.optional:
+                raise _unfit("input", f"the model has an input '{name}'")
+            if name in _INPUTS and spec.datatype not in (INT32, INT64):
+                raise _unfit("input", f"'{name}' is {spec.datatype.name}, not INT64 or INT32")
+        if IDS not in signature.inputs:
+            raise _unfit("input", f"the model has no input '{IDS}'")
+        for name in (STARTS, ENDS):
+            output = signature.outputs.get(name)
+            if output is None:
+                raise _unfit("output", f"the model has no output '{name}'")
+            if output.datatype not in (FP16, FP32, FP64):
+                raise _unfit("output", f"'{name}' is {output.datatype.name}, not FP32")
+        dims = signature.inputs[IDS].dims
+        rows = (signature.max_batch_size,) if signature.max_batch_size else dims[:1]
+        if len(dims) != (1 if signature.max_batch_size else 2) or rows[0] == 0 or rows[0] < -1:
+            raise _unfit("input", f"'{IDS}' has the dims {list(dims)}, not a row of tokens")
+        if not signature.max_batch_size and rows[0] > 1:
+            raise _unfit("input", f"'{IDS}' wants exactly {rows[0]} rows")
+        return cls(
+            tuple(signature.inputs[name] for name in _INPUTS if name in signature.inputs),
+            most_rows=rows[0] if rows[0] > 0 else _MANY_ROWS,
+            width=max(0, dims[-1]),
+        )
+
+    @property
+    def masked(self) -> bool:
+        """Whether the model can be told which tokens are fillers."""
+        return any(spec.name == MASK for spec in self.inputs)
+
+    def arrays(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Those of the tensors that the model takes, in its types."""
+        return {
+            spec.name: rows[spec.name].astype(spec.datatype.numpy, copy=False)
+            for spec in self.inputs
+        }
+
+    def logits(
+        self, found: Mapping[str, np.ndarray], rows: int, tokens: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The logits of starts and ends, a row for each that was asked. Internal if they are not.
+
+        `tokens` is the length of the longest row; logits of fillers may follow.
+        """
+        starts, ends = (found[name].reshape(len(found[name]), -1) for name in self.outputs)
+        for name, logits in zip(self.outputs, (starts, ends), strict=True):
+            if logits.shape[0] != rows or logits.shape[1] < tokens:
+                raise Internal(
+                    f"the model gave '{name}' the shape {list(logits.shape)} for {rows} rows of "
+                    f"{tokens} tokens"
+                )
+        return starts, ends
+
+
+def _unfit(field: str, message: str) -> ConfigError:
+    return ConfigError(
+        message,
+        file="config.pbtxt",
+        field=field,
+        fix="The task 'question-answering' needs a model from input_ids, and if it has them "
+        "attention_mask and token_type_ids, to start_logits and end_logits, one for each token",
+    )

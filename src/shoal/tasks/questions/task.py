@@ -1,0 +1,288 @@
+"""The task `question-answering`: a text and a question in, the words that answer it out.
+
+    text, question --threads: tokens, windows--> model, some windows at a time
+                                             --threads: best span over all windows--> JSON
+
+All windows of a call are for the same model, so they go there as few requests of many rows; those
+of other calls join them in the model's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Encoding
+
+from shoal.errors import Internal, InvalidArgument
+from shoal.tasks.asked import Asked
+from shoal.tasks.base import Task, TaskContext
+from shoal.tasks.questions import spans, windows
+from shoal.tasks.questions.reader import ReaderTensors
+from shoal.tasks.questions.settings import HIGHEST_TOP, QuestionSettings
+from shoal.tasks.questions.spans import Span
+from shoal.tasks.questions.windows import Window
+from shoal.tasks.together import together
+from shoal.tasks.tokenizer import filler_of, read_tokenizer
+
+_REQUESTS_AHEAD = 2  # of one call in the model's queue, so that others have their turn
+_CALLS_AT_ONCE = 16  # tokenised together, and finished together
+_SPARE_SPANS = 2  # of each window, for those that overlap others once they are whole words
+_DIGITS = 6
+_MOST_BYTES = 4  # that UTF-8 takes for a character
+
+
+class _Wanted(NamedTuple):
+    """What a call asks for."""
+
+    text: str
+    questions: Sequence[str]
+    top: int
+    threshold: float
+
+
+class _Cut(NamedTuple):
+    """A call's text and questions as the model reads them."""
+
+    text: Encoding
+    windows: Sequence[Window]
+
+
+class _Read(NamedTuple):
+    """What the model said, a row of logits for each window."""
+
+    wanted: _Wanted
+    cut: _Cut
+    starts: Sequence[np.ndarray]
+    ends: Sequence[np.ndarray]
+
+
+class QuestionAnswering(Task):
+    """Answers questions with words of a text."""
+
+    name = "question-answering"
+    operation = "answer"
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context)
+        self._tensors = ReaderTensors.of(context.signature)
+        self._tokenizer = read_tokenizer(context.settings)
+        self._tokenizer.encode_special_tokens = True  # "[SEP]" in somebody's text is just letters
+        self._settings = QuestionSettings.of(context.settings, self._tokenizer, self._tensors)
+        self._filler = filler_of(self._tokenizer)
+        self._prepare = context.stage("preprocess", self._prepared, most=_CALLS_AT_ONCE)
+        self._finish = context.stage("postprocess", self._finished, most=_CALLS_AT_ONCE)
+
+    async def perform(self, asked: Asked) -> dict[str, Any]:
+        """`answer`, `score`, `start` and `end`; or `answers`, one for each of `questions`.
+
+        Raises InvalidArgument for a text or question that is missing, empty, of the wrong type or
+        too long, and for numbers out of range.
+        """
+        wanted = self._wanted(asked)
+        cut = await self._prepare(wanted)
+        starts, ends = await self._ask(cut.windows)
+        answers = await self._finish(_Read(wanted, cut, starts, ends))
+        model = {
+            "model_name": self.context.model_name,
+            "model_version": str(self.context.model_version),
+        }
+        if not asked.has("questions"):
+            return {**model, **answers[0]}
+        asked_for = zip(wanted.questions, answers, strict=True)
+        return {**model, "answers": [{"question": each, **answer} for each, answer in asked_for]}
+
+    # ---- what was asked
+
+    def _wanted(self, asked: Asked) -> _Wanted:
+        settings = self._settings
+        text = _text(asked, settings.max_characters)
+        if not text.strip():
+            raise InvalidArgument("'text' is empty: send the text in which to look for the answer")
+        return _Wanted(
+            text,
+            self._questions(asked),
+            asked.integer("top", settings.top, lowest=1, highest=HIGHEST_TOP),
+            asked.number("threshold", settings.threshold, lowest=0, highest=1),
+        )
+
+    def _questions(self, asked: Asked) -> Sequence[str]:
+        longest = self._settings.max_characters
+        if not asked.has("questions"):
+            questions: Any = [asked.text("question", longest=longest)]
+        elif asked.has("question"):
+            raise InvalidArgument("send either 'question', or 'questions' for several, not both")
+        else:
+            questions = asked.values["questions"]
+            most = self._settings.max_questions
+            if type(questions) is not list or not all(type(each) is str for each in questions):
+                raise InvalidArgument("'questions' must be a list of texts")
+            if not 1 <= len(questions) <= most:
+                raise InvalidArgument(
+                    f"'questions' must have from 1 to {most} elements, not {len(questions)}"
+                )
+        for question in questions:
+            if not question.strip():
+                raise InvalidArgument("the question is empty: say what you want to know")
+            if len(question) > longest:
+                raise InvalidArgument(
+                    f"a question has {len(question):,} characters, at most {longest:,} are taken"
+                )
+        return list(questions)
+
+    # ---- before the model, on threads
+
+    def _prepared(self, calls: Sequence[_Wanted]) -> list[_Cut | Exception]:
+        sound = [_sound(each) for each in calls]
+        texts = [
+            text
+            for each, fit in zip(calls, sound, strict=True)
+            if fit
+            for text in (each.text, *each.questions)
+        ]
+        # Not `encode`, which keeps the interpreter's lock all the while.
+        encoded = iter(self._tokenizer.encode_batch(texts, add_special_tokens=False))
+        prepared: list[_Cut | Exception] = []
+        for each, fit in zip(calls, sound, strict=True):
+            if not fit:
+                prepared.append(InvalidArgument("half a surrogate pair is no character: remove it"))
+                continue
+            text = next(encoded)
+            questions = [next(encoded).ids for _ in each.questions]
+            try:
+                prepared.append(_Cut(text, self._windows(text.ids, questions)))
+            except InvalidArgument as error:
+                prepared.append(error)
+        return prepared
+
+    def _windows(self, text: Sequence[int], questions: Sequence[Sequence[int]]) -> list[Window]:
+        if not text:
+            raise InvalidArgument("'text' has no character that this model knows")
+        settings = self._settings
+        for question in questions:
+            if not question:
+                raise InvalidArgument("the question has no character that this model knows")
+            if len(question) > settings.longest_question:
+                raise InvalidArgument(
+                    f"the question has {len(question)} tokens (words and parts of words), at most "
+                    f"{settings.longest_question} are taken; ask in fewer words"
+                )
+        return windows.arrange(
+            settings.frame,
+            questions,
+            text,
+            max_length=settings.max_length,
+            overlap=settings.stride,
+        )
+
+    # ---- the model
+
+    async def _ask(
+        self, cut: Sequence[Window]
+    ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        tensors, settings = self._tensors, self._settings
+        groups = windows.group(cut, settings.windows_per_request, mixed=tensors.masked)
+        turns = asyncio.Semaphore(_REQUESTS_AHEAD)
+
+        async def ask(group: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
+            async with turns:
+                rows = windows.stack(group, pad=self._filler, length=tensors.width or None)
+                found = await self.context.infer(tensors.arrays(rows), tensors.outputs)
+            return tensors.logits(found, len(group), max(map(len, group)))
+
+        found = await together(ask(group) for group in groups)
+        starts = [row for start, _ in found for row in start]
+        ends = [row for _, end in found for row in end]
+        return starts, ends
+
+    # ---- after the model, on threads
+
+    def _finished(self, calls: Sequence[_Read]) -> list[list[dict[str, Any]] | Exception]:
+        finished: list[list[dict[str, Any]] | Exception] = []
+        for call in calls:
+            try:
+                finished.append(self._answers(call))
+            except Exception as error:  # noqa: BLE001 - fails its own call, not its neighbours
+                finished.append(error)
+        return finished
+
+    def _answers(self, read: _Read) -> list[dict[str, Any]]:
+        """The answer to each question."""
+        settings, wanted = self._settings, read.wanted
+        found: list[list[Span]] = [[] for _ in wanted.questions]
+        for window, start, end in zip(read.cut.windows, read.starts, read.ends, strict=True):
+            found[window.question] += spans.find(
+                window,
+                start,
+                end,
+                longest=settings.max_answer_length,
+                count=wanted.top if wanted.top == 1 else wanted.top + _SPARE_SPANS,
+                max_length=settings.max_length,
+                calibration=settings.calibration,
+            )
+        return [self._answer(each, read) for each in found]
+
+    def _answer(self, found: Sequence[Span], read: _Read) -> dict[str, Any]:
+        text, wanted = read.wanted.text, read.wanted
+        places = [_place(span, read.cut.text, text) for span in found]
+        kept = spans.best(found, places, text, wanted.top)
+        if not kept:
+            raise Internal("the model gave no finite numbers for this text and question")
+        best, *others = (
+            {
+                "answer": text[slice(*places[number])],
+                "score": round(found[number].score, _DIGITS),
+                "start": places[number][0],
+                "end": places[number][1],
+            }
+            for number in kept
+        )
+        answer: dict[str, Any] = best
+        if found[kept[0]].score < wanted.threshold:
+            score = round(1 - found[kept[0]].score, _DIGITS)
+            unknown = self._settings.unknown
+            answer = {"answer": unknown, "score": score, "start": None, "end": None, "best": best}
+        return {**answer, "alternatives": others} if wanted.top > 1 else answer
+
+
+def _text(asked: Asked, longest: int) -> str:
+    """The text, as a value or as a file of that name."""
+    sent = next((file for file in asked.files if file.field == "text"), None)
+    if sent is None or asked.has("text"):
+        return asked.text("text", longest=longest)
+    if len(sent.data) > longest * _MOST_BYTES:
+        raise InvalidArgument(f"the file 'text' has more than {longest:,} characters; send less")
+    try:
+        return Asked((), {"text": str(sent.data, "utf-8")}).text("text", longest=longest)
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"the file 'text' is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
+
+
+def _sound(call: _Wanted) -> bool:
+    """Whether all of it is characters; JSON can say half of one."""
+    try:
+        for text in (call.text, *call.questions):
+            text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _place(span: Span, encoding: Encoding, text: str) -> tuple[int, int]:
+    """Where a span is in the text, in characters: whole words, with all their accents."""
+    begin, _ = _word(encoding, span.first)
+    _, end = _word(encoding, span.last)
+    return begin, spans.whole_characters(text, end)
+
+
+def _word(encoding: Encoding, token: int) -> tuple[int, int]:
+    word = encoding.token_to_word(token)
+    place = None if word is None else encoding.word_to_chars(word)
+    if place is None:  # a tokenizer that knows no words
+        place = encoding.token_to_chars(token)
+    begin, end = place or (0, 0)
+    return int(begin), int(end)

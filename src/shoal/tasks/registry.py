@@ -1,0 +1,90 @@
+"""Which tasks there are: those that ship with Shoal, and those of installed packages.
+
+    "image-classification" --get--> the class of that task
+
+A package adds a task with an entry point of the group `shoal.tasks`, under the name that configs
+write. A task's module, and with it its libraries, is imported when the first model asks for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+
+from shoal.errors import ConfigError
+from shoal.tasks.base import Task
+
+GROUP = "shoal.tasks"
+_FILE, _FIELD = "config.pbtxt", "parameters['task']"
+
+# By the name that configs write: the operation, and where the class is.
+BUILT_IN = MappingProxyType(
+    {
+        "image-classification": ("classify", "shoal.tasks.images.task:ImageClassification"),
+        "image-to-text": ("caption", "shoal.tasks.captions.task:ImageToText"),
+        "question-answering": ("answer", "shoal.tasks.questions.task:QuestionAnswering"),
+        "sentence-embedding": ("embed", "shoal.tasks.embeddings.task:SentenceEmbedding"),
+    }
+)
+
+
+def names() -> list[str]:
+    """The tasks that configs may name."""
+    return sorted({*BUILT_IN, *entry_points(group=GROUP).names})
+
+
+def get(name: str) -> type[Task]:
+    """The class of a task. ConfigError where there is none, or where its libraries are missing."""
+    try:
+        found = _load(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"the task '{name}' needs a library that is not installed: {error}",
+            file=_FILE,
+            field=_FIELD,
+            fix="Run pip install 'shoal[tasks]'",
+        ) from error
+    except Exception as error:  # a broken plug-in must cost its own models only
+        raise ConfigError(
+            f"the task '{name}' failed to load: {type(error).__name__}: {error}",
+            file=_FILE,
+            field=_FIELD,
+        ) from error
+    if found is None:
+        near = difflib.get_close_matches(name, names(), 1)
+        hint = f"Did you mean '{near[0]}'? " if near else ""
+        raise ConfigError(
+            f"there is no task '{name}'",
+            file=_FILE,
+            field=_FIELD,
+            fix=f"{hint}The tasks installed here are: {', '.join(names())}",
+        )
+    return found
+
+
+@cache
+def operations() -> MappingProxyType[str, str]:
+    """The task behind each operation, the last part of a path: "classify" and so on."""
+    found: dict[str, str] = {}
+    for name in entry_points(group=GROUP).names:
+        try:
+            task = _load(name)
+        except Exception:  # noqa: BLE001, S112 - a broken plug-in is reported where a model asks for it
+            continue
+        if task is not None:
+            found[task.operation] = name
+    return MappingProxyType({**found, **{entry[0]: name for name, entry in BUILT_IN.items()}})
+
+
+def _load(name: str) -> type[Task] | None:
+    for entry in entry_points(group=GROUP, name=name):
+        installed: type[Task] = entry.load()
+        return installed
+    if name not in BUILT_IN:
+        return None
+    module, _, attribute = BUILT_IN[name][1].partition(":")
+    built_in: type[Task] = getattr(importlib.import_module(module), attribute)
+    return built_in

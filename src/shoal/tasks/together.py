@@ -1,0 +1,19 @@
+"""Several calls at once, for tasks that need all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """The results of all calls; when one fails, the others are given up and it is raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,147 @@
+"""Small models that write texts, exported once; transformers' own answers to compare with."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shoal.testing.server import running_server
+
+MEAN, STD = 0.5, 0.25
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """A BLIP and a GPT-2 on disk and in memory."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with more, models this small wait for each other's threads
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries that are imported here
+        pytest.importorskip("transformers")
+        from shoal.testing.text_generators import blip_checkpoint, gpt2_checkpoint
+
+        folder = tmp_path_factory.mktemp("checkpoints")
+        blip = blip_checkpoint(folder / "blip")
+        gpt2 = gpt2_checkpoint(folder / "gpt2")
+    yield SimpleNamespace(folder=folder, blip=blip, gpt2=gpt2)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def repository(checkpoints, tmp_path_factory):
+    """Both of them as models, BLIP in one file too, and as the ancestor's config has it."""
+    from shoal.export.folder import ExportOptions, export_blip, export_gpt2
+
+    folder = tmp_path_factory.mktemp("models")
+    blip = checkpoints.folder / "blip"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        export_blip(blip, folder / "captions", ExportOptions())
+        export_blip(blip, folder / "single", ExportOptions(single_file=True))
+        export_gpt2(checkpoints.folder / "gpt2", folder / "gpt2", ExportOptions())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(repository):
+    """A server with all of them."""
+    with running_server(repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def photos():
+    """PNG files of the size that the model takes, so that nothing is resized."""
+    random = np.random.default_rng(11)
+    return [photo(random.integers(0, 256, (32, 32, 3), np.uint8)) for _ in range(8)]
+
+
+def photo(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def pixel_values(photos):
+    """What the model is given for each photo."""
+    found = [np.asarray(Image.open(io.BytesIO(data)), np.float32) / 255 for data in photos]
+    return np.stack([((each - MEAN) / STD).transpose(2, 0, 1) for each in found])
+
+
+@pytest.fixture(scope="session")
+def tokenizer(repository):
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(repository / "captions" / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def expected(checkpoints, pixel_values, tokenizer):
+    """The tokens that transformers generates for photo number `index`."""
+    import torch
+
+    def generate(index, prompt="", **options):
+        words = tokenizer.encode(prompt, add_special_tokens=False).ids
+        # transformers puts its own first token in and takes the last one away.
+        given = torch.tensor([[4, *words, 3]])
+        found = checkpoints.blip.generate(
+            torch.from_numpy(pixel_values[index : index + 1]),
+            input_ids=given,
+            do_sample=False,
+            **options,
+        )
+        return found[0].tolist()[1 + len(words) :]
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def in_json():
+    """A photo's bytes as JSON holds them."""
+    return lambda data: base64.b64encode(data).decode()
+
+
+@pytest.fixture(scope="session")
+def form():
+    """A multipart form: the body and its header."""
+
+    def made(*files, **values):
+        edge = "edge-of-a-part"
+        parts = []
+        for number, data in enumerate(files):
+            parts.append(
+                f'Content-Disposition: form-data; name="image"; filename="{number}.png"\r\n'
+                f"Content-Type: image/png\r\n\r\n".encode()
+                + data
+            )
+        for name, value in values.items():
+            parts.append(f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}'.encode())
+        body = b"".join(b"--%b\r\n%b\r\n" % (edge.encode(), part) for part in parts)
+        body += f"--{edge}--\r\n".encode()
+        return body, {"Content-Type": f"multipart/form-data; boundary={edge}"}
+
+    return made
+
+
+@pytest.fixture
+def copied(repository, tmp_path):
+    """A copy of one of the models, to be changed; returns the repository and its folder."""
+    import shutil
+
+    def copy(name):
+        folder = tmp_path / "models" / name
+        shutil.copytree(repository / name, folder)
+        return Path(tmp_path / "models"), folder
+
+    return copy
