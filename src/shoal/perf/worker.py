@@ -140,7 +140,7 @@ class Worker:
         """Work until told to stop, or until nobody is there to tell."""
         self._poller.watch(self._pipe.fileno(), self)
         watched, writable = self._poller.watched, self._poller.writable
-        self._cpu_ns, self._starved_ns = time.thread_time_ns(), _starved_ns()
+        self._cpu_ns, self._starved_ns = time.thread_time_ns(), processor_wait_ns()
         try:
             while not self._stopped:
                 for file, mask in self._poller.wait(self._timeout_secs()):
@@ -368,7 +368,7 @@ class Worker:
 
     def _take_cut(self) -> Cut:
         cut, self._cut = self._cut, Cut()
-        cpu_ns, starved_ns = time.thread_time_ns(), _starved_ns()
+        cpu_ns, starved_ns = time.thread_time_ns(), processor_wait_ns()
         cut.cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
         cut.starved_ns, self._starved_ns = starved_ns - self._starved_ns, starved_ns
         cut.send_ns, self.send_ns = self.send_ns, 0
@@ -397,7 +397,7 @@ def run_process(job: Job, end: PipeEnd) -> None:
     run(job, end)
 
 
-def _starved_ns() -> int:
+def processor_wait_ns() -> int:
     """How long this thread has waited for a processor; 0 where the system does not say."""
     try:
         with open(_SCHEDSTAT, encoding="ascii") as file:  # noqa: PTH123 - short and often

@@ -12,6 +12,8 @@ import dataclasses
 import logging
 import multiprocessing
 import signal
+import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 
@@ -37,6 +39,7 @@ class ChildServer:
         )
         self.http_url = ""
         self.grpc_url = ""
+        self.tcp_url = ""  # where the options ask for that port
 
     def __enter__(self) -> ChildServer:  # noqa: PYI034 - Python 3.10 has no Self
         """Start it. Raises Unavailable with the reason when it does not."""
@@ -44,14 +47,15 @@ class ChildServer:
         context = multiprocessing.get_context("spawn")
         self._pipe: Pipe = ours
         self._process = context.Process(
-            target=_serve, args=(theirs, self._options), name="shoal-tune-server"
+            target=_serve, args=(theirs, self._options), name="shoal-child-server"
         )
-        self._process.start()
+        with _interrupts_ignored():
+            self._process.start()
         theirs.close()
         try:
             if not ours.poll(_START_SECS):
                 raise Unavailable(f"the server did not start within {_START_SECS} seconds")
-            self.http_url, self.grpc_url, failure = ours.recv()
+            self.http_url, self.grpc_url, self.tcp_url, failure = ours.recv()
         except (EOFError, OSError):
             self._end()
             raise Unavailable("the server ended before it had started") from None
@@ -80,6 +84,19 @@ class ChildServer:
         self._process.close()
 
 
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile ignores Ctrl-C from its first moment on."""
+    if threading.current_thread() is not threading.main_thread():  # others have no say in this
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(pipe: Pipe, options: Options) -> None:
     """The life of the process."""
     from shoal.inprocess.server import Server
@@ -90,9 +107,9 @@ def _serve(pipe: Pipe, options: Options) -> None:
     try:
         server.start()
     except ShoalError as error:
-        pipe.send(("", "", error.message))
+        pipe.send(("", "", "", error.message))
         return
-    pipe.send((server.http_url, server.grpc_url, ""))
+    pipe.send((server.http_url, server.grpc_url, server.tcp_url, ""))
     with contextlib.suppress(EOFError, OSError):  # the other end was closed: that is the sign
         pipe.recv()
     server.stop()
