@@ -1,0 +1,339 @@
+"""What the console shows, and that it shows it to a browser with scripts, policy and all."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from shoal.client import Client
+from shoal.config.options import Setting
+from shoal.testing.client import Infer
+from shoal.testing.server import running_server
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+MARKUP = "<img src=x onerror=document.title='hacked'>"
+LOST = "The server does not answer."
+
+
+@pytest.fixture(scope="module")
+def running(models, functions):
+    with running_server(
+        models,
+        functions=functions,
+        model_control_mode="explicit",
+        load_model=("*",),
+        exit_on_error=False,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def address(running):
+    return f"http://{running.http_address}/"
+
+
+def row(page, name):
+    return page.locator(".model-row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+# ---- the overview
+
+
+def test_models_with_states_and_reasons(page, address, expect):
+    page.goto(address)
+    expect(row(page, "add_sub").locator(".pill")).to_have_text("Ready")
+    expect(row(page, "add_sub").locator(".versions")).to_have_text("version 1")
+    broken = row(page, "broken")
+    expect(broken.locator(".pill")).to_have_text("Unavailable")
+    expect(broken.locator(".reason")).to_contain_text(MARKUP)
+    expect(page.locator("#link-text")).to_have_text("Live, not ready")
+    expect(page.locator("#server-words")).to_contain_text("triton · Shoal")
+
+
+def test_names_and_errors_are_text_and_nothing_else(page, running, address, expect):
+    page.goto(address)
+    running.post("/v2/models/%3Cscript%3Ealert(1)%3C%2Fscript%3E/infer", b"{}")
+    link = page.get_by_role("link", name=MARKUP, exact=True).first
+    expect(link).to_be_visible()
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(MARKUP)
+    assert page.title() == f"{MARKUP} · Shoal"
+    for tab in ("Try it", "Batches", "Config"):
+        page.get_by_role("link", name=tab, exact=True).click()
+        expect(page.locator("main .card").first).to_be_visible()
+    page.get_by_role("link", name="Errors").click()
+    expect(page.locator(".error-list")).to_contain_text("'<script>alert(1)</script>' is not found")
+    assert page.locator("main img, main script, main b:has-text('eel')").count() == 0
+
+
+def test_traffic_is_drawn(page, running, address, expect, send):
+    page.goto(address)
+    expect(row(page, "add_sub")).to_be_visible()
+    thread = send(running, 60)
+    figure = row(page, "add_sub").locator(".figure-value").first
+    expect(figure).to_have_text(re.compile(r"[1-9]"))
+    thread.join()
+    tile = page.locator(".tile", has_text="Requests per second").locator(".tile-value")
+    expect(tile).to_have_text(re.compile(r"\d"))
+    latency = page.locator("svg.chart").nth(1)
+    expect(latency).to_have_attribute("aria-label", re.compile(r"p50: [\d.]+ (µs|ms)"))
+    expect(page.locator(".meter", has_text="CPU").first).to_contain_text("%")
+    expect(page.locator(".meter", has_text="Memory").first).to_contain_text("GiB")
+
+
+def test_errors_appear_with_their_count(page, running, address, expect):
+    page.goto(address)
+    request = Infer().add("image", np.zeros((1, 61), np.float32))  # nobody else's mistake
+    for _ in range(3):
+        assert request.send(running, "digits").status == 400
+    page.get_by_role("link", name="Errors").click()
+    found = page.locator(".error-item", has_text="got [1,61]")
+    expect(found).to_contain_text("400")
+    expect(found).to_contain_text("3 times")
+    found.get_by_role("link", name="digits").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("digits")
+
+
+def test_gpus_and_machine(page, address, expect):
+    def state(route):
+        answer = route.fetch()
+        gpu = {"uuid": "GPU-1", "utilization": 0.37, "power_usage_watts": 301.4}
+        gpu |= {"memory_used_bytes": 3 << 30, "memory_total_bytes": 24 << 30}
+        machine = {"cpu_utilization": 0.25, "cores": 8, "process_cpu_secs": 1.0}
+        machine |= {"memory_total_bytes": 16 << 30, "memory_used_bytes": 4 << 30}
+        machine |= {"process_resident_bytes": 1 << 30}
+        route.fulfill(response=answer, json=answer.json() | {"gpus": [gpu], "machine": machine})
+
+    page.route("**/v2/console*", state)
+    page.goto(address)
+    meters = page.locator(".meters")
+    expect(meters).to_contain_text("37 %, 301 W")
+    expect(meters).to_contain_text("3 GiB of 24 GiB")
+    expect(meters).to_contain_text("25 % of 8 cores")
+    expect(meters).to_contain_text("4 GiB of 16 GiB")
+    chart = page.get_by_role("img", name=re.compile("^Machine"))
+    expect(chart).to_have_attribute("aria-label", re.compile("GPU: 37 %"))
+    page.unroute_all(behavior="ignoreErrors")
+
+
+# ---- one model
+
+
+def test_where_time_goes(page, running, address, expect, send):
+    send(running, 20).join()
+    page.goto(f"{address}#/models/add_sub")
+    shares = page.locator(".share-box").nth(1)
+    for part in ("Queue", "Input", "Compute", "Output"):
+        expect(shares).to_contain_text(part)
+    expect(shares.locator(".shares")).to_have_attribute(
+        "aria-label", re.compile(r"Compute [\d.]+ (µs|ms), [\d.]+ %")
+    )
+    expect(page.locator(".facts")).to_contain_text("Executions")
+    expect(page.locator(".columns")).to_contain_text("Executions by rows")
+
+
+def test_batches_are_explained(page, running, address, expect, send):
+    send(running, 5).join()
+    page.goto(f"{address}#/models/add_sub/batches")
+    told = running.get("/v2/models/add_sub/explain").json
+    expect(page.locator(".advice")).to_have_text(told["advice"])
+    expect(page.locator(".prose").first).to_contain_text("batches had")
+    expect(page.locator(".reasons")).to_contain_text("no queue delay is configured")
+
+
+def test_the_config_as_it_runs(page, address, expect):
+    page.goto(f"{address}#/models/digits/config")
+    code = page.locator(".snippet")
+    expect(code).to_contain_text('"label_filename": "labels.txt"')
+    expect(code).not_to_contain_text("FORMAT_NONE")
+    page.get_by_label("Show every default").check()
+    expect(code).to_contain_text("FORMAT_NONE")
+
+
+def test_a_version_can_be_chosen(page, expect, tmp_path, models):
+    shutil.copytree(models / "upper", tmp_path / "upper")
+    shutil.copytree(models / "upper" / "1", tmp_path / "upper" / "2")
+    with (tmp_path / "upper" / "config.pbtxt").open("a") as config:
+        config.write("version_policy { all { } }")
+    with running_server(tmp_path) as running:
+        page.goto(f"http://{running.http_address}/#/models/upper/try")
+        page.get_by_label("Version").select_option("1")
+        expect(page.locator(".snippet").first).to_contain_text("/versions/1/infer")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".took")).to_contain_text("Version 1 answered")
+
+
+# ---- control
+
+
+def test_unload_and_load(page, running, address, expect):
+    page.goto(address)
+    upper = row(page, "upper")
+    upper.get_by_role("button", name="Unload").click()
+    upper.get_by_role("button", name="Keep").click()
+    assert running.states("upper") == {"1": "READY"}
+    upper.get_by_role("button", name="Unload").click()
+    upper.locator(".sure").get_by_role("button", name="Unload").click()
+    expect(upper.locator(".pill")).to_have_text("Not loaded")
+    expect(upper.get_by_role("link", name="Try it")).to_be_hidden()
+    assert running.states("upper") == {"1": "UNAVAILABLE"}
+    upper.get_by_role("button", name="Load").click()
+    expect(upper.locator(".pill")).to_have_text("Ready")
+
+
+def test_a_load_that_fails_says_why(page, address, expect):
+    page.goto(address)
+    row(page, "broken").get_by_role("button", name="Load").click()
+    message = row(page, "broken").locator(".control-message")
+    expect(message).to_contain_text("failed to load 'broken'")
+    expect(message).to_contain_text(MARKUP)
+
+
+def test_a_model_that_loads_when_it_is_first_asked(page, models, expect):
+    with running_server(models, model_control_mode="lazy") as running:
+        page.goto(f"http://{running.http_address}/")
+        upper = row(page, "upper")
+        expect(upper.locator(".pill")).to_have_text("Not loaded")
+        upper.get_by_role("link", name="Try it").click()
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".output")).to_contain_text("A SHOAL OF FISH")
+        expect(page.locator(".model-head .pill")).to_have_text("Ready")
+
+
+def test_a_server_that_looks_after_its_models_itself(page, models, expect):
+    with running_server(models, exit_on_error=False) as running:
+        page.goto(f"http://{running.http_address}/")
+        expect(page.locator(".model-section")).to_contain_text("--model-control-mode=explicit")
+        expect(row(page, "add_sub").locator(".pill")).to_have_text("Ready")
+        expect(row(page, "add_sub").get_by_role("button")).to_have_count(0)
+
+
+def test_a_server_without_models(page, tmp_path, expect):
+    with running_server(tmp_path) as running:
+        page.goto(f"http://{running.http_address}/")
+        expect(page.locator("main")).to_contain_text("No model is served yet.")
+        expect(page.locator("main")).to_contain_text("shoal serve --demo")
+        expect(page.locator(".errors-lately")).to_be_visible()
+
+
+# ---- the connection
+
+
+def test_a_lost_connection_is_shown_and_recovered_from(page, models, expect):
+    options = {"model_control_mode": "explicit", "load_model": ("add_sub",)}
+    with running_server(models, **options) as running:
+        port = running.server.http_port
+        page.goto(f"http://127.0.0.1:{port}/")
+        expect(page.locator("#link-text")).to_have_text("Live")
+    expect(page.locator("#banner")).to_contain_text(LOST)
+    expect(page.locator("#link-text")).to_have_text("Connection lost")
+    expect(row(page, "add_sub")).to_be_visible()  # as it was
+    with running_server(models, http_port=port, **options) as running:
+        page.get_by_role("button", name="Try now").click()
+        expect(page.locator("#link-text")).to_have_text("Live")
+        expect(page.locator("#banner")).to_be_hidden()
+        with Client(running.http_address) as client:
+            rows = np.ones((1, 16), np.int32)
+            client.infer("add_sub", {"INPUT0": rows, "INPUT1": rows})
+        expect(row(page, "add_sub").locator(".figure-value").first).to_have_text(
+            re.compile("[1-9]")
+        )
+
+
+def test_a_page_in_the_background_asks_for_nothing(page, address, expect):
+    page.goto(address)
+    expect(page.locator("#link-text")).to_contain_text("Live")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(
+        """() => {
+          Object.defineProperty(document, "visibilityState", { get: () => window.seen ?? "hidden" });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    page.wait_for_timeout(300)  # nothing is to happen: there is no event for that
+    settled = len(asked)
+    page.wait_for_timeout(1400)
+    assert len(asked) == settled
+    page.evaluate("window.seen = 'visible'; document.dispatchEvent(new Event('visibilitychange'))")
+    with page.expect_request("**/v2/console*"):
+        pass
+
+
+# ---- restrictions
+
+
+def test_restricted_apis_ask_for_their_header(page, models, expect):
+    closed = (
+        Setting("statistics", "look-key", "one"),
+        Setting("model-repository", "admin-key", "two"),
+        Setting("inference", "infer-key", "three"),
+    )
+    with running_server(
+        models, model_control_mode="explicit", load_model=("upper",), http_restricted_api=closed
+    ) as running:
+        page.goto(f"http://{running.http_address}/")
+        banner = page.locator("#banner")
+        expect(banner).to_contain_text("This API is restricted, expecting header 'look-key'")
+        expect(page.locator("#link-text")).to_have_text("Restricted")
+        banner.get_by_label("look-key").fill("wrong")
+        banner.get_by_role("button", name="Use it").click()
+        expect(banner).to_be_visible()
+        banner.get_by_label("look-key").fill("one")
+        banner.get_by_role("button", name="Use it").click()
+        expect(banner).to_be_hidden()
+        expect(page.locator("#link-text")).to_have_text("Live")
+
+        # Models that serve are listed, whatever the index says.
+        expect(row(page, "upper").locator(".pill")).to_have_text("Ready")
+        section = page.locator(".model-section")
+        expect(section).to_contain_text("expecting header 'admin-key'")
+        section.get_by_label("admin-key").fill("two")
+        section.get_by_role("button", name="Use it").click()
+        expect(row(page, "digits").locator(".pill")).to_have_text("Not loaded")
+
+        page.goto(f"http://{running.http_address}/#/models/upper/try")
+        page.get_by_role("button", name="Send").click()
+        answer = page.locator(".answer")
+        expect(answer).to_contain_text("expecting header 'infer-key'")
+        answer.get_by_label("infer-key").fill("three")
+        answer.get_by_role("button", name="Use it").click()
+        expect(answer).to_contain_text("A SHOAL OF FISH")
+        expect(page.locator(".snippet").first).to_contain_text('-H "infer-key: $INFER_KEY"')
+        expect(page.locator("body")).not_to_contain_text("three")
+        assert page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == (
+            '[{},{},""]'
+        )
+
+
+def test_a_value_that_no_header_can_carry(page, models, expect):
+    closed = (Setting("statistics", "look-key", "one"),)
+    with running_server(
+        models, model_control_mode="explicit", load_model=("upper",), http_restricted_api=closed
+    ) as running:
+        page.goto(f"http://{running.http_address}/")
+        banner = page.locator("#banner")
+        banner.get_by_label("look-key").fill("🐟")
+        banner.get_by_role("button", name="Use it").click()
+        expect(banner).to_contain_text("No header can carry that value")
+
+
+# ---- colours
+
+
+def test_colours_follow_the_system_and_the_switch(open_page, address, expect):
+    background = "getComputedStyle(document.documentElement).backgroundColor"
+    with open_page(color_scheme="dark") as page:
+        page.goto(address)
+        dark = page.evaluate(background)
+        page.get_by_label("Colours").select_option("light")
+        light = page.evaluate(background)
+        assert light != dark
+        page.reload()
+        expect(page.get_by_label("Colours")).to_have_value("light")
+        assert page.evaluate(background) == light
+    with open_page(color_scheme="light") as page:
+        page.goto(address)
+        assert page.evaluate(background) == light
