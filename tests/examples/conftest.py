@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 COMMAND = (sys.executable, "-m", "shoal", "serve", "--demo")
 FREE_PORTS = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-port=0", "--metrics-port=0")
 LAST_LINE = "Ctrl-C stops the server."
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation")
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,41 @@ def demo(tmp_path_factory):
             process.stdout.read()
             status = process.wait()
     assert status == 0, log_path.read_text()
+
+
+@pytest.fixture(scope="module")
+def installed(root, tmp_path_factory):
+    """Install an example package with pip; the environment of a Python that has it."""
+    pytest.importorskip("hatchling")
+
+    def install(name):
+        folder = tmp_path_factory.mktemp("installed")
+        source = root / "examples" / name
+        done = subprocess.run(
+            (*PIP, *OFFLINE, "--target", str(folder), str(source)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return {**os.environ, "PYTHONPATH": str(folder)}
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def run_python():
+    """Run Python in an environment; what it prints."""
+
+    def run(environment, *arguments):
+        done = subprocess.run(
+            (sys.executable, *arguments),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

@@ -37,6 +37,14 @@ def test_explain_example_runs(demo):
     assert "digits, version" in done.stdout
 
 
+@pytest.mark.curl
+def test_photos_example_runs(demo):
+    done = run("sh", str(FOLDER / "photos.sh"), demo.address)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" cat") >= 6
+    assert "again.jpg" in done.stdout
+
+
 def test_an_example_that_finds_no_server_fails(demo):
     done = run(sys.executable, str(FOLDER / "infer_with_requests.py"), "127.0.0.1:1")
     assert done.returncode != 0

@@ -141,3 +141,24 @@ def test_the_plain_loop_tries_threads_only_where_there_is_something_to_compute()
         Setting(1, 2, 8),
     ]
     assert len(settings(PICTURE, cores=1)) == 2  # both ways are the same on one core
+
+
+@pytest.mark.parametrize(
+    ("told", "right"),
+    [
+        ([(2, 0.7), (0, 0.2)], True),
+        ([(2, 0.701), (0, 0.2)], True),  # within the tolerance
+        ([(2, 0.75), (0, 0.2)], False),
+        ([(0, 0.2), (2, 0.7)], False),  # in another order
+        ([(2, 0.7), (1, 0.2)], False),  # another class
+    ],
+)
+def test_labels_are_compared_with_the_best_classes(told, right):
+    workload = Workload("W2", "photos", "classifier", (1,), picture=True, tolerance=0.01)
+    workload.__dict__["photo"] = b"jpeg"
+    workload.__dict__["outputs"] = {"scores": np.array([[0.2, 0.1, 0.7]], np.float32)}
+    exchange = forms.labels(workload)
+    assert exchange.body == b"jpeg"
+    labels = [{"label": "x", "index": index, "score": score} for index, score in told]
+    answer = json.dumps({"images": [{"file": "", "labels": labels}]}).encode()
+    assert (workload.fault(exchange.read(answer, {})) == "") is right

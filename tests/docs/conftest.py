@@ -1,0 +1,84 @@
+"""Pages are followed two at a time, ahead of the tests that ask how it went; they share one demo."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the harness is made of modules beside this one
+
+from pages import ROOT, blocks
+from reader import Reader, make_tools
+from samples import make
+from servers import DEMO, Shoal
+
+AT_A_TIME = 2  # most of the time of a page is the start of some process
+
+
+def weight(page):
+    """Roughly how long a page takes: exports load PyTorch, everything else starts a process."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return 5 * len(re.findall(r"^(?:\$ )?shoal (?:export|tune)", text, re.MULTILINE)) + len(
+        re.findall(r"^(?:\$ )?(?:shoal|tritonserver|uvicorn|python)\b", text, re.MULTILINE)
+    )
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory):
+    return make_tools(tmp_path_factory.mktemp("bin"))
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("samples"))
+
+
+@pytest.fixture(scope="session")
+def demo(tools, tmp_path_factory):
+    """Asks for the demo server; it is started when the first page needs it."""
+    started = []
+    starting = threading.Lock()  # guards started
+
+    def ask():
+        with starting:
+            if not started:
+                path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+                env = {**os.environ, "PATH": path, "SHOAL_ROOT": str(ROOT)}
+                started.append(Shoal(DEMO[-1], tmp_path_factory.mktemp("demo"), env))
+            return started[0]
+
+    yield ask
+    for server in started:
+        assert server.stop() == 0, server.log
+
+
+@pytest.fixture(scope="session")
+def followed(request, demo, tools, samples, tmp_path_factory):
+    """What was left out of a page, once it was followed; raises PageFailed."""
+
+    def follow(page, folder):
+        reader = Reader(folder, tools, samples, demo)
+        try:
+            reader.follow(blocks(page, (ROOT / page).read_text(encoding="utf-8")))
+        finally:
+            reader.close()
+        return reader.left_out
+
+    chosen = [
+        item.callspec.params["page"]
+        for item in request.session.items
+        if "followed" in getattr(item, "fixturenames", ())
+    ]
+    chosen.sort(key=weight, reverse=True)  # the longest must not be the last to begin
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        outcomes = {
+            page: pool.submit(follow, page, tmp_path_factory.mktemp("page")) for page in chosen
+        }
+        yield lambda page: outcomes[page].result()
+        pool.shutdown(cancel_futures=True)

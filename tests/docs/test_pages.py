@@ -1,0 +1,55 @@
+"""Every page is followed from its first command to its last; see pages.py for the rules."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+import pytest
+from packages import check_install
+from pages import ROOT, all_pages, blocks, unmarked_commands
+
+PAGES = [path.as_posix() for path in all_pages()]
+# Of all blocks that could be run, so many may be left alone with a reason.
+NOT_RUN_SHARE = 0.1
+
+
+def read(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def to_run(page):
+    return any(block.is_run for block in blocks(page, read(page)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pages are written for bash")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.timeout(180)  # a page may start five servers, one after the other
+@pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)])
+def test_page_can_be_followed(page, followed):
+    left_out = followed(page)
+    if left_out:
+        pytest.skip(f"all but {'; '.join(left_out)}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_hides_in_a_block_that_is_not_run(page):
+    assert [f"{page}:{line}" for line in unmarked_commands(read(page))] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pip_lines_within_sentences_name_what_there_is(page):
+    for line in re.findall(r"`(pip install [^`]+)`", read(page)):
+        done = check_install(line)
+        assert done.status == 0, f"{page}: {line}: {done.error}"
+
+
+def test_few_blocks_are_not_run():
+    found = [block for page in PAGES for block in blocks(page, read(page))]
+    run = [block for block in found if block.is_run and block.language != "setup"]
+    rest = [block for block in found if "no" in block.run]
+    print(f"{len(run)} blocks are run, {len(rest)} are not:")
+    for block in rest:
+        print(f"  {block.where}: {block.run['reason']}")
+    assert len(rest) <= NOT_RUN_SHARE * (len(run) + len(rest))
