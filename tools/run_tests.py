@@ -1,7 +1,7 @@
 """Run the whole suite as two pytest processes side by side: `python tools/run_tests.py`.
 
-    people and formats   the console, pages, examples and tasks, then tests/backends, which load
-                         every runtime there is (PyTorch, JAX, …)
+    people and formats   the console, pages, examples and tasks, then those of backends, which
+                         load every runtime there is (PyTorch, JAX, …)
     the rest             they load none of them
 
 Half a million objects of those runtimes make each garbage collection take 0.4 s, which in one
@@ -18,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PEOPLE = ("tests/console", "tests/docs", "tests/examples", "tests/tasks", "tests/generation")
-FORMATS = ("tests/backends", "tests/gpu")  # last, for what they load stays
+# Last, for what they load stays.
+FORMATS = ("tests/unit/backends", "tests/unit/export", "tests/backends", "tests/gpu")
 
 
 def main(arguments: list[str]) -> int:

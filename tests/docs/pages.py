@@ -14,7 +14,7 @@ Rules for whoever writes a page (README.md, CONTRIBUTING.md, docs/*.md, examples
   before you change models or settings. `localhost:8000`, `:8001`, `:8002` and `localhost 9999` are
   that server's; `shoal perf`, `shoal image`, `shoal ask` and `python examples/....py` without
   arguments are told its address. `.venv/bin/shoal` is `shoal`.
-- `shoal perf`, `tune` and `stress` run as written, but with windows of a few milliseconds.
+- `shoal perf`, `tune` and `stress` run as written, but with windows of a moment.
 - `pip install` is not run: its packages and extras must be those of pyproject.toml. `make` is run for
   `serve` and `help`; of other targets `make -n` must know what to do.
 - `console`: what follows `$ ` is run, `> ` continues it, and the lines below must be its answer.

@@ -202,6 +202,7 @@ def test_a_client_that_goes_away_ends_its_call(running):
     assert Doubling.held.wait(WAIT_SECS)
     connection.close()
     assert Doubling.left.wait(WAIT_SECS)
+    Doubling.go.set()  # for the thread that it waited on
     assert running.post(PATH, {"numbers": "1"}).status == 200
 
 
