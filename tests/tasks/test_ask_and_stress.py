@@ -38,6 +38,14 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
 SHOAL = (sys.executable, "-m", "shoal")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def ctrl_c_is_heard():
+    """A suite that runs in the background ignores Ctrl-C, and so would the programs it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def server():
     with QuestionServer() as running:
