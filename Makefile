@@ -23,7 +23,7 @@ help: ## print this list
 	@echo '  VENV=.venv           where that environment is'
 	@echo '  ARGS="..."           more arguments: make test ARGS="tests/unit -x", make serve ARGS="--http-port=9000"'
 
-serve: $(VENV)/.installed ## install, then serve the demo models on ports 8000 (HTTP) and 8002 (metrics)
+serve: $(VENV)/.installed ## install, then serve the demo models on ports 8000 (HTTP, console), 8001 (gRPC) and 8002 (metrics)
 	@$(BIN)/shoal serve --demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## install, then run the whole test suite

@@ -1,7 +1,8 @@
 """NVIDIA's perf_analyzer: KServe v2 over HTTP and gRPC.
 
-With one client every answer is compared to the right one. With many clients it makes up its data
-by itself: given a file of answers, it sometimes stops for good, whatever server it talks to.
+With one client every answer is compared to the right one; with many it makes up its data by itself,
+for comparing takes processor time from the server. On two cores, 64 threads over HTTP can keep it
+from ever ending its window, whatever server it talks to: it is ended then.
 """
 
 from __future__ import annotations

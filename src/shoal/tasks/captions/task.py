@@ -5,7 +5,6 @@ files --decode, resize, scale: threads--> pixels --writer--> {"caption": "two ca
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.captions.writers import Written, pixel_dims, writer_of
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.images.sent import images_of, titles
+from shoal.tasks.together import together
 from shoal.tasks.writing import DEFAULT_SEQUENCES, MAX_SEQUENCES, Writing
 
 _MOST_IMAGES = 16
@@ -68,12 +68,7 @@ class ImageToText(Task):
         photos = [
             _Photo(*pair) for pair in zip((f.data for f in files), titles(files), strict=True)
         ]
-        tasks = [asyncio.ensure_future(self._caption(photo, wanted)) for photo in photos]
-        try:
-            captions = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        captions = await together(self._caption(photo, wanted) for photo in photos)
         return {
             **self._head(),
             "captions": [_described(f, w) for f, w in zip(files, captions, strict=True)],
