@@ -17,6 +17,7 @@ from shoal.testing.server import running_server
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "other_languages"
 JARS = Path("/usr/share/java")
+ENDS_WITHIN_MS = 120_000
 SHOWN = [
     "infer: A SHOAL OF FISH",
     "binary: 10 probabilities, together 1.000",
@@ -49,32 +50,37 @@ def origin():
             thread.join()
 
 
-def browse(profile, url):
-    """What the page shows once its scripts are done."""
-    done = run(
-        *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-        *("--no-first-run", "--disable-background-networking", f"--user-data-dir={profile}"),
-        *("--virtual-time-budget=30000", "--dump-dom", url),
-    )
-    shown = re.search(r'<pre id="output">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert shown, done.stderr
-    return shown[1].splitlines()
+def browse(url):
+    """What the page shows once its script has said how it ended."""
+    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+        )
+        page = browser.new_page()
+        page.goto(url)
+        ended = page.locator("#output", has_text=re.compile(r"^(done|failed: .*)$", re.MULTILINE))
+        ended.wait_for(timeout=ENDS_WITHIN_MS)
+        shown = page.locator("#output").inner_text()
+        browser.close()
+    return shown.splitlines()
 
 
 @pytest.mark.browser
 @pytest.mark.timeout(180)
-def test_a_web_page_with_cors(origin, tmp_path):
+def test_a_web_page_with_cors(origin):
     with running_server(Path(repository()), cors=(origin,)) as running:
         page = f"{origin}/browser.html?server=http://{running.http_address}"
-        assert browse(tmp_path, page) == [*SHOWN, "done"]
+        assert browse(page) == [*SHOWN, "done"]
 
 
 @pytest.mark.browser
 @pytest.mark.timeout(180)
-def test_a_web_page_of_another_origin(origin, tmp_path):
+def test_a_web_page_of_another_origin(origin):
     with running_server(Path(repository()), cors=("http://example.com",)) as running:
         page = f"{origin}/browser.html?server=http://{running.http_address}"
-        assert browse(tmp_path, page) == ["failed: Failed to fetch"]
+        assert browse(page) == ["failed: Failed to fetch"]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
