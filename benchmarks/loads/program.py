@@ -19,7 +19,7 @@ class LoadFailed(Exception):
 
 
 class NeverEnded(LoadFailed):
-    """It did not end. perf_analyzer with 64 threads does so now and then, whoever serves."""
+    """It did not end. perf_analyzer with many threads does so now and then, whoever serves."""
 
 
 def find(name: str, package: str) -> str:

@@ -161,7 +161,8 @@ class Server:
                 self._memory,
                 _console(self.engine, options),
             )
-            self._http = HttpListener(self._application.handle, _http_limits(options))
+            application = self._application
+            self._http = HttpListener(application.handle, _http_limits(options), application.lane)
             self.http_port = await _open(
                 self._http,
                 "http",
@@ -180,8 +181,8 @@ class Server:
             self._tcp = TcpListener(self.engine, _tcp_limits(options))
             self.tcp_port = await _open(self._tcp, "tcp", (options.tcp_address, options.tcp_port))
         if self._render_metrics is not None:
-            application = MetricsApplication(self._render_metrics)
-            self._metrics = HttpListener(application.handle, _http_limits(options))
+            metrics = MetricsApplication(self._render_metrics)
+            self._metrics = HttpListener(metrics.handle, _http_limits(options))
             self.metrics_port = await _open(
                 self._metrics, "metrics", (options.metrics_listen_address, options.metrics_port)
             )

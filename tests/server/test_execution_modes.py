@@ -328,4 +328,3 @@ def test_slow_executions_now_and_then_are_weighed_by_their_time(every, slow_ns, 
     assert (pace.mode is Mode.THREADS) == leaves
     if leaves:
         assert number < 5 * every
-        assert not pace.in_doubt()

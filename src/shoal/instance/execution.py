@@ -31,6 +31,8 @@ from shoal.statistics.model import ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
 
+_MOST_WANTED = 64
+
 
 class Execution:
     """What an instance needs to know of its model in order to run a batch."""
@@ -55,6 +57,7 @@ class Execution:
         self._version = version
         self._statistics = statistics
         self._assembly = assembly
+        self._wanted: dict[tuple[str, ...], list[str]] = {}  # by what requests with a plan ask for
         # Padding, states and the like are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
@@ -132,7 +135,11 @@ class Execution:
     ) -> tuple[list[list[Tensor]] | PlannedAnswer, Moments]:
         """The same for requests of one plan: what holds for one of them holds for all."""
         signature = self._signature
-        names = wanted_outputs(batch[:1], signature)
+        names = self._wanted.get(plan.requested_outputs)
+        if names is None:
+            names = self._wanted[plan.requested_outputs] = wanted_outputs(batch[:1], signature)
+            if len(self._wanted) > _MOST_WANTED:
+                del self._wanted[next(iter(self._wanted))]
         inputs = join_planned(batch, plan)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)

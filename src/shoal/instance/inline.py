@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.instance.execution import Execution
-from shoal.instance.pace import STALL_NS, Mode, Pace
+from shoal.instance.own_time import own_ns, usage_of_thread
+from shoal.instance.pace import SLOW_NS, STALL_NS, Mode, Pace
 from shoal.scheduler.base import Scheduler
 
 _BATCHES_PER_TURN = 2  # then sockets get their turn
@@ -158,15 +158,9 @@ class LoopInstance:
         return max(took_ns)
 
     def _execute(self, batch: Sequence[Request]) -> int:
-        if not self._pace.in_doubt():
-            return self._execution.run(self._executor, batch)
-        # Was it the model, or did it wait for a processor or the interpreter? Its CPU time tells,
-        # and costs too much to look at every time.
-        before_ns = time.thread_time_ns()
+        before = usage_of_thread()
         elapsed_ns = self._execution.run(self._executor, batch)
-        if elapsed_ns > STALL_NS:
-            return elapsed_ns
-        return min(elapsed_ns, time.thread_time_ns() - before_ns)
+        return elapsed_ns if elapsed_ns <= SLOW_NS else own_ns(elapsed_ns, before, STALL_NS)
 
     def stop(self) -> None:
         """Give the queue back and wait for the batch at hand, if another thread runs one."""

@@ -2,12 +2,15 @@
 
 Handing a 20 µs model to a thread costs more than running it. So a model whose executions are
 short runs on the loop; one that is not, or stops being so, runs on its worker threads. A model
-that was sent back to threads has to be quick for longer each time before it may return.
+that is sent back to threads again and again has to be quick for longer each time before it may
+return.
 """
 
 from __future__ import annotations
 
 import enum
+import time
+from collections.abc import Callable
 
 QUICK_NS = 200_000  # executions below this belong on the loop
 SLOW_NS = 500_000  # executions above this do not
@@ -19,6 +22,7 @@ _RECENT = 8
 _MOST_SLOW = 2
 _FIRST_STREAK = 8
 _LONGEST_STREAK = 1 << 16
+_GOOD_WHILE_NS = 60_000_000_000  # on the loop, after which nothing is held against a model
 
 
 class Mode(enum.Enum):
@@ -31,8 +35,17 @@ class Mode(enum.Enum):
 class Pace:
     """One model's measured speed and the mode that follows from it."""
 
-    def __init__(self, *, allowed: bool = True, forced: Mode | None = None, why: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        allowed: bool = True,
+        forced: Mode | None = None,
+        why: str = "",
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """`allowed`: whether the backend may run on the loop at all; `why` explains if not."""
+        self._clock = clock
+        self._on_loop_since_ns = 0
         self._forced = forced if allowed else Mode.THREADS
         if not allowed:
             self.reason = why or "the backend may wait for something"
@@ -41,8 +54,8 @@ class Pace:
         else:
             self.reason = "not measured yet"
         self.mode = self._forced or Mode.THREADS
-        self._quick_in_a_row = 0
-        self._needed_in_a_row = _FIRST_STREAK
+        self._quick_lately = 0
+        self._needed = _FIRST_STREAK
         self._slow_among_recent = 0  # one bit per execution, the latest lowest
         self._debt_ns = 0  # by how much executions took longer than SLOW_NS each
 
@@ -50,12 +63,9 @@ class Pace:
         """Whether executions happen on the event loop now."""
         return self.mode is Mode.LOOP
 
-    def in_doubt(self) -> bool:
-        """Whether an execution on the loop was slow lately, by the model's fault or not."""
-        return self._slow_among_recent != 0 or self._debt_ns != 0
-
     def observe(self, elapsed_ns: int) -> Mode:
-        """Take the time of one execution into account; returns the mode for the next one."""
+        """Take the time of one execution into account, as far as it is the model's own; returns
+        the mode for the next one."""
         if self._forced is not None:
             return self.mode
         if self.mode is Mode.LOOP:
@@ -63,14 +73,14 @@ class Pace:
                 self._observe_on_loop(elapsed_ns)
             return self.mode
         if elapsed_ns >= QUICK_NS:
-            self._quick_in_a_row = 0
+            self._quick_lately //= 2  # it may have been the machine
             self.reason = f"the last execution took {elapsed_ns // 1000} µs"
             return self.mode
-        self._quick_in_a_row += 1
-        if self._quick_in_a_row >= self._needed_in_a_row:
+        self._quick_lately += 1
+        if self._quick_lately >= self._needed:
             self.mode = Mode.LOOP
-            self.reason = f"the last {self._quick_in_a_row} executions took under "
-            self.reason += f"{QUICK_NS // 1000} µs each"
+            self._on_loop_since_ns = self._clock()
+            self.reason = f"the last executions took under {QUICK_NS // 1000} µs each"
         return self.mode
 
     def _observe_on_loop(self, elapsed_ns: int) -> None:
@@ -83,5 +93,7 @@ class Pace:
         self.reason = f"an execution on the loop took {elapsed_ns // 1000} µs"
         self._slow_among_recent = 0
         self._debt_ns = 0
-        self._quick_in_a_row = 0
-        self._needed_in_a_row = min(self._needed_in_a_row * 4, _LONGEST_STREAK)
+        self._quick_lately = 0
+        if self._clock() - self._on_loop_since_ns > _GOOD_WHILE_NS:
+            self._needed = _FIRST_STREAK
+        self._needed = min(self._needed * 4, _LONGEST_STREAK)

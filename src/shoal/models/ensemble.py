@@ -125,6 +125,11 @@ class EnsembleModel:
         request.served_by = self
         self._enqueue(request)
 
+    @property
+    def takes_together(self) -> bool:
+        """Whether `accept_together` is of use: it is not."""
+        return False
+
     def accept_together(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
         """Not offered: each request of an ensemble is started by itself."""
         return False

@@ -172,6 +172,12 @@ class Model:
             self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
             raise
 
+    @property
+    def takes_together(self) -> bool:
+        """Whether `accept_together` is of use for requests without a time-out."""
+        batcher = self._batcher
+        return self._cache is None and isinstance(batcher, Batcher) and batcher.takes_together
+
     def accept_together(self, requests: Sequence[PlannedRequest]) -> bool:
         """Queue valid requests that arrived at the same moment, all of them or none."""
         batcher = self._batcher

@@ -109,6 +109,11 @@ class Batcher:
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cancelled()
 
+    @property
+    def takes_together(self) -> bool:
+        """Whether `enqueue_together` is of use for requests without a time-out."""
+        return self._order is None and self._queue.plain
+
     def enqueue_together(self, requests: Sequence[Request]) -> bool:
         """Take requests over that arrived at the same moment, none of which was withdrawn.
 

@@ -92,6 +92,11 @@ class RequestQueue:
         level.on_time.append(request)
         self._size += 1
 
+    @property
+    def plain(self) -> bool:
+        """Whether requests without a time-out of their own are never refused and never expire."""
+        return self._plain
+
     def push_all(self, requests: Sequence[Request], now_ns: int) -> bool:
         """Queue them all; false, with none queued, where some could be refused or run out of
         time."""
@@ -157,6 +162,9 @@ class RequestQueue:
 
     def oldest_ns(self) -> int:
         """When the request that has waited longest was queued; the queue must not be empty."""
+        first = self._levels[0]
+        if len(self._levels) == 1 and not first.late:
+            return first.on_time[0].queued_ns
         heads = [q[0].queued_ns for x in self._levels for q in (x.on_time, x.late) if q]
         return min(heads)
 
@@ -186,7 +194,14 @@ class RequestQueue:
 
     def take(self, count: int) -> list[Request]:
         """Remove and return the first `count` requests."""
-        batch: list[Request] = []
+        first = self._levels[0]
+        if count == self._size == len(first.on_time):  # all of it, and it is one line
+            batch = list(first.on_time)
+            first.on_time.clear()
+            self._size = 0
+            self._next_deadline_ns = None
+            return batch
+        batch = []
         for level in self._levels:
             for line in (level.on_time, level.late):
                 if len(line) <= count - len(batch):

@@ -33,6 +33,7 @@ _MOST_ANSWERS = 16  # remembered per plan
 
 # An id that needs no escaping, at the place where clients write it: first.
 _JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]*)", ?')
+_PLAIN_ID = re.compile(rb"[ !#-\[\]-~]*")
 # A sequence's id: a number that JSON allows, or a text that needs no escaping; never "no sequence".
 _SEQUENCE_KEY = b'"sequence_id"'
 _JSON_SEQUENCE = re.compile(
@@ -85,6 +86,8 @@ class InferPlan:
     priority: int
     timeout_us: int
     flags: int  # of its sequence
+    alone: bool = False  # whether such requests have to be handed over one by one
+    known: Any = None  # what a frontend remembers of such requests
     answers: dict[Hashable, Any] = field(default_factory=dict)  # by `form_of` the outputs
 
     def tensors(self, body: bytes | memoryview, offset: int) -> dict[str, Tensor]:
@@ -146,6 +149,11 @@ def split_json_id(header: bytes) -> tuple[bytes | None, bytes]:
     if match is None:
         return None, header
     return match[1], header[match.end() :]
+
+
+def is_plain_id(request_id: bytes) -> bool:
+    """Whether `split_json_id` would take it out."""
+    return _PLAIN_ID.fullmatch(request_id) is not None
 
 
 def split_json_sequence(rest: bytes) -> tuple[int | str, tuple[bytes, bytes]] | None:

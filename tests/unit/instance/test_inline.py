@@ -10,6 +10,7 @@ import pytest
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
+from shoal.instance import inline
 from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopHandle, LoopInstance
 from shoal.instance.pace import STALL_NS, Mode, Pace
@@ -154,6 +155,7 @@ def test_a_model_that_turns_slow_leaves_the_loop(run, monkeypatch):
             return STALL_NS + 1  # as if it had taken that long
 
         monkeypatch.setattr(Execution, "run", slow)
+        monkeypatch.setattr(inline, "own_ns", lambda elapsed_ns, *_: elapsed_ns)
         turning = stage.ask()
         await until(lambda: turning.answered)
         assert stage.pace.mode is Mode.THREADS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.instance.pace import QUICK_NS, SLOW_NS, STALL_NS, Mode, Pace
+from shoal.testing.fakes import FakeClock
 
 QUICK, MIDDLE, SLOW = 20_000, (QUICK_NS + SLOW_NS) // 2, 2 * SLOW_NS
 
@@ -70,6 +71,33 @@ def test_coming_back_takes_longer_each_time():
         needed.append(count)
         pace.observe(STALL_NS + 1)
     assert needed == [8, 32, 128]
+
+
+def test_a_good_while_on_the_loop_is_worth_something():
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    needed = []
+    for _ in range(3):
+        count = 0
+        while pace.mode is Mode.THREADS:
+            pace.observe(QUICK)
+            count += 1
+        needed.append(count)
+        clock.now_ns += 61_000_000_000
+        pace.observe(STALL_NS + 1)
+    assert needed == [8, 32, 32]
+
+
+def test_a_busy_machine_does_not_keep_a_quick_model_from_the_loop():
+    pace = Pace()
+    feed(pace, *[QUICK] * 8, STALL_NS + 1)
+    assert feed(pace, *([QUICK] * 30 + [SLOW]) * 3) is Mode.LOOP
+
+
+def test_a_model_that_is_slow_now_and_then_stays_on_threads():
+    pace = Pace()
+    feed(pace, *[QUICK] * 8, STALL_NS + 1)
+    assert feed(pace, *([QUICK] * 7 + [STALL_NS + 1]) * 100) is Mode.THREADS
 
 
 def test_the_config_may_decide():

@@ -22,6 +22,7 @@ from shoal.frontends.http.explain import ExplainRoute
 from shoal.frontends.http.generate import GenerateRoutes
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
+from shoal.frontends.http.lane import InferLane
 from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.openai.door import OpenAiDoor
@@ -67,8 +68,13 @@ class Application:
         settings = RuntimeSettingRoutes(engine, self._options)
         description = DescriptionRoutes(self._options)
         page = ConsoleRoutes(console, metadata.welcome)
+        infer = InferRoute(engine, inbox, self._options, memory)
+        # The lane knows neither origins nor restrictions.
+        self.lane: InferLane | None = None
+        if infer.plans is not None and not (self._cors or self._options.restricted_apis):
+            self.lane = InferLane(engine, inbox, infer.plans)
         self._handlers: dict[str, Handler] = {
-            "infer": InferRoute(engine, inbox, self._options, memory).infer,
+            "infer": infer.infer,
             "live": health.live,
             "ready": health.ready,
             "model_ready": health.model_ready,

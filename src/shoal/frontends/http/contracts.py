@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
@@ -94,6 +95,9 @@ class Engine(Protocol):
 
     def infer_planned(self, request: Request, model: Any) -> bool:
         """Take over a request like one that `model` accepted; false if it no longer serves."""
+
+    def infer_together(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
+        """The same for requests of one plan that arrived together: all or none. Never raises."""
 
     def exiting(self) -> bool:
         """Whether the server is on its way out."""

@@ -120,6 +120,10 @@ class HeadCache:
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
 
+    def known(self, data: bytes) -> Head | None:
+        """The head that is `data`, if it is kept."""
+        return self._heads.get(data)
+
     def parse(self, data: bytes, limits: HttpLimits) -> Head:
         """As `parse_head`, which it asks when it has not seen `data` before."""
         head = self._heads.get(data)

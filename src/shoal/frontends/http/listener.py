@@ -15,7 +15,7 @@ import time
 
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import date_line
-from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
+from shoal.frontends.http.protocol import Handler, HttpConnection, Lane, ListenerState
 
 _BACKLOG = 1024
 _PORT_TRIES = 8  # for a free port that is free in every address family
@@ -24,9 +24,12 @@ _PORT_TRIES = 8  # for a free port that is free in every address family
 class HttpListener:
     """Serves `handle` on one or more addresses. Everything happens on the loop of `start`."""
 
-    def __init__(self, handle: Handler, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self, handle: Handler, limits: HttpLimits | None = None, lane: Lane | None = None
+    ) -> None:
+        """`lane` is offered requests like others before them; `handle` gets all the rest."""
         self._limits = limits or HttpLimits()
-        self._state = ListenerState(handle, self._limits)
+        self._state = ListenerState(handle, self._limits, lane)
         self._state.on_empty = self._all_gone
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -23,8 +23,9 @@ from shoal.wire import http_body, plan
 from shoal.wire.http_body import InferBody
 from shoal.wire.plan import InferPlan, PlanCache
 
+_ID_KEY = b'{"id":'
 _LENGTH_NAME = http_body.LENGTH_HEADER.encode()
-_HEAD_LINES = response_lines(200, [(b"Content-Type", http_body.BINARY_TYPE), (_LENGTH_NAME, b"%d")])
+HEAD_LINES = response_lines(200, [(b"Content-Type", http_body.BINARY_TYPE), (_LENGTH_NAME, b"%d")])
 
 
 class PlannedInference:
@@ -63,7 +64,7 @@ class PlannedInference:
         planned = Request(
             target.model,
             found.tensors(body, offset),
-            _PlannedReply(self.inbox, exchange, found, request_id),
+            PlannedReply(self.inbox, exchange, found, request_id),
             model_version=found.model_version,
             id=request_id.decode("ascii") if request_id else "",
             requested_outputs=found.requested_outputs,
@@ -81,6 +82,19 @@ class PlannedInference:
         self._plans.drop(key)  # another version serves now: it has to look for itself
         exchange.on_disconnect = None
         return False
+
+    def plan_of(self, target: Target, header: bytes) -> tuple[InferPlan, int, int] | None:
+        """The plan for a request with this JSON header that is of no sequence, and where the id is
+        in it: start and length."""
+        if len(header) > self._most_header_bytes:
+            return None
+        request_id, rest = plan.split_json_id(header)
+        found = self._plans.get((target.model, target.version, request_id is None, rest))
+        if found is None:
+            return None
+        if request_id is None:
+            return found, 0, 0
+        return found, header.index(b'"', len(_ID_KEY)) + 1, len(request_id)
 
     def learn(self, exchange: Exchange, target: Target, body: InferBody, accepted: Request) -> None:
         """Make a plan of a request that the full path has decoded and the engine has accepted."""
@@ -111,7 +125,7 @@ class PlannedInference:
             self._plans.put(key, learnt, len(rest))
 
 
-class _PlannedReply:
+class PlannedReply:
     """The reply of one planned inference: writes its answer."""
 
     __slots__ = ("_exchange", "_id", "_inbox", "_plan")
@@ -126,9 +140,9 @@ class _PlannedReply:
 
     def send(self, response: Response) -> None:
         """Take the response from whichever thread made it."""
-        self._inbox.post(self._answer, response)
+        self._inbox.post(self.deliver, response)
 
-    def _answer(self, response: Response) -> None:
+    def deliver(self, response: Response) -> None:
         """Answer, on the loop; an exchange whose client left drops it. Never raises: others wait
         behind it."""
         if not response.final:
@@ -145,7 +159,7 @@ class _PlannedReply:
                     return
             header = b'{"id":"%b",%b' % (self._id, template) if self._id else b"{" + template
             parts: list[Buffer] = [header, *[tensor.raw for tensor in outputs]]
-            self._exchange.respond_ready(_HEAD_LINES % len(header), parts)
+            self._exchange.respond_ready(HEAD_LINES % len(header), parts)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             send_error(self._exchange, as_shoal_error(error))
 

@@ -16,7 +16,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from shoal.frontends.http.exchange import JSON_CONTENT, Exchange
 from shoal.frontends.http.head import HeadCache
@@ -30,7 +30,7 @@ from shoal.frontends.http.message import (
     error_body,
     response_head,
 )
-from shoal.frontends.http.reader import Arriving, RequestReader
+from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ Handler: TypeAlias = Callable[[Exchange], None]
 
 _SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has been answered
+_MOST_UNFAMILIAR = 8  # looks at a connection's requests in vain; then it is not looked at again
 
 
 class Phase(enum.Enum):
@@ -53,6 +54,34 @@ class Phase(enum.Enum):
 _OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = Phase
 
 
+class Asked(Protocol):
+    """What a connection is busy with."""
+
+    def client_left(self) -> None:
+        """Nobody waits for this answer any more."""
+
+    def client_reads(self) -> None:
+        """There is room for more again."""
+
+
+class Form(Protocol):
+    """What a request that came in one piece looked like."""
+
+    def take(self, connection: HttpConnection, data: bytes) -> Asked | None:
+        """Begin to answer `data` if it looks like that, too; None, with nothing done, if not."""
+
+
+class Lane(Protocol):
+    """A short way for requests like others before them."""
+
+    def recognise(self, data: bytes, head: Head, body_at: int) -> Form | None:
+        """What to expect of requests like `data`, which begins with `head`; None if it has to go
+        the usual way."""
+
+    def hand_over(self) -> None:
+        """Go on with what was taken: another request is about to go the usual way."""
+
+
 class ListenerState:
     """What the connections of one listener share."""
 
@@ -62,17 +91,19 @@ class ListenerState:
         "defer",
         "draining",
         "handle",
+        "heads",
+        "lane",
         "limits",
         "on_empty",
-        "parse_head",
         "scratch",
     )
 
-    def __init__(self, handle: Handler, limits: HttpLimits) -> None:
+    def __init__(self, handle: Handler, limits: HttpLimits, lane: Lane | None = None) -> None:
         self.handle = handle
         self.limits = limits
-        self.parse_head: Callable[[bytes, HttpLimits], Head] = HeadCache().parse
-        self.defer: Callable[[Callable[[], None]], object] = _call_soon
+        self.lane = lane
+        self.heads = HeadCache()
+        self.defer: Callable[[Callable[[], None]], object] = call_soon
         self.connections: set[HttpConnection] = set()
         self.draining = False
         self.date_line = date_line(time.time())
@@ -89,6 +120,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_answers",
         "_drained_seen",
         "_exchange",
+        "_form",
+        "_last_bytes",
         "_linger_left",
         "_progress_seen",
         "_reader",
@@ -97,6 +130,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_since",
         "_state",
         "_transport",
+        "_unfamiliar",
         "_written",
         "peer",
         "phase",
@@ -108,9 +142,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.peer = ""
         self.writable = True
         self._state = state
-        self._reader = RequestReader(state.parse_head, state.limits)
+        self._reader = RequestReader(state.heads.parse, state.limits)
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None  # while BUSY
+        self._exchange: Asked | None = None  # while BUSY
+        self._form: Form | None = None  # of its requests, where they are alike
+        self._last_bytes = 0  # of what came last
+        self._unfamiliar = 0  # how often in a row it looked like nothing that is known
         self._reading = True
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
@@ -147,7 +184,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         phase = self.phase
         if phase is _OPEN or phase is _BUSY:
-            reader.feed(bytes(self._state.scratch[:nbytes]))
+            data = bytes(self._state.scratch[:nbytes])
+            if phase is _OPEN and self._state.lane is not None and self._take_familiar(data):
+                return
+            reader.feed(data)
             self._serve()
         elif phase is _LINGER:
             self._linger_left -= nbytes
@@ -223,6 +263,35 @@ class HttpConnection(asyncio.BufferedProtocol):
             # Not now: an application that answers must not be handed a new request meanwhile.
             self._state.defer(self._serve)
 
+    def finish_with(self, asked: Asked, answer: bytes) -> bool:
+        """Answer what came by the lane and go on; dropped when the client has left. False, with
+        nothing done, if this connection shall be closed after its answer."""
+        if self._exchange is not asked:
+            return True
+        transport = self._transport
+        if self._state.draining or transport is None:
+            return False
+        self._exchange = None
+        self._answers += 1
+        self.phase = _OPEN
+        self._written += len(answer)
+        transport.write(answer)
+        if self._reader.waiting_bytes:
+            self._state.defer(self._serve)
+        return True
+
+    def go_on_with(self, asked: Asked, exchange: Exchange) -> bool:
+        """Let `exchange` answer what came by the lane; false if the client has left."""
+        if self._exchange is not asked:
+            return False
+        self._exchange = exchange
+        return True
+
+    def begin_again(self, asked: Asked, request: HttpRequest) -> None:
+        """Have the application handle what came by the lane, unless the client has left."""
+        if self._exchange is asked:
+            self._dispatch(request)
+
     def abort(self) -> None:
         """Cut the connection at once; what has not been sent is lost."""
         transport, self._transport = self._transport, None
@@ -293,6 +362,41 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # --- from requests to exchanges ----------------------------------------------------------
 
+    def _take_familiar(self, data: bytes) -> bool:
+        """Take `data` as a request like the last ones; false, with nothing done, if it is not."""
+        reader = self._reader
+        if reader.arriving is not NOTHING or reader.waiting_bytes or not self.writable:
+            return False
+        form = self._form
+        asked = form.take(self, data) if form is not None else None
+        if asked is None:
+            form = self._recognise(data)
+            if form is None:
+                return False  # its next request may look as before again
+            self._form = form
+            asked = form.take(self, data)
+            if asked is None:
+                return False
+        self._exchange = asked
+        self.phase = _BUSY
+        self._unfamiliar = 0
+        return True
+
+    def _recognise(self, data: bytes) -> Form | None:
+        """What `data` looks like, if the same has come before, and from this client something of
+        its length."""
+        size = len(data)
+        if size != self._last_bytes or self._unfamiliar >= _MOST_UNFAMILIAR:
+            self._last_bytes = size
+            return None
+        self._unfamiliar += 1
+        body_at = data.find(b"\r\n\r\n") + 4
+        head = self._state.heads.known(data[:body_at])
+        lane = self._state.lane
+        if head is None or lane is None:
+            return None
+        return lane.recognise(data, head, body_at)
+
     def _serve(self) -> None:
         """Hand requests to the application, one after the other, as far as they have arrived."""
         if self._serving:  # answered inside handle(): the loop below goes on by itself
@@ -316,6 +420,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._bound_reading()
 
     def _dispatch(self, request: HttpRequest) -> None:
+        lane = self._state.lane
+        if lane is not None:
+            lane.hand_over()  # what came first is queued first
         self.phase = _BUSY
         exchange = Exchange(request, self)
         self._exchange = exchange
@@ -392,7 +499,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.client_left()
 
 
-def _call_soon(callback: Callable[[], None]) -> None:
+def call_soon(callback: Callable[[], None]) -> None:
+    """Have the running loop call `callback` after this turn's I/O."""
     asyncio.get_running_loop().call_soon(callback)
 
 

@@ -32,7 +32,7 @@ class Arriving(enum.Enum):
     BODY = "a head and part of its body"
 
 
-_NOTHING, _HEAD, _BODY = Arriving
+NOTHING, _HEAD, _BODY = Arriving
 
 
 class RequestReader:
@@ -66,7 +66,7 @@ class RequestReader:
         self._limits = limits
         self._clock = clock
         self._begun_ns = 0
-        self.arriving = _NOTHING
+        self.arriving = NOTHING
         self.progress = 0  # changes whenever a client that is expected to send has sent enough
         self.owes_continue = False  # the client waits for a 100 before it sends its body
         self.target: memoryview | None = None  # where the next bytes belong; None: use `feed`
@@ -129,7 +129,7 @@ class RequestReader:
             body_end = end + length
             if body_end <= len(data):
                 self._keep_from(body_end)
-                self.arriving = _NOTHING
+                self.arriving = NOTHING
                 self.progress += 1
                 return HttpRequest(head, data[end:body_end])
         return self._begin_body(head, end)
@@ -138,7 +138,7 @@ class RequestReader:
         """Forget everything, and hold no memory."""
         self._keep_from(len(self._inbox))
         self._head = self._body = self._decoder = self.target = None
-        self.arriving = _NOTHING
+        self.arriving = NOTHING
 
     def _keep_from(self, position: int) -> None:
         """Everything before `position` has been dealt with."""
@@ -150,7 +150,7 @@ class RequestReader:
 
     def _await_head(self, start: int) -> None:
         """The head that begins at `start` is not complete."""
-        if self.arriving is _NOTHING:
+        if self.arriving is NOTHING:
             self.arriving = _HEAD
             self.progress += 1
         partial = self._inbox[start:]
@@ -195,5 +195,5 @@ class RequestReader:
             if not body.complete:
                 return None
         self._head = self._body = self._decoder = None
-        self.arriving = _NOTHING
+        self.arriving = NOTHING
         return GradualRequest(head, body.take(), self._begun_ns)

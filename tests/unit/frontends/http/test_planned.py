@@ -1,7 +1,7 @@
 """The short way gives the answers of the long way, whatever is asked and whatever came before.
 
-Two applications serve one engine, one with plans and a head cache and one without. They hear the
-same bytes on connections without sockets and must write the same bytes, the Date aside.
+Two applications serve one engine, one with plans, a lane and a head cache and one without. They
+hear the same bytes on connections without sockets and must write the same bytes, the Date aside.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from shoal.engine import Engine
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.head import parse_head
+from shoal.frontends.http.lane import LaneCall
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.protocol import HttpConnection, ListenerState
+from shoal.frontends.http.reader import NOTHING
 from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
@@ -38,6 +40,7 @@ from shoal.testing.repositories import add_model, parameter
 from shoal.wire import plan
 
 DATE = re.compile(rb"Date: [^\r]*\r\n")
+BROKEN = -666  # a model that sees this fails
 MOST_HEADER_BYTES = 4096  # --http-max-input-size, small enough to be met
 
 # ---- the models
@@ -47,6 +50,8 @@ def compute(inputs, outputs):
     """By the output's name, so that one function serves every model below."""
     arrays = list(inputs.values())
     first = arrays[0]
+    if BROKEN in first:
+        raise ValueError("broken")
     results = {
         "OUTPUT0": lambda: sum(arrays[1:], first),
         "OUTPUT1": lambda: first - arrays[-1],
@@ -217,6 +222,7 @@ class Client:
     """One connection, for one request at a time."""
 
     def __init__(self, state):
+        self.state = state
         self.transport = Transport()
         self.connection = HttpConnection(state)
         self.connection.connection_made(self.transport)
@@ -224,6 +230,9 @@ class Client:
     def send(self, data):
         """Deliver the bytes as a socket would: into the buffers the connection offers."""
         self.transport.written.clear()
+        self.send_more(data)
+
+    def send_more(self, data):
         view = memoryview(data)
         while view:
             room = self.connection.get_buffer(-1)
@@ -231,6 +240,12 @@ class Client:
             room[:count] = view[:count]
             self.connection.buffer_updated(count)
             view = view[count:]
+
+    @property
+    def usable(self):
+        """Whether it may send another request: none of its bytes waits for more."""
+        reader = self.connection._reader
+        return not (self.transport.ended or reader.waiting_bytes or reader.arriving is not NOTHING)
 
     async def answered(self):
         """Wait until the whole answer has been written."""
@@ -251,25 +266,29 @@ class Side:
         self.application = Application(
             world.engine, world.inbox, HttpOptions(plans=plans, **options)
         )
-        self.state = ListenerState(self.application.handle, HttpLimits())
+        self.state = ListenerState(self.application.handle, HttpLimits(), self.application.lane)
         if not plans:
-            self.state.parse_head = parse_head
+            assert self.state.lane is None
+            self.state.heads.parse = parse_head
         self.route = self.application._handlers["infer"].__self__
+        self.clients = []
 
     async def ask(self, datas):
-        """Send each request on a connection of its own, all in one turn; their answers."""
-        clients = [Client(self.state) for _ in datas]
+        """Send each request on a connection of its own, all in one turn; their answers. The next
+        ones go over the same connections, as far as those are open."""
+        self.clients = [client for client in self.clients if client.usable]
+        self.clients += [Client(self.state) for _ in datas[len(self.clients) :]]
+        clients = self.clients[: len(datas)]
         for client, data in zip(clients, datas, strict=True):
             client.send(data)
 
         for client in clients:
             await asyncio.wait_for(client.answered(), WAIT_SECS)
-        answers = [client.answer for client in clients]
-        for client in clients:
-            client.connection.connection_lost(None)
-        return answers
+        return [client.answer for client in clients]
 
     def close(self):
+        for client in self.clients:
+            client.connection.connection_lost(None)
         self.application.close()
 
 
@@ -300,15 +319,23 @@ class World:
             )
         )
         self.engine = Engine(self.repository)
-        self.planned = 0
+        self.planned = self.together = 0
         infer_planned = self.engine.infer_planned
+        infer_together = self.engine.infer_together
 
         def count(request, model):
             taken = infer_planned(request, model)
             self.planned += taken
             return taken
 
+        def count_all(requests, model):
+            taken = infer_together(requests, model)
+            self.together += taken * len(requests)
+            self.planned += taken * len(requests)
+            return taken
+
         self.engine.infer_planned = count
+        self.engine.infer_together = count_all
         assert self.run(self.off_loop(self.repository.start)) == {}
         self.changed = False
 
@@ -956,3 +983,196 @@ def test_a_client_that_left_is_not_answered_and_its_request_withdrawn(world, sid
         assert client.transport.written == []
 
     world.run(leave())
+
+
+# ---- the lane, for requests like the one before on their connection
+
+
+def by_lane(world, sides, datas):
+    """Have both sides answer, and count what took the lane."""
+    before = world.together
+    answers = world.compare(sides, datas)
+    return answers, world.together - before
+
+
+def numbered(*numbers, model=SUM):
+    return [change(model, id=f'"{number}"').data() for number in numbers]
+
+
+def test_like_requests_take_the_lane_together(world, sides):
+    world.compare(sides, numbered(10, 11, 12))
+    cuts = world.repository.find("sum").recent_cuts
+    answers, count = by_lane(world, sides, numbered(13, 14, 15))
+    assert count == 3
+    assert [answer.partition(b"{")[2][:9] for answer in answers] == [
+        *(b'"id":"13"', b'"id":"14"', b'"id":"15"')
+    ]
+    assert cuts()[-2][1] == 3  # one batch, and those of the other side after it
+    _, count = by_lane(world, sides, numbered(16, 1000, 17))
+    assert count == 2  # an id of another length makes it another head
+    _, count = by_lane(world, sides, numbered(16, 1001, 17))
+    assert count == 3
+
+
+def test_every_batch_answers_each_request_with_its_own(world, sides):
+    def rows(*firsts):
+        return [
+            ask("sum", [("INPUT0", row(n, 2, 3)), ("INPUT1", row(4, 5, 6))], binary("OUTPUT0"))
+            for n in firsts
+        ]
+
+    world.compare(sides, [one.data() for one in rows(0, 0, 0, 0)])
+    answers, count = by_lane(world, sides, [one.data() for one in rows(1, 2, 3, 4)])
+    assert count == 4
+    assert [np.frombuffer(answer[-12:], "i4")[0] for answer in answers] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("id", [None, '""', '"a b"', '"%d %b"', '"[]-~!#"'])
+def test_any_plain_id_is_given_back(world, sides, id):
+    data = change(SUM, id=id).data()
+    world.compare(sides, [data])
+    _, count = by_lane(world, sides, [data])
+    assert count == 1
+
+
+def test_an_id_that_is_not_plain_is_not_taken_for_one(world, sides):
+    world.compare(sides, [change(SUM, id='"1234"').data()])
+    for odd in ('"1\\"4"', '"\\n34"', '"1",\n7', '"é34"', '"1\x0134"'):
+        _, count = by_lane(world, sides, [change(SUM, id=odd).data()])
+        assert count == 0
+
+
+def test_one_that_fails_fails_alone(world, sides):
+    world.compare(sides, numbered(1, 2, 3))
+    bad = change(SUM, tail=row(BROKEN, 2, 3).tobytes() + SUM.tail[12:])
+    answers, count = by_lane(world, sides, [SUM.data(), bad.data(), SUM.data()])
+    assert count == 3
+    assert [answer[9:12] for answer in answers] == [b"200", b"500", b"200"]
+
+
+def test_what_comes_in_pieces_or_ahead_goes_the_usual_way(world, sides):
+    world.compare(sides, [SUM.data()])
+    before = world.together
+    expected = world.compare(sides, [SUM.data()])[0]
+    assert world.together == before + 1
+    side, data = sides[0], SUM.data()
+
+    async def say(*pieces, answers):
+        (client,) = side.clients
+        client.transport.written.clear()
+        for piece in pieces:
+            client.send_more(piece)
+            await asyncio.sleep(0)
+        while len(client.transport.written) < answers or client.connection.busy:
+            await asyncio.wait_for(client.transport.wrote.wait(), WAIT_SECS)
+            client.transport.wrote.clear()
+        return client.answer[0]
+
+    assert world.run(say(data[:50], data[50:], answers=1)) == expected
+    assert world.run(say(data + data, answers=2)) == 2 * expected
+    assert world.run(say(data[:-1], data[-1:] + data, answers=2)) == 2 * expected
+    assert world.together == before + 1
+    # The second is here before the first, which took the lane, is answered.
+    assert world.run(say(data, data[:9], data[9:], answers=2)) == 2 * expected
+    assert world.together == before + 2
+
+
+def test_who_left_during_the_turn_is_not_served(world, sides):
+    world.compare(sides, numbered(1, 2))
+    side = sides[0]
+    before = world.together
+
+    async def leave():
+        first, second = side.clients
+        for client in side.clients:
+            client.send(SUM.data())
+        first.connection.connection_lost(None)
+        await asyncio.wait_for(second.answered(), WAIT_SECS)
+        assert first.transport.written == []
+        side.clients = [second]
+
+    world.run(leave())
+    assert world.together == before + 1
+
+
+def test_the_last_answer_before_the_end_says_so(world, sides):
+    world.compare(sides, [SUM.data()])
+    for side in sides:
+        side.state.draining = True
+    (answer,), count = by_lane(world, sides, [SUM.data()])
+    assert count == 1
+    assert b"Connection: close" in answer
+
+
+def test_what_is_not_taken_together_goes_the_usual_way(world, sides, monkeypatch):
+    world.compare(sides, numbered(1, 2))
+    monkeypatch.setattr(world.engine, "infer_together", lambda requests, model: False)
+    answers = world.compare(sides, numbered(3, 4))
+    assert [answer[9:12] for answer in answers] == [b"200", b"200"]
+    monkeypatch.undo()
+    _, count = by_lane(world, sides, numbered(5, 6))
+    assert count == 0  # once is enough
+
+
+@pytest.mark.parametrize("model", ["full", "chain", "steps"])
+def test_models_that_take_one_by_one_have_no_lane(world, sides, model):
+    (one, *_) = [one for one in SOUND if one.model == model]
+    for _ in range(4):
+        _, count = by_lane(world, sides, [one.data()])
+        assert count == 0
+
+
+def test_a_replaced_model_closes_its_lane(world, sides):
+    world.compare(sides, [SUM.data()])
+    assert by_lane(world, sides, [SUM.data()])[1] == 1
+    try:
+        world.replace("narrow")
+        (answer,), count = by_lane(world, sides, [SUM.data()])
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert count == 0
+    finally:
+        world.replace("as it was")
+    by_lane(world, sides, [SUM.data()])
+    assert by_lane(world, sides, [SUM.data()])[1] == 1
+
+
+def test_traced_requests_do_not_take_it(world, sides, monkeypatch):
+    world.compare(sides, [SUM.data()])
+    world.compare(sides, [SUM.data()])
+
+    monkeypatch.setattr(world.engine.tracer, "active", True)
+    assert by_lane(world, sides, [SUM.data()])[1] == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"cors_origins": ("http://page",)}, {"restricted_apis": {"inference": ("k", "v")}}]
+)
+def test_where_heads_are_looked_at_there_is_no_lane(world, options):
+    sides = world.sides(**options)
+    assert sides[0].application.lane is None
+    for side in sides:
+        side.close()
+
+
+def test_a_connection_is_not_looked_at_for_ever(world, sides, monkeypatch):
+    looked = []
+    lane = sides[0].application.lane
+    recognise = lane.recognise
+    monkeypatch.setattr(
+        type(lane), "recognise", lambda _, *given: looked.append(0) or recognise(*given)
+    )
+    for _ in range(20):
+        world.compare(sides, [b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"])
+    assert len(looked) == 8
+
+
+def test_calls_are_freed_at_once(world, sides):
+    world.compare(sides, numbered(1, 2))
+    gc.collect()
+    gc.disable()
+    try:
+        _, count = by_lane(world, sides, numbered(3, 4))
+        assert count == 2
+        assert not [found for found in gc.get_objects() if type(found) is LaneCall]
+    finally:
+        gc.enable()

@@ -1,0 +1,322 @@
+"""The short way of inference: requests like others before them, begun and answered many at a time.
+
+    connection --take--> LaneCall, PlannedRequest --submit, once per turn of the loop--> engine
+    connection <--one write per call-- send_all, once per batch <----------------------'
+
+A client's requests are alike but for their ids and their tensors. On this way they are compared
+with one that was understood before, head and all, and a call is one object where the usual way has
+five. Whatever is not plain about one (it cannot be queued with the others, the model failed, the
+server is about to close) sends it back to the usual way, from its bytes or from its response, so
+that there is one place for each special case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from shoal.core.inbox import LoopInbox
+from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan
+from shoal.core.response import Response
+from shoal.frontends.http.contracts import Engine
+from shoal.frontends.http.errors import as_shoal_error
+from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.message import Head, HttpRequest
+from shoal.frontends.http.planned import HEAD_LINES, PlannedInference, PlannedReply
+from shoal.frontends.http.protocol import HttpConnection, call_soon
+from shoal.frontends.http.routes import resolve
+from shoal.wire import plan as plans
+from shoal.wire.plan import InferPlan
+
+_MOST_FORMS = 64  # kept for one plan: ids of other lengths, other head bytes
+_MOST_ANSWER_BYTES = 16 * 1024  # larger ones are sent from where they are
+_WITH_ID = b'\r\n{"id":"'
+_WITHOUT_ID = b"\r\n{"
+
+
+class Known:
+    """What the requests that follow one plan have in common."""
+
+    __slots__ = ("forms", "lane", "plan", "shared")
+
+    def __init__(self, lane: InferLane, found: InferPlan, model_name: str) -> None:
+        self.lane = lane
+        self.plan = found
+        self.forms: dict[tuple[bytes, int], Form] = {}
+        self.shared = RequestPlan(
+            model_name,
+            found.model_version,
+            tuple([(name, datatype, shape) for name, datatype, shape, _, _ in found.inputs]),
+            found.requested_outputs,
+            {},
+            found.priority,
+            found.timeout_us,
+            found.rows,
+            found.batch_key,
+            lane,
+        )
+
+
+class Form:
+    """What a request that came in one piece looked like, less its id and its tensors."""
+
+    __slots__ = (
+        "_after",
+        "_after_at",
+        "_before",
+        "_id_at",
+        "_length",
+        "body_at",
+        "head",
+        "known",
+        "places",
+    )
+
+    def __init__(
+        self, known: Known, head: Head, before: bytes, after: bytes, id_bytes: int
+    ) -> None:
+        """`before` is all up to the id, `after` what follows it up to the tensors."""
+        self.known = known
+        self.head = head
+        self.body_at = before.index(b"\r\n\r\n") + 4
+        self._before = before
+        self._after = after
+        self._after_at = len(before) + id_bytes
+        self._id_at = slice(len(before), self._after_at) if id_bytes else None
+        start = self._after_at + len(after)
+        self._length = start + known.plan.total_bytes
+        self.places = tuple(
+            [slice(start + begin, start + end) for *_, begin, end in known.plan.inputs]
+        )
+
+    def take(self, connection: HttpConnection, data: bytes) -> LaneCall | None:
+        """Start a call with `data`, all that came; None, with nothing done, if it is not alike."""
+        if (
+            len(data) != self._length
+            or not data.startswith(self._after, self._after_at)
+            or not data.startswith(self._before)
+        ):
+            return None
+        request_id = b""
+        if self._id_at is not None:
+            request_id = data[self._id_at]
+            if not request_id.isalnum() and not plans.is_plain_id(request_id):
+                return None
+        known = self.known
+        lane = known.lane
+        requests = lane.turn_to(known)
+        if requests is None:
+            return None
+        call = LaneCall(connection, self, request_id)
+        call.request = request = PlannedRequest(
+            known.shared,
+            data,
+            self.places,
+            request_id.decode("ascii"),
+            call,
+            lane.model,
+            lane.now_ns,
+        )
+        requests.append(request)
+        return call
+
+
+class InferLane:
+    """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: LoopInbox,
+        planned: PlannedInference,
+        defer: Callable[[Callable[[], None]], object] = call_soon,
+    ) -> None:
+        """`defer` has the loop call something at the end of its turn."""
+        self.reply_type: type = LaneCall
+        self.inbox = inbox
+        self.model: Any = None
+        self.now_ns = 0
+        self._engine = engine
+        self._planned = planned
+        self._defer = defer
+        # What was taken since `submit`: requests of one plan, for `model`.
+        self._requests: list[PlannedRequest] = []
+        self._current: Known | None = None
+        self._deferred = False
+
+    # ---- in
+
+    def recognise(self, data: bytes, head: Head, body_at: int) -> Form | None:
+        """What to expect of requests like `data`, which is one with `head` and nothing else; None
+        if there is no plan for it."""
+        if (
+            head.method != "POST"
+            or not head.keep_alive
+            or head.version != "1.1"
+            or not head.plain_offset
+            or head.body_length != len(data) - body_at
+        ):
+            return None
+        target = resolve(head.path)
+        if target is None or target.route.name != "infer":
+            return None
+        found = self._planned.plan_of(target, data[body_at : body_at + head.plain_offset])
+        if found is None:
+            return None
+        plan, id_at, id_bytes = found
+        model = plan.model()
+        if plan.flags or plan.timeout_us or plan.alone or not (model and model.takes_together):
+            return None
+        known = plan.known
+        if not isinstance(known, Known) or known.lane is not self:
+            known = plan.known = Known(self, plan, target.model)
+        before = data[: body_at + id_at]
+        key = (before, id_bytes)
+        form = known.forms.get(key)
+        if form is None:
+            after = data[len(before) + id_bytes : body_at + head.plain_offset]
+            form = Form(known, head, before, after, id_bytes)
+            if len(known.forms) < _MOST_FORMS:
+                known.forms[key] = form
+        return form
+
+    def turn_to(self, known: Known) -> list[PlannedRequest] | None:
+        """Where to put a request that follows what is known; None if that no longer holds."""
+        if known is self._current:
+            return self._requests
+        self.hand_over()
+        model = known.plan.model()
+        if model is None or known.plan.alone or self._engine.tracer.active:
+            return None
+        self.model = model
+        self.now_ns = time.monotonic_ns()
+        self._current = known
+        if not self._deferred:
+            self._deferred = True
+            self._defer(self.submit)
+        return self._requests
+
+    def submit(self) -> None:
+        """Hand over what is left at the end of this turn of the loop."""
+        self._deferred = False
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hand over what was taken; what is not taken over together goes the usual way."""
+        known, self._current = self._current, None
+        model, self.model = self.model, None
+        if known is None:
+            return
+        requests, self._requests = self._requests, []
+        if any(request.cancelled for request in requests):  # their clients have left meanwhile
+            requests = [request for request in requests if not request.cancelled]
+        if not requests or self._engine.infer_together(requests, model):
+            return
+        known.plan.alone = True
+        for request in requests:
+            cast("LaneCall", request.reply).begin_again()
+
+    # ---- out
+
+    def send_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+        """Answer the requests of a batch, from whichever thread ran it."""
+        self.inbox.post(self._answer_all, (answer, requests))
+
+    def _answer_all(self, batch: tuple[PlannedAnswer, Sequence[PlannedRequest]]) -> None:
+        """Answer, on the loop. Never raises: others wait behind it."""
+        answer, requests = batch
+        try:
+            self._write_all(answer, requests)
+        except Exception as failure:  # noqa: BLE001 - becomes the answer of those who have none
+            error = as_shoal_error(failure)
+            name, version = answer.model_name, answer.model_version
+            for request in requests:
+                call = cast("LaneCall", request.reply)
+                call.deliver(Response(name, version, request.id, error=error))
+
+    def _write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+        outputs = answer.outputs
+        known = cast("LaneCall", requests[0].reply).form.known
+        form = tuple([(name, datatype, shape) for name, datatype, shape, _, _ in outputs])
+        template = known.plan.answers.get(form)
+        tensor_bytes = sum([output.size for output in outputs])
+        if template is None or tensor_bytes > _MOST_ANSWER_BYTES:
+            for index, request in enumerate(requests):
+                cast("LaneCall", request.reply).deliver(answer.response(index, request.id))
+            return
+        columns = []
+        for output in outputs:
+            # Slices of bytes are copies: for so few they cost less than views do.
+            content, size = bytes(output.content), output.size
+            columns.append([content[at : at + size] for at in range(0, len(content), size)])
+        id_bytes = -1
+        front = after = b""
+        for index, (request, row) in enumerate(
+            zip(requests, zip(*columns, strict=True), strict=True)
+        ):
+            call = cast("LaneCall", request.reply)
+            request_id = call.request_id
+            if len(request_id) != id_bytes:
+                id_bytes = len(request_id)
+                after = b'",' + template if id_bytes else template
+                opening = _WITH_ID if id_bytes else _WITHOUT_ID
+                json_bytes = len(opening) - 2 + id_bytes + len(after)
+                length = b"Content-Length: %d\r\n" % (json_bytes + tensor_bytes)
+                date = call.connection.date_line
+                front = b"".join((HEAD_LINES % json_bytes, length, date, opening))
+            whole = b"".join((front, request_id, after, *row))
+            if call.connection.finish_with(call, whole):
+                call.request = None  # which knows this call in turn: it is freed at once
+            else:
+                call.deliver(answer.response(index, request.id))
+
+
+class LaneCall:
+    """A request that came in one piece: what its connection is busy with, and its reply."""
+
+    __slots__ = ("connection", "form", "request", "request_id")
+
+    def __init__(self, connection: HttpConnection, form: Form, request_id: bytes) -> None:
+        self.connection = connection
+        self.form = form
+        self.request_id = request_id
+        self.request: PlannedRequest | None = None
+
+    # ---- what the engine answers (Reply)
+
+    def send(self, response: Response) -> None:
+        """Take a response from whichever thread made it."""
+        self.form.known.lane.inbox.post(self.deliver, response)
+
+    def deliver(self, response: Response) -> None:
+        """Answer, on the loop, the usual way; nothing happens if the client has left."""
+        request, self.request = self.request, None
+        if request is None:
+            return
+        exchange = Exchange(self._received(request), self.connection)
+        exchange.on_disconnect = request.cancel
+        if self.connection.go_on_with(self, exchange):
+            PlannedReply(
+                self.form.known.lane.inbox, exchange, self.form.known.plan, self.request_id
+            ).deliver(response)
+
+    def begin_again(self) -> None:
+        """Start anew, as a request that nobody knows."""
+        request, self.request = self.request, None
+        if request is not None:
+            self.connection.begin_again(self, self._received(request))
+
+    def _received(self, request: PlannedRequest) -> HttpRequest:
+        return HttpRequest(self.form.head, request.message[self.form.body_at :])
+
+    # ---- what the connection tells (Asked)
+
+    def client_left(self) -> None:
+        """The connection is gone."""
+        request, self.request = self.request, None
+        if request is not None:
+            request.cancel()
+
+    def client_reads(self) -> None:
+        """Nothing waits for that: an answer is written at once."""
