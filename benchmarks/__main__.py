@@ -42,6 +42,7 @@ def options() -> argparse.Namespace:
     )
     add("--growth", default="yes", choices=("yes", "no", "only"), help="how Shoal's cost grows")
     add("--name", default="local", help="results are written to benchmarks/results/NAME.*")
+    add("--keep", action="store_true", help="keep what NAME.json has of workloads that are not run")
     add("--render", action="store_true", help="only write report and plots of NAME.json again")
     add("--list", action="store_true", help="print workloads and peers, then end")
     return parser.parse_args()
@@ -93,9 +94,12 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
     run = _description(arguments, plan, where)
     run |= {"measurements": results.measurements, "growth": {}, "left_out": results.left_out}
 
+    earlier = json.loads(path.read_text("utf-8")) if arguments.keep and path.exists() else None
+
     def save() -> None:
         run["load_average_after"] = machine.load_average()
-        path.write_text(report.as_json(run), encoding="utf-8")
+        whole = report.merged(earlier, run) if earlier else run
+        path.write_text(report.as_json(whole), encoding="utf-8")
 
     try:
         for workload in workloads if arguments.growth != "only" else []:

@@ -53,6 +53,31 @@ def as_json(run: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
+def merged(earlier: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """`run`, with the workloads of an earlier one that it did not measure itself, and its growth.
+
+    A workload is always taken from one run, so that its ratios are of servers that took turns.
+    """
+    own = {one["name"] for one in run["workloads"]}
+    together = {**earlier["peers"], **run["peers"]}
+    kept = [one for one in earlier["workloads"] if one["name"] not in own]
+    return {
+        **run,
+        "command": f"{earlier['command']}, then {run['command']}",
+        "workloads": sorted([*kept, *run["workloads"]], key=lambda one: str(one["name"])),
+        "peers": together,
+        "measurements": [
+            *(one for one in earlier["measurements"] if one["workload"] not in own),
+            *run["measurements"],
+        ],
+        "growth": run["growth"] or earlier["growth"],
+        "left_out": [
+            *(one for one in earlier["left_out"] if one["workload"].split()[0] not in own),
+            *run["left_out"],
+        ],
+    }
+
+
 def _machine(run: dict[str, Any]) -> str:
     machine = run["machine"]
     others = [

@@ -6,7 +6,7 @@ import json
 
 from benchmarks.claims import Claim, judge
 from benchmarks.measures import Measurement
-from benchmarks.report import as_json, markdown
+from benchmarks.report import as_json, markdown, merged
 
 
 def record(peer, per_second, cpu_us, *, workload="W1", tool="wrk", protocol="http", concurrency=16):
@@ -44,6 +44,28 @@ def run_of(records, **more):
         "left_out": [],
         **more,
     }
+
+
+def test_workloads_of_an_earlier_run_are_kept_but_never_mixed():
+    tiny = {"name": "W1", "title": "tiny", "compute_bound": False}
+    large = {"name": "W4", "title": "large", "compute_bound": False}
+    first = [record("shoal", 10, 1.0), record("shoal", 20, 1.0, workload="W4")]
+    again = [record("shoal", 30, 1.0)]
+    earlier = run_of(
+        first,
+        workloads=[tiny, large],
+        growth={"a": 1},
+        left_out=[{"peer": "x", "workload": "W1 wrk", "reason": "old"}],
+    )
+    both = merged(earlier, run_of(again, workloads=[tiny], command="python -m benchmarks --keep"))
+    assert [one["name"] for one in both["workloads"]] == ["W1", "W4"]
+    assert [(one["workload"], one["per_second"]) for one in both["measurements"]] == [
+        ("W4", 20),
+        ("W1", 30),
+    ]
+    assert both["growth"] == {"a": 1}
+    assert both["left_out"] == []
+    assert both["command"] == "python -m benchmarks, then python -m benchmarks --keep"
 
 
 def test_a_claim_holds_fails_or_was_not_measured():
