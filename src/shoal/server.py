@@ -151,7 +151,7 @@ class Server:
         options = self.options
         loop = asyncio.get_running_loop()
         self._loop.bind(loop)
-        inbox = LoopInbox(loop)
+        inbox = LoopInbox(loop, self._loop.after_reading)
         if options.allow_http:
             self._application = Application(
                 self.engine,

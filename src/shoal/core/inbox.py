@@ -20,9 +20,18 @@ Answer = TypeVar("Answer")
 class LoopInbox:
     """Carries responses from any thread to one event loop, waking it once for many of them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make it on the thread that runs `loop`."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        after_reading: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """Make it on the thread that runs `loop`.
+
+        `after_reading` is for frontends that gather requests: it has the loop call something once
+        all sockets of a turn have been read, and just before batches are run.
+        """
         self._loop = loop
+        self.after_reading = after_reading or loop.call_soon
         self._loop_thread = threading.get_ident()
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = False

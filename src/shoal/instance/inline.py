@@ -9,6 +9,7 @@ back to the worker threads, which have been waiting all the while.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ from shoal.instance.execution import Execution
 from shoal.instance.own_time import own_ns, usage_of_thread
 from shoal.instance.pace import SLOW_NS, STALL_NS, Mode, Pace
 from shoal.scheduler.base import Scheduler
+
+logger = logging.getLogger(__name__)
 
 _BATCHES_PER_TURN = 2  # then sockets get their turn
 _LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
@@ -40,11 +43,18 @@ def executions_of(batch: Sequence[Request]) -> int:
 
 
 class LoopHandle:
-    """The event loop that quick models may run on, once there is one."""
+    """The event loop that quick models may run on, once there is one.
+
+    sockets are read --> after_reading: frontends hand over --> call_soon: batches run
+                         '-- both in one go, without another look at the sockets --'
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
+        self._after_reading: list[Callable[[], None]] = []
+        self._due: list[Callable[[], None]] = []
+        self._scheduled = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use `loop`; call this on its thread."""
@@ -64,6 +74,12 @@ class LoopHandle:
         """Whether this is the loop's thread."""
         return self._loop is not None and threading.get_ident() == self._thread
 
+    def after_reading(self, callback: Callable[[], None]) -> None:
+        """Have the loop call `callback` after this turn's I/O, before what `call_soon` is told.
+        Only on the loop's own thread."""
+        self._after_reading.append(callback)
+        self._schedule()
+
     def call_soon(self, callback: Callable[[], None]) -> bool:
         """Have the loop call `callback` after this turn's I/O; false when there is no loop."""
         loop = self._loop
@@ -71,12 +87,34 @@ class LoopHandle:
             return False
         try:
             if threading.get_ident() == self._thread:
-                loop.call_soon(callback)
+                self._due.append(callback)
+                self._schedule()
             else:
                 loop.call_soon_threadsafe(callback)
         except RuntimeError:  # closed meanwhile
             return False
         return True
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._loop is not None:
+            self._loop.call_soon(self._turn)
+            self._scheduled = True
+
+    def _turn(self) -> None:
+        """Call everything, in order; what is added by `after_reading` has its turn, too."""
+        self._scheduled = False
+        first, self._after_reading = self._after_reading, []
+        for callback in first:
+            self._call(callback)
+        due, self._due = self._due, []
+        for callback in due:
+            self._call(callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:
+            logger.exception("a callback of the event loop failed")
 
     def call_later(self, delay_secs: float, callback: Callable[[], None]) -> None:
         """Have the loop call `callback` after a while. Only on the loop's own thread."""

@@ -95,6 +95,7 @@ class DirectInbox(LoopInbox):
 
     def __init__(self) -> None:
         """There is nothing to keep."""
+        self.after_reading = lambda callback: callback()
 
     def post(self, deliver: Callable[[Answer], None], response: Answer) -> None:
         """Deliver at once."""

@@ -212,3 +212,47 @@ def test_without_a_loop_the_instances_serve():
         assert stage.ask().wait().error is None
     stage.close()
     assert threading.main_thread() not in stage.threads
+
+
+# ---- the end of a turn
+
+
+def test_what_was_read_is_handed_over_before_batches_run():
+    handle, order = LoopHandle(), []
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        handle.bind(loop)
+        handle.call_soon(lambda: order.append("batch"))
+        handle.after_reading(lambda: (order.append("read"), handle.call_soon(late)))
+        handle.after_reading(lambda: order.append("read too"))
+        loop.call_soon(lambda: order.append("next"))
+        await asyncio.sleep(0)
+        assert order == ["read", "read too", "batch", "late", "next"]
+        handle.call_soon(lambda: order.append("again"))
+        await asyncio.sleep(0)
+
+    def late():
+        order.append("late")
+        handle.call_soon(lambda: order.append("a turn later"))
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_SECS))
+    assert order[5:] == ["a turn later", "again"]
+
+
+def test_one_that_fails_keeps_nobody_else_from_it(caplog):
+    handle, order = LoopHandle(), []
+
+    def fail():
+        raise ValueError("no")
+
+    async def scenario():
+        handle.bind(asyncio.get_running_loop())
+        handle.after_reading(fail)
+        handle.call_soon(fail)
+        handle.call_soon(lambda: order.append("done"))
+        await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_SECS))
+    assert order == ["done"]
+    assert len(caplog.records) == 2

@@ -34,6 +34,7 @@ class Dispatcher:
         self.clock = clock
         self.deadlines = Deadlines(deadline_earlier)
         self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, pool)
+        self._lanes: list[Lane] = []
         self._method = service.method
         self._routes: dict[str, Route] = {}  # of methods that there are
         self._resources = CallResources(settings, self.memory, self.deadlines, clock)
@@ -45,6 +46,8 @@ class Dispatcher:
 
         `message` is all that the client sends, where that is known already.
         """
+        for lane in self._lanes:
+            lane.submit()  # what came first is queued first
         route = self._routes.get(head.path)
         if route is None:
             route = self._find(head.path)
@@ -79,4 +82,5 @@ class Dispatcher:
         route = self._routes[path] = Route(method, self.settings)
         if method.lane is not None and route.unary and not route.compresses:
             route.lane = method.lane(self, route.max_send_bytes)
+            self._lanes.append(route.lane)
         return route

@@ -139,6 +139,9 @@ class InferDoor:
         plan = self._plans.get(pattern.read)
         if plan is None or not plan.plain or plan.alone or plan.sizes != pattern.sizes:
             return None
+        model = plan.model()
+        if model is None or not model.takes_together:
+            return None
         return pattern, plan
 
     def shared_plan(self, head: InferHead, plan: Plan, replies: BatchReplies) -> RequestPlan:

@@ -76,5 +76,8 @@ class Lane(Protocol):
         """Start a call with `message` on a stream to be made; false, with nothing done, if this
         one has to go the usual way."""
 
+    def read_ended(self) -> None:
+        """That was all for now from this connection: go on with what was taken, now or soon."""
+
     def submit(self) -> None:
-        """That was all for now: go on with what was taken."""
+        """Go on with what was taken: another call is about to go the usual way."""

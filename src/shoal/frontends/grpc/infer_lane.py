@@ -1,7 +1,7 @@
 """The short way of ModelInfer: calls like others before them, begun and answered many at a time.
 
-    connection --take--> LaneCall, PlannedRequest --submit, once per read--> engine
-    connection <--one piece per call-- send_all, once per batch <---------------'
+    connection --take--> LaneCall, PlannedRequest --submit, once per turn of the loop--> engine
+    connection <--one piece per call-- send_all, once per batch <-----------------------'
 
 A call on this way is one object where the usual way has four. Whatever is not plain about it (it
 cannot be queued with the others, the model failed, the client does not read) sends it back to the
@@ -54,9 +54,10 @@ class InferLane:
         self.max_send_bytes = max_send_bytes
         # What was taken since `submit`: requests of one plan, for one model.
         self._requests: list[PlannedRequest] = []
-        self._current: _Known | None = None
+        self._current: Plan | None = None
         self._model: Any = None
         self._now_ns = 0
+        self._deferred = False
 
     # ---- in
 
@@ -70,7 +71,7 @@ class InferLane:
             known = form.known = self._recognise(message)
             if known is None:
                 return False
-        if known is not self._current and not self._turn_to(known):
+        if known.plan is not self._current and not self._turn_to(known):
             form.known = None
             return False
         pattern = known.pattern
@@ -89,6 +90,16 @@ class InferLane:
         self._requests.append(request)
         return True
 
+    def read_ended(self) -> None:
+        """Hand over what was taken, once other connections have been read as well."""
+        if self._requests and not self._deferred:
+            self._deferred = True
+            self.door.inbox.after_reading(self._turn_ended)
+
+    def _turn_ended(self) -> None:
+        self._deferred = False
+        self.submit()
+
     def submit(self) -> None:
         """Hand over what was taken; what is not taken over together goes the usual way."""
         current, self._current = self._current, None
@@ -97,8 +108,12 @@ class InferLane:
             return
         requests, self._requests = self._requests, []
         assert current is not None
-        if not self.door.engine.infer_together(requests, model):
-            current.plan.alone = True
+        if any(
+            request.cancelled for request in requests
+        ):  # their clients do not want them any more
+            requests = [request for request in requests if not request.cancelled]
+        if requests and not self.door.engine.infer_together(requests, model):
+            current.alone = True
             for request in requests:
                 cast("LaneCall", request.reply).begin_again()
 
@@ -116,7 +131,7 @@ class InferLane:
         if model is None or not self.door.holds(known.pattern.read, known.plan):
             return False
         self._model = model
-        self._current = known
+        self._current = known.plan
         self._now_ns = time.monotonic_ns()
         return True
 

@@ -106,7 +106,7 @@ class WholeCalls(DataFrames):
                     break
         finally:
             if lane is not None:
-                lane.submit()
+                lane.read_ended()
         return position
 
     def _ended(self) -> bool:
@@ -163,7 +163,7 @@ class WholeCalls(DataFrames):
         if (
             head is None
             or head.refusal is not None
-            or head.content_length is not None
+            or head.content_length not in (None, length)
             or window > frames.MAX_WINDOW
             or self.drained_at is not None
             or len(self.streams) >= self._limits.max_concurrent_streams

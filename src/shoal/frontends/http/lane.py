@@ -13,7 +13,7 @@ that there is one place for each special case.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from shoal.core.inbox import LoopInbox
@@ -24,7 +24,7 @@ from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import Exchange
 from shoal.frontends.http.message import Head, HttpRequest
 from shoal.frontends.http.planned import HEAD_LINES, PlannedInference, PlannedReply
-from shoal.frontends.http.protocol import HttpConnection, call_soon
+from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.http.routes import resolve
 from shoal.wire import plan as plans
 from shoal.wire.plan import InferPlan
@@ -130,16 +130,13 @@ class InferLane:
         engine: Engine,
         inbox: LoopInbox,
         planned: PlannedInference,
-        defer: Callable[[Callable[[], None]], object] = call_soon,
     ) -> None:
-        """`defer` has the loop call something at the end of its turn."""
         self.reply_type: type = LaneCall
         self.inbox = inbox
         self.model: Any = None
         self.now_ns = 0
         self._engine = engine
         self._planned = planned
-        self._defer = defer
         # What was taken since `submit`: requests of one plan, for `model`.
         self._requests: list[PlannedRequest] = []
         self._current: Known | None = None
@@ -194,7 +191,7 @@ class InferLane:
         self._current = known
         if not self._deferred:
             self._deferred = True
-            self._defer(self.submit)
+            self.inbox.after_reading(self.submit)
         return self._requests
 
     def submit(self) -> None:

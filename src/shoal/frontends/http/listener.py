@@ -13,9 +13,10 @@ import os
 import socket
 import time
 
+from shoal.frontends.http.familiar import Lane
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import date_line
-from shoal.frontends.http.protocol import Handler, HttpConnection, Lane, ListenerState
+from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
 
 _BACKLOG = 1024
 _PORT_TRIES = 8  # for a free port that is free in every address family

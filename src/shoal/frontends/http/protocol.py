@@ -16,13 +16,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from shoal.frontends.http.exchange import JSON_CONTENT, Exchange
+from shoal.frontends.http.familiar import Asked, Form, Lane
 from shoal.frontends.http.head import HeadCache
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import (
-    Head,
     HttpRequest,
     Part,
     ProtocolError,
@@ -54,34 +54,6 @@ class Phase(enum.Enum):
 _OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = Phase
 
 
-class Asked(Protocol):
-    """What a connection is busy with."""
-
-    def client_left(self) -> None:
-        """Nobody waits for this answer any more."""
-
-    def client_reads(self) -> None:
-        """There is room for more again."""
-
-
-class Form(Protocol):
-    """What a request that came in one piece looked like."""
-
-    def take(self, connection: HttpConnection, data: bytes) -> Asked | None:
-        """Begin to answer `data` if it looks like that, too; None, with nothing done, if not."""
-
-
-class Lane(Protocol):
-    """A short way for requests like others before them."""
-
-    def recognise(self, data: bytes, head: Head, body_at: int) -> Form | None:
-        """What to expect of requests like `data`, which begins with `head`; None if it has to go
-        the usual way."""
-
-    def hand_over(self) -> None:
-        """Go on with what was taken: another request is about to go the usual way."""
-
-
 class ListenerState:
     """What the connections of one listener share."""
 
@@ -103,7 +75,7 @@ class ListenerState:
         self.limits = limits
         self.lane = lane
         self.heads = HeadCache()
-        self.defer: Callable[[Callable[[], None]], object] = call_soon
+        self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
         self.draining = False
         self.date_line = date_line(time.time())
@@ -499,8 +471,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.client_left()
 
 
-def call_soon(callback: Callable[[], None]) -> None:
-    """Have the running loop call `callback` after this turn's I/O."""
+def _call_soon(callback: Callable[[], None]) -> None:
     asyncio.get_running_loop().call_soon(callback)
 
 

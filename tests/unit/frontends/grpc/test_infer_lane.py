@@ -85,6 +85,10 @@ class Model:
         request.served_by = self
         self.batcher.enqueue(request)
 
+    @property
+    def takes_together(self):
+        return self.batcher.takes_together
+
     def accept_together(self, requests):
         taken = self.batcher.enqueue_together(requests)
         self.together += len(requests) if taken else 0
@@ -156,17 +160,18 @@ class Client:
 
     def __init__(self, tools, *, lanes, plans=True, limits=None, engine=None):
         self.engine = engine or Engine()
-        service = GrpcService(self.engine, DirectInbox(), GrpcOptions(plans=plans))
+        self.inbox = DirectInbox()
+        service = GrpcService(self.engine, self.inbox, GrpcOptions(plans=plans))
         self.peer = tools.Peer(GrpcSettings(limits or GrpcLimits()), service, lanes=lanes)
         self.peer.greet()
         self._tools = tools
         self.next_id = 1
 
-    def ask(self, message, *more, window=False):
+    def ask(self, message, *more, window=False, **headers):
         """One whole call; returns its stream's id."""
         stream_id = self.next_id
         self.next_id += 2
-        frames = [self.peer.headers(stream_id, path=PATH)]
+        frames = [self.peer.headers(stream_id, path=PATH, **headers)]
         if window:
             frames.append(WindowUpdateFrame(stream_id, window_increment=5))
         frames.append(self._tools.data(stream_id, self._tools.prefixed(message), end=True))
@@ -249,6 +254,46 @@ def test_what_one_read_brings_is_queued_together(tools, client):
     assert (model.together, model.batcher.pending()) == (6, 6)
     client.run()
     assert model.executor.batches[-1][0] == [[n] * WIDTH for n in range(6)]
+
+
+def test_what_one_turn_of_the_loop_brings_is_queued_together(client):
+    warm(client)
+    model, later = client.engine.model, []
+    client.inbox.after_reading = later.append
+    first = client.ask(make_message(1))
+    second = client.ask(make_message(2))
+    third = client.ask(make_message(3))
+    assert (model.together, len(later)) == (0, 1)
+    client.peer.send(RstStreamFrame(second))  # it is not wanted any more
+    later.pop()()
+    assert (model.together, model.batcher.pending()) == (2, 2)
+    client.run()
+    assert client.sums(first)[1] == np.add(np.arange(WIDTH), 1).tolist()
+    assert client.sums(third)[1] == np.add(np.arange(WIDTH), 3).tolist()
+    client.ask(make_message(4))
+    assert len(later) == 1
+    client.ask(make_message(5, rows=2))  # goes the usual way, behind it
+    assert (model.together, model.batcher.pending()) == (3, 2)
+    later.pop()()
+    assert model.batcher.pending() == 2
+
+
+def test_a_true_content_length_changes_nothing(tools, client, on_lane):
+    message = make_message(1)
+    length = str(len(tools.prefixed(message)))
+    streams = [client.ask(message, content_length=length) for _ in range(6)]
+    client.run()
+    assert on_lane == streams[3:]
+    assert {client.answer(stream)[1] for stream in streams} == {client.answer(streams[0])[1]}
+
+
+def test_a_false_content_length_is_refused_as_always(tools, client, on_lane):
+    message = make_message(1)
+    wrong = str(len(tools.prefixed(message)) + 1)
+    for _ in range(4):
+        stream = client.ask(message, content_length=wrong)
+        assert client.peer.answers[stream].reset
+    assert not on_lane
 
 
 def test_ids_of_other_lengths_change_the_form_only(client, on_lane):
