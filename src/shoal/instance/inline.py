@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
+from shoal.instance.company import Company
 from shoal.instance.execution import Execution
 from shoal.instance.own_time import own_ns, usage_of_thread
 from shoal.instance.pace import SLOW_NS, STALL_NS, Mode, Pace
@@ -138,6 +139,7 @@ class LoopInstance:
         self._execution = execution
         self._executor = executor
         self._pace = pace
+        self._company = Company()
         self._scheduled = False
         self._stopped = False
         self._alone_ns = 0  # what a request of a batch with large inputs takes by itself
@@ -167,6 +169,11 @@ class LoopInstance:
 
     def _flush(self) -> None:
         self._scheduled = False
+        waiting = self._batcher.pending()
+        if self._company.look_again(waiting):
+            self._arrived()
+            return
+        self._company.came(waiting)
         for _ in range(_BATCHES_PER_TURN):
             with self._executing:
                 if self._stopped:
