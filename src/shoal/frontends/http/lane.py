@@ -29,7 +29,7 @@ from shoal.frontends.http.routes import resolve
 from shoal.wire import plan as plans
 from shoal.wire.plan import InferPlan
 
-_MOST_FORMS = 64  # kept for one plan: ids of other lengths, other head bytes
+_MOST_FORMS = 8  # kept for one plan: ids of other lengths, other head bytes
 _MOST_ANSWER_BYTES = 16 * 1024  # larger ones are sent from where they are
 _WITH_ID = b'\r\n{"id":"'
 _WITHOUT_ID = b"\r\n{"
@@ -38,11 +38,12 @@ _WITHOUT_ID = b"\r\n{"
 class Known:
     """What the requests that follow one plan have in common."""
 
-    __slots__ = ("forms", "lane", "plan", "shared")
+    __slots__ = ("after", "forms", "lane", "plan", "shared")
 
     def __init__(self, lane: InferLane, found: InferPlan, model_name: str) -> None:
         self.lane = lane
         self.plan = found
+        self.after = b""  # of its last form: mostly that of all, and long
         self.forms: dict[tuple[bytes, int], Form] = {}
         self.shared = RequestPlan(
             model_name,
@@ -173,7 +174,9 @@ class InferLane:
         form = known.forms.get(key)
         if form is None:
             after = data[len(before) + id_bytes : body_at + head.plain_offset]
-            form = Form(known, head, before, after, id_bytes)
+            if after != known.after:
+                known.after = after
+            form = Form(known, head, before, known.after, id_bytes)
             if len(known.forms) < _MOST_FORMS:
                 known.forms[key] = form
         return form

@@ -1166,6 +1166,17 @@ def test_a_connection_is_not_looked_at_for_ever(world, sides, monkeypatch):
     assert len(looked) == 8
 
 
+def test_what_is_known_of_a_plan_is_bounded_and_shared(world, sides):
+    for length in range(1, 30):
+        data = change(SUM, id='"' + "7" * length + '"').data()
+        world.compare(sides, [data])
+        assert by_lane(world, sides, [data])[1] == 1
+    (learnt,) = sides[0].route.plans._plans._plans.values()
+    forms = learnt.known.forms.values()
+    assert len(forms) == 8
+    assert len({id(form._after) for form in forms}) == 1
+
+
 def test_calls_are_freed_at_once(world, sides):
     world.compare(sides, numbered(1, 2))
     gc.collect()
