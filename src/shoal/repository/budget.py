@@ -26,14 +26,14 @@ class Resident:
 
     key: str
     memory_bytes: int
-    last_used_ms: int
+    last_used_ns: int
     busy: bool = False  # it has something to do, or has just been loaded for it
     needed: bool = False  # a model made of it is loaded
 
 
 def used_last(residents: Iterable[Resident]) -> str:
     """The model that was used last; of an ensemble and its models, the ensemble."""
-    last = max(residents, key=lambda model: (model.last_used_ms, not model.needed), default=None)
+    last = max(residents, key=lambda model: (model.last_used_ns, not model.needed), default=None)
     return "" if last is None else last.key
 
 
@@ -42,7 +42,7 @@ def next_to_go(residents: Iterable[Resident], spared: str) -> Resident | None:
     may_go = [
         model for model in residents if not model.busy and not model.needed and model.key != spared
     ]
-    return min(may_go, key=lambda model: model.last_used_ms, default=None)
+    return min(may_go, key=lambda model: model.last_used_ns, default=None)
 
 
 class MemoryBudget:

@@ -162,7 +162,7 @@ class LazyModels:
                 Resident(
                     key,
                     sum(model.memory_bytes() for model in models),
-                    max(model.statistics.last_used_ms for model in models),
+                    max(model.statistics.last_used_ns for model in models),
                     busy=busy,
                     needed=needed,
                 )

@@ -171,7 +171,7 @@ class ModelStatistics:
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()  # guards everything below
-        self._last_inference_ms = 0
+        self._last_inference_ns = 0  # since the epoch
         self._inference_count = 0
         self._success_count = 0
         self._success_ns = 0
@@ -217,7 +217,7 @@ class ModelStatistics:
         output_ns = compute_end_ns - output_start_ns
         if end_ns is None:
             end_ns = max(self._clock(), compute_end_ns)
-        last_inference_ms = self._wall_clock() // _MS
+        last_inference_ns = self._wall_clock()
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
         if count == 1:
             request = requests[0]
@@ -234,7 +234,7 @@ class ModelStatistics:
         queue_ns = count * compute_start_ns - sum(queued)
         histograms = self._histograms
         with self._lock:
-            self._last_inference_ms = max(self._last_inference_ms, last_inference_ms)
+            self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
             self._inference_count += inferences
             self._success_count += count
             self._success_ns += success_ns
@@ -269,12 +269,12 @@ class ModelStatistics:
     def cache_hit(self, request: Request, lookup_start_ns: int, lookup_ns: int) -> None:
         """Count a request that the response cache answers now; it was not executed."""
         end_ns = self._clock()
-        last_inference_ms = self._wall_clock() // _MS
+        last_inference_ns = self._wall_clock()
         started, queued = [request.start_ns], [min(request.queued_ns, lookup_start_ns)]
         success_ns = end_ns - request.start_ns
         queue_ns = lookup_start_ns - queued[0]
         with self._lock:
-            self._last_inference_ms = max(self._last_inference_ms, last_inference_ms)
+            self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
             self._success_count += 1
             self._success_ns += success_ns
             self._queue_ns += queue_ns
@@ -332,12 +332,12 @@ class ModelStatistics:
     @property
     def last_inference_ms(self) -> int:
         """When a request was last served, since the epoch; 0: never."""
-        return self._last_inference_ms
+        return self._last_inference_ns // _MS
 
     @property
-    def last_used_ms(self) -> int:
+    def last_used_ns(self) -> int:
         """When a request was last served, or else when it was loaded."""
-        return self._last_inference_ms or self.loaded_ms
+        return self._last_inference_ns or self.loaded_ms * _MS
 
     def ready(self, load_duration_secs: float) -> None:
         """The model has been loaded, which took so long."""
@@ -348,7 +348,7 @@ class ModelStatistics:
         """A copy of all counts, consistent with one another."""
         with self._lock:
             return ModelReading(
-                last_inference_ms=self._last_inference_ms,
+                last_inference_ms=self._last_inference_ns // _MS,
                 inference_count=self._inference_count,
                 execution_count=sum(batch[0] for batch in self._batches.values()),
                 success_count=self._success_count,

@@ -125,6 +125,14 @@ def test_an_execution_whose_requests_all_failed_on_their_own_counts_nothing():
     assert counted.snapshot() == before
 
 
+def test_two_models_that_are_used_within_a_millisecond_are_told_apart(make_request):
+    first, second = statistics(epoch_ns=5_000_001), statistics(epoch_ns=5_000_002)
+    for counted in (first, second):
+        counted.executed([make_request(0, 1)], 1, Moments(1, 2, 3, 4))
+    assert first.last_inference_ms == second.last_inference_ms == 5
+    assert first.last_used_ns < second.last_used_ns
+
+
 def test_the_last_inference_never_moves_back(make_request):
     epoch_ms = iter([9, 7])
     counted = ModelStatistics("m", 1, wall_clock=lambda: next(epoch_ms) * 1_000_000)
