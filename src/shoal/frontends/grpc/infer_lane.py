@@ -108,10 +108,8 @@ class InferLane:
             return
         requests, self._requests = self._requests, []
         assert current is not None
-        if any(
-            request.cancelled for request in requests
-        ):  # their clients do not want them any more
-            requests = [request for request in requests if not request.cancelled]
+        # Some of their clients may have left meanwhile.
+        requests = [request for request in requests if not request.cancelled]
         if requests and not self.door.engine.infer_together(requests, model):
             current.alone = True
             for request in requests:

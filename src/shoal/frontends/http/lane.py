@@ -209,8 +209,8 @@ class InferLane:
         if known is None:
             return
         requests, self._requests = self._requests, []
-        if any(request.cancelled for request in requests):  # their clients have left meanwhile
-            requests = [request for request in requests if not request.cancelled]
+        # Some of their clients may have left meanwhile.
+        requests = [request for request in requests if not request.cancelled]
         if not requests or self._engine.infer_together(requests, model):
             return
         known.plan.alone = True
