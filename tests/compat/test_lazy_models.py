@@ -147,12 +147,14 @@ def test_a_load_that_fails(world, grpc, http):
 
 def test_a_client_gives_up_before_the_model_is_there(world, grpc):
     world.fake.load_gate.clear()
+    assert grpc.is_server_live()  # connected: the time below is the request's alone
     with pytest.raises(InferenceServerException) as caught:
         grpc.infer("held", one(grpcclient, 1), client_timeout=0.2)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     with pytest.raises(InferenceServerException) as caught:
         grpc.get_model_config("held", client_timeout=0.2)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+    world.running.wait_for_held("held", 0)  # the server has noticed, too
     world.fake.load_gate.set()
     assert grpc.infer("held", one(grpcclient, 2)).as_numpy("OUTPUT0")[0, 0] == 2
     assert len(world.fake.batches) == 1  # what was given up did not run
@@ -252,8 +254,9 @@ class TestStreams:
         grpc.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(3):
             grpc.async_stream_infer("held", one(grpcclient, number))
-        assert world.fake.loading.acquire(timeout=WAIT_SECS)
+        world.running.wait_for_held("held", 1)  # the others of a stream wait behind the first
         grpc.stop_stream(cancel_requests=True)
+        world.running.wait_for_held("held", 0)  # the server has heard of it
         world.fake.load_gate.set()
         wait_until(lambda: rows(grpc)["held"][0] == "READY")
         assert grpc.infer("held", one(grpcclient, 9)).as_numpy("OUTPUT0")[0, 0] == 9

@@ -187,6 +187,7 @@ class TestFirstUse:
             assert loaded(running) == ["a"]
             assert fake.names == ["a"]
             assert running.metric("shoal_on_demand_loads_total", model="a") == 1
+            assert running.metric("shoal_on_demand_waiting", model="a") == 0
 
     @pytest.mark.parametrize("place", ["", "/config", "/versions/1", "/versions/1/config"])
     def test_metadata_and_config_load_too(self, repository, fake, serve, place):

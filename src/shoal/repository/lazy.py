@@ -33,13 +33,18 @@ class LazyModels:
         self._paths = settings.paths
         self._namespaced = settings.namespacing
         self._loader = loader
-        self._loads = OnDemand(self._load, self._serves, threads=settings.load_threads)
+        self._counts = _Counts(settings.preparation.metrics or CustomMetrics())
+        self._loads = OnDemand(
+            self._load,
+            self._serves,
+            threads=settings.load_threads,
+            waiting=lambda key, count: self._counts.waiting(plain_name(key), count),
+        )
         self._budget: MemoryBudget | None = None
         if settings.memory_budget_bytes:
             limit = settings.memory_budget_bytes
             self._budget = MemoryBudget(limit, self._residents, self._evict)
         self._sizes: dict[str, int] = {}  # what models held when they were loaded last
-        self._counts = _Counts(settings.preparation.metrics or CustomMetrics())
 
     # ---- start and stop
 
@@ -181,6 +186,9 @@ class _Counts:
         self._loads = metrics.family(
             "shoal_on_demand_loads_total", "Loads that a request asked for", COUNTER
         )
+        self._waiting = metrics.family(
+            "shoal_on_demand_waiting", "Requests that wait for a model to be loaded", GAUGE
+        )
         self._evictions = metrics.family(
             "shoal_model_evictions_total", "Times a model was unloaded to make room", COUNTER
         )
@@ -195,6 +203,10 @@ class _Counts:
     def load(self, name: str) -> None:
         """A request has a model loaded."""
         self._loads.metric({"model": name}, None).increment(1)
+
+    def waiting(self, name: str, count: int) -> None:
+        """So many requests wait for a model now."""
+        self._waiting.metric({"model": name}, None).set(count)
 
     def eviction(self, name: str) -> None:
         """A model makes room for others."""

@@ -60,15 +60,18 @@ class OnDemand:
         *,
         threads: int = 4,
         clock: Callable[[], float] = time.monotonic,
+        waiting: Callable[[str, int], None] = lambda _key, _count: None,
     ) -> None:
         """`load` brings a model up by its key, blocking, or raises; `serves` says if it is up.
 
         At most `threads` loads run at a time, but for those that other loads may wait for.
+        `waiting` is told each time how many wait for a model; it must be quick and not raise.
         """
         self._load = load
         self._serves = serves
         self._threads = threads
         self._clock = clock
+        self._tell_waiting = waiting
         self._changed = threading.Condition()  # guards everything below
         self._loads: dict[str, _Load] = {}
         self._running = 0  # how many of them have begun
@@ -111,6 +114,7 @@ class OnDemand:
             if load is not None and refusal is None:
                 number = next(self._numbers)
                 load.waiting[number] = settled
+                self._tell_waiting(key, len(load.waiting))
                 if inside and not load.urgent:
                     load.urgent = True
                     self._changed.notify_all()
@@ -120,7 +124,8 @@ class OnDemand:
 
     def _leave(self, load: _Load, number: int) -> None:
         with self._changed:
-            load.waiting.pop(number, None)
+            if load.waiting.pop(number, None) is not None:
+                self._tell_waiting(load.key, len(load.waiting))
 
     def close(self) -> None:
         """Begin no more loads, and wait for those under way. Blocks."""
@@ -152,6 +157,7 @@ class OnDemand:
             self._running -= began
             waiting = list(load.waiting.values())
             load.waiting.clear()
+            self._tell_waiting(load.key, 0)
             self._changed.notify_all()
         if isinstance(error, FailedToLoad):
             logger.error("%s", error.message)

@@ -214,6 +214,13 @@ class RunningServer:
         pending = self.model(name).statistics.pending
         wait_until(lambda: pending() == count, f"{count} requests wait for '{name}'")
 
+    def wait_for_held(self, name: str, count: int) -> None:
+        """Wait until exactly `count` requests wait for a model to be loaded (lazy mode)."""
+        wait_until(
+            lambda: (self.metric("shoal_on_demand_waiting", model=name) or 0) == count,
+            f"{count} requests wait until '{name}' is loaded",
+        )
+
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine on the server's loop."""
         return self._loop.run(coroutine, WAIT_SECS)

@@ -75,6 +75,25 @@ def on_demand(loader, clock):
     made.close()
 
 
+def test_how_many_wait_is_told_at_every_change(loader):
+    counts = []
+    on_demand = OnDemand(
+        loader.load,
+        loader.serving.__contains__,
+        waiting=lambda key, count: counts.append((key, count)),
+    )
+    loader.gate.clear()
+    stays, leaves = Told(), Told()
+    on_demand.absent("m").then(stays)
+    leave = on_demand.absent("m").then(leaves)
+    leave()
+    leave()  # has left already: no change, nothing told
+    loader.gate.set()
+    assert stays.wait() is None
+    on_demand.close()
+    assert counts == [("m", 1), ("m", 2), ("m", 1), ("m", 0)]
+
+
 def test_everybody_shares_one_load(on_demand, loader):
     loader.gate.clear()
     told = [Told() for _ in range(5)]
