@@ -71,7 +71,7 @@ class PlannedRequest(Request):
         self.model_version = plan.model_version
         self.id = id
         self.requested_outputs = plan.requested_outputs
-        self.parameters = dict(plan.parameters)
+        self.parameters = dict(plan.parameters) if plan.parameters else {}
         self.priority = plan.priority
         self.timeout_us = plan.timeout_us
         self.correlation_id = 0
@@ -111,35 +111,54 @@ class PlannedRequest(Request):
         self.plan = None
 
 
-class PlannedOutput(NamedTuple):
-    """One output of a batch: `size` bytes of `content` for each request, in their order."""
+class AnswerForm:
+    """What the answers to requests of one plan look like; compare with `is`."""
 
-    name: str
-    datatype: DataType
-    shape: tuple[int, ...]  # of one request's part
-    content: Buffer
-    size: int
-
-
-class PlannedAnswer:
-    """The outputs of a batch whose requests follow one plan."""
-
-    __slots__ = ("model_name", "model_version", "outputs")
+    __slots__ = ("known", "model_name", "model_version", "outputs", "sizes", "total_bytes")
 
     def __init__(
-        self, model_name: str, model_version: int, outputs: Sequence[PlannedOutput]
+        self,
+        model_name: str,
+        model_version: int,
+        outputs: tuple[tuple[str, DataType, tuple[int, ...]], ...],
+        sizes: tuple[int, ...],
     ) -> None:
+        """`outputs` are name, datatype and shape of one answer's, `sizes` their bytes."""
         self.model_name = model_name
         self.model_version = model_version
         self.outputs = outputs
+        self.sizes = sizes
+        self.total_bytes = sum(sizes)
+        self.known: Any = None  # what those who answer have made of it, for the next batch
+
+
+class PlannedAnswer(NamedTuple):
+    """The outputs of a batch whose requests follow one plan."""
+
+    form: AnswerForm
+    contents: Sequence[Buffer]  # of each output, those of all requests in their order
+
+    def columns(self) -> list[list[bytes]]:
+        """For each output the bytes of each request: copies, for small ones cheaper than views."""
+        columns: list[list[bytes]] = []
+        for content, size in zip(self.contents, self.form.sizes, strict=True):
+            whole = bytes(content)
+            if len(whole) == size:
+                columns.append([whole])
+            else:
+                columns.append([whole[at : at + size] for at in range(0, len(whole), size)])
+        return columns
 
     def response(self, index: int, request_id: str) -> Response:
         """What one request of the batch is answered."""
+        form = self.form
         outputs = [
             Tensor(name, datatype, shape, raw=content[index * size : (index + 1) * size])
-            for name, datatype, shape, content, size in self.outputs
+            for (name, datatype, shape), size, content in zip(
+                form.outputs, form.sizes, self.contents, strict=True
+            )
         ]
-        return Response(self.model_name, self.model_version, request_id, outputs)
+        return Response(form.model_name, form.model_version, request_id, outputs)
 
 
 def shared_plan(requests: Sequence[Request]) -> RequestPlan | None:

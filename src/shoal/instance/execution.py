@@ -24,14 +24,14 @@ from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.instance import on_device
 from shoal.instance.ticket import RequestTicket
 from shoal.scheduler.assembly import Assembly
-from shoal.scheduler.batch import join, join_planned, split, split_planned, wanted_outputs
+from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
 from shoal.scheduler.sequence_state import keep_outputs
 from shoal.scheduler.sequence_turn import is_filler, one_by_one
 from shoal.statistics.model import ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
 
-_MOST_WANTED = 64
+_MOST_PLANS = 64  # to remember the outputs of
 
 
 class Execution:
@@ -57,7 +57,7 @@ class Execution:
         self._version = version
         self._statistics = statistics
         self._assembly = assembly
-        self._wanted: dict[tuple[str, ...], list[str]] = {}  # by what requests with a plan ask for
+        self._planned_outputs: dict[RequestPlan, PlannedOutputs] = {}
         # Padding, states and the like are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
@@ -134,22 +134,24 @@ class Execution:
         start_ns: int,
     ) -> tuple[list[list[Tensor]] | PlannedAnswer, Moments]:
         """The same for requests of one plan: what holds for one of them holds for all."""
-        signature = self._signature
-        names = self._wanted.get(plan.requested_outputs)
-        if names is None:
-            names = self._wanted[plan.requested_outputs] = wanted_outputs(batch[:1], signature)
-            if len(self._wanted) > _MOST_WANTED:
-                del self._wanted[next(iter(self._wanted))]
+        outputs = self._planned_outputs.get(plan) or self._outputs_of(plan)
+        names = outputs.names
         inputs = join_planned(batch, plan)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        answers: list[list[Tensor]] | PlannedAnswer | None = split_planned(
-            len(batch), plan, names, arrays, signature, self._version
-        )
+        answers: list[list[Tensor]] | PlannedAnswer | None = outputs.split(len(batch), arrays)
         if answers is None:
-            answers = split(batch, names, arrays, signature)
+            answers = split(batch, names, arrays, self._signature)
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+
+    def _outputs_of(self, plan: RequestPlan) -> PlannedOutputs:
+        # Instances on several threads may come here at once: to forget is no fault.
+        outputs = PlannedOutputs(plan, self._signature, self._version)
+        self._planned_outputs[plan] = outputs
+        for oldest in list(self._planned_outputs)[:-_MOST_PLANS]:
+            self._planned_outputs.pop(oldest, None)
+        return outputs
 
     def _compute_on_device(
         self,

@@ -19,7 +19,7 @@ from shoal.core.request import Request
 from shoal.instance.company import Company
 from shoal.instance.execution import Execution
 from shoal.instance.own_time import own_ns, usage_of_thread
-from shoal.instance.pace import SLOW_NS, STALL_NS, Mode, Pace
+from shoal.instance.pace import LOOP, SLOW_NS, STALL_NS, THREADS, Pace
 from shoal.scheduler.base import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -148,12 +148,12 @@ class LoopInstance:
 
     def start(self) -> None:
         """Take the queue at once if the config says so."""
-        if self._pace.mode is Mode.LOOP:
+        if self._pace.mode is LOOP:
             self._take_over()
 
     def observe(self, elapsed_ns: int) -> None:
         """A worker thread has run a batch: maybe it should have been the loop."""
-        if self._pace.observe(elapsed_ns) is Mode.LOOP and not self._stopped:
+        if self._pace.observe(elapsed_ns) is LOOP and not self._stopped:
             self._take_over()
 
     def _take_over(self) -> None:
@@ -187,7 +187,7 @@ class LoopInstance:
                 elapsed_ns = self._run(batch)
                 self._batcher.finished(batch)
                 self.busy_with = 0
-            if self._pace.observe(elapsed_ns) is Mode.THREADS:
+            if self._pace.observe(elapsed_ns) is THREADS:
                 self._batcher.hand_to_instances()
                 return
             if not self._batcher.pending():

@@ -32,6 +32,11 @@ class Mode(enum.Enum):
     THREADS = "threads"
 
 
+# For the path of every batch: on Python 3.11 each look at a member of an enum runs Python code.
+LOOP = Mode.LOOP
+THREADS = Mode.THREADS
+
+
 class Pace:
     """One model's measured speed and the mode that follows from it."""
 
@@ -68,7 +73,7 @@ class Pace:
         the mode for the next one."""
         if self._forced is not None:
             return self.mode
-        if self.mode is Mode.LOOP:
+        if self.mode is LOOP:
             if elapsed_ns > SLOW_NS or self._slow_among_recent or self._debt_ns:
                 self._observe_on_loop(elapsed_ns)
             return self.mode

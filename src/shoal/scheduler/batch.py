@@ -7,12 +7,13 @@ batch of one is not copied at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from shoal.core.buffers import pool
 from shoal.core.dtypes import BYTES
-from shoal.core.planned import PlannedAnswer, PlannedOutput, PlannedRequest, RequestPlan
+from shoal.core.planned import AnswerForm, PlannedAnswer, PlannedRequest, RequestPlan
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Buffer, Tensor
@@ -115,49 +116,91 @@ def split(
     return result
 
 
-def split_planned(
-    count: int,
-    plan: RequestPlan,
-    names: Sequence[str],
-    arrays: Sequence[np.ndarray],
-    signature: Signature,
-    version: int,
-) -> PlannedAnswer | None:
-    """As `split`, for `count` requests of one plan; None where an output is not plain bytes."""
-    batched = signature.max_batch_size > 0
-    total = count * plan.rows if batched else 1
-    outputs: dict[str, PlannedOutput] = {}
-    for name, array in zip(names, arrays, strict=True):
-        spec = signature.outputs[name]
-        given: tuple[int, ...] = array.shape
-        if (  # as it mostly is
-            batched
-            and given
-            and given[0] == total
-            and spec.reshape is None
-            and spec.datatype is not BYTES
-            and array.dtype == spec.datatype.numpy
-            and 0 < array.nbytes <= _SMALL_BYTES
-        ):
-            content = array.tobytes()
-            shape = (plan.rows, *given[1:])
-            size = len(content) // count
-            outputs[name] = PlannedOutput(name, spec.datatype, shape, content, size)
-            continue
-        whole = WholeOutput(signature, name, array, total)
-        if whole.flat is None:
-            return None
-        shape = (plan.rows, *whole.row_shape) if batched else whole.shape
-        size = whole.flat.nbytes // count
-        outputs[name] = PlannedOutput(name, whole.datatype, shape, whole.flat, size)
-    asked = plan.requested_outputs or signature.outputs
-    return PlannedAnswer(signature.model_name, version, [outputs[name] for name in asked])
+class PlannedOutputs:
+    """Handing out the outputs of batches whose requests follow one plan: as `split`, but what is
+    the same for all of them is looked at once."""
+
+    __slots__ = ("_last", "_places", "_plan", "_signature", "_version", "names")
+
+    def __init__(self, plan: RequestPlan, signature: Signature, version: int) -> None:
+        asked = plan.requested_outputs or tuple(signature.outputs)
+        self.names = [name for name in signature.outputs if name in asked]  # to be computed
+        self._places: list[int] | None = [self.names.index(name) for name in asked]
+        if self._places == list(range(len(self.names))):
+            self._places = None
+        self._plan = plan
+        self._signature = signature
+        self._version = version
+        self._last: _Seen | None = None  # replaced as a whole: instances share this
+
+    def split(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedAnswer | None:
+        """The outputs of `count` requests; None where one is not plain bytes.
+
+        Raises BackendFailure when an output does not have one row per row of the batch.
+        """
+        last = self._last
+        if last is None or count > last.most:
+            return self._split_anew(count, arrays)
+        total = count * self._plan.rows
+        contents: list[Buffer] = []
+        for array, (row_shape, dtype) in zip(arrays, last.arrays, strict=True):
+            if array.shape != (total, *row_shape) or array.dtype != dtype:
+                return self._split_anew(count, arrays)
+            contents.append(array.tobytes())
+        if self._places is not None:
+            contents = [contents[place] for place in self._places]
+        return PlannedAnswer(last.form, contents)
+
+    def _split_anew(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedAnswer | None:
+        signature = self._signature
+        batched = signature.max_batch_size > 0
+        rows = self._plan.rows
+        total = count * rows if batched else 1
+        wholes = [
+            WholeOutput(signature, name, array, total)
+            for name, array in zip(self.names, arrays, strict=True)
+        ]
+        contents: list[Buffer] = []
+        for whole in wholes:
+            if whole.flat is None:
+                return None
+            small = whole.flat.nbytes <= _SMALL_BYTES
+            contents.append(whole.flat.tobytes() if small else whole.flat)
+        outputs = [
+            (whole.name, whole.datatype, (rows, *whole.row_shape) if batched else whole.shape)
+            for whole in wholes
+        ]
+        sizes = [len(content) // count for content in contents]
+        if self._places is not None:
+            contents = [contents[place] for place in self._places]
+            outputs = [outputs[place] for place in self._places]
+            asked_sizes = [sizes[place] for place in self._places]
+        else:
+            asked_sizes = sizes
+        last = self._last
+        if last is not None and last.form.outputs == tuple(outputs):
+            form = last.form
+        else:
+            name, version = signature.model_name, self._version
+            form = AnswerForm(name, version, tuple(outputs), tuple(asked_sizes))
+        plain = batched and all(whole.plain for whole in wholes)
+        most = _SMALL_BYTES // max(sizes) if plain else 0
+        self._last = _Seen(form, [(whole.row_shape, whole.array.dtype) for whole in wholes], most)
+        return PlannedAnswer(form, contents)
+
+
+class _Seen(NamedTuple):
+    """What the last batch's outputs were like."""
+
+    form: AnswerForm
+    arrays: list[tuple[tuple[int, ...], np.dtype]]  # less their first dimension
+    most: int  # requests in a batch for which that is all one needs to know
 
 
 class WholeOutput:
     """One output of a whole batch, to be handed out in parts without a copy."""
 
-    __slots__ = ("array", "datatype", "flat", "name", "row_bytes", "row_shape", "shape")
+    __slots__ = ("array", "datatype", "flat", "name", "plain", "row_bytes", "row_shape", "shape")
 
     def __init__(self, signature: Signature, name: str, array: np.ndarray, total: int) -> None:
         shape: tuple[int, ...] = array.shape
@@ -179,6 +222,8 @@ class WholeOutput:
         # Slicing bytes is several times cheaper than slicing arrays, and bytes are what is sent.
         self.flat: memoryview | None = None
         self.row_bytes = 0
+        # Whether the array's own bytes in its own shape are what is handed out.
+        self.plain = spec.reshape is None and array.dtype == spec.datatype.numpy
         if array.dtype.kind != "O" and array.size:
             contiguous = np.ascontiguousarray(array, dtype=spec.datatype.numpy)
             self.flat = contiguous.data.cast("B")

@@ -91,20 +91,21 @@ class BatchPolicy:
         first_key: object = None
         closed_by: Reason | None = None
         for rows, key in waiting:
-            if taken == 0:
-                first_key = key
-            else:
-                if total + rows > largest_preferred and not mark:
-                    mark = taken  # beyond every preferred size: what is here is as good as it gets
-                if total + rows > max_rows:
-                    closed_by = Reason.FULL
-                    break
-                if key is not first_key and key != first_key:
-                    closed_by = Reason.SHAPE
-                    break
             total += rows
+            if taken:
+                if total > largest_preferred and not mark:
+                    mark = taken  # beyond every preferred size: what is here is as good as it gets
+                if total > max_rows:
+                    closed_by = Reason.FULL
+                elif key is not first_key and key != first_key:
+                    closed_by = Reason.SHAPE
+                if closed_by is not None:
+                    total -= rows
+                    break
+            else:
+                first_key = key
             taken += 1
-            if total in preferred_rows:
+            if preferred_rows and total in preferred_rows:
                 mark = taken
             if total >= max_rows:
                 break

@@ -15,7 +15,7 @@ from itertools import repeat
 from types import MappingProxyType
 
 from shoal.core.dtypes import BYTES, DataType
-from shoal.core.planned import PlannedAnswer
+from shoal.core.planned import AnswerForm, PlannedAnswer
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
@@ -84,20 +84,26 @@ def small_columns(answer: PlannedAnswer) -> tuple[list[Iterable[bytes]], int] | 
     Row by row, after `id_field` of the request's id where it has one, it is what `encode_infer`
     makes of each response. None where that would not be one small piece.
     """
-    outputs = answer.outputs
-    form = tuple([(name, datatype, shape, size) for name, datatype, shape, _, size in outputs])
-    around = _around(answer.model_name, answer.model_version, form)
-    if around is None or any(output.datatype is BYTES for output in outputs):
+    form = answer.form
+    fronts: list[bytes] | None = form.known
+    if fronts is None:
+        fronts = form.known = _fronts(form)
+    if not fronts:
         return None
     columns: list[Iterable[bytes]] = []
-    message_bytes = 0
-    for front, output in zip(around, outputs, strict=True):
-        # Slices of bytes are copies: for so few they cost less than views do.
-        content, size = bytes(output.content), output.size
-        rows = [content[start : start + size] for start in range(0, len(content), size)]
-        columns += (repeat(front), rows)
-        message_bytes += len(front) + size
+    message_bytes = form.total_bytes
+    for front, contents in zip(fronts, answer.columns(), strict=True):
+        columns += (repeat(front), contents)
+        message_bytes += len(front)
     return columns, message_bytes
+
+
+def _fronts(form: AnswerForm) -> list[bytes]:
+    """As `_around`; empty where it is None or for strings."""
+    if any(datatype is BYTES for _, datatype, _ in form.outputs):
+        return []
+    sized = [(*output, size) for output, size in zip(form.outputs, form.sizes, strict=True)]
+    return _around(form.model_name, form.model_version, tuple(sized)) or []
 
 
 @lru_cache(1024)

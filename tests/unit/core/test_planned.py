@@ -7,8 +7,8 @@ import pytest
 
 from shoal.core import dtypes
 from shoal.core.planned import (
+    AnswerForm,
     PlannedAnswer,
-    PlannedOutput,
     PlannedRequest,
     RequestPlan,
     shared_plan,
@@ -100,7 +100,8 @@ def test_requests_that_do_not_belong_together(place, other):
 
 def test_the_answer_of_one_of_them():
     content = np.arange(6, dtype=np.int32).data.cast("B")
-    answer = PlannedAnswer("m", 4, [PlannedOutput("OUT", dtypes.INT32, (1, 2), content, 8)])
+    form = AnswerForm("m", 4, (("OUT", dtypes.INT32, (1, 2)),), (8,))
+    answer = PlannedAnswer(form, [content])
     response = answer.response(1, "x")
     assert (response.model_name, response.model_version, response.request_id) == ("m", 4, "x")
     assert response.final

@@ -10,7 +10,7 @@ from shoal.core.planned import PlannedRequest, RequestPlan
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
-from shoal.scheduler.batch import join, join_planned, split, split_planned, wanted_outputs
+from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
 from shoal.testing.fakes import make_request
 
 SIGNATURE = Signature(
@@ -118,22 +118,46 @@ def test_requests_of_one_plan_are_joined_and_answered_as_others(requests, rows, 
     assert join(together, SIGNATURE)["x"].tolist() == expected.tolist()
     names = wanted_outputs(usual, SIGNATURE)
     arrays = [joined * (2 + index) for index in range(len(names))]
-    answer = split_planned(requests, plan, names, arrays, SIGNATURE, 1)
-    answers = [answer.response(index, "").outputs for index in range(requests)]
     parts = split(usual, names, arrays, SIGNATURE)
-    for mine, theirs in zip(answers, parts, strict=True):
-        assert [(t.name, t.shape) for t in mine] == [(t.name, t.shape) for t in theirs]
-        assert [t.array.tolist() for t in mine] == [t.array.tolist() for t in theirs]
+    planned_outputs = PlannedOutputs(plan, SIGNATURE, 1)
+    assert planned_outputs.names == names
+    for _ in range(2):  # at first and when it knows
+        answer = planned_outputs.split(requests, arrays)
+        answers = [answer.response(index, "").outputs for index in range(requests)]
+        for mine, theirs in zip(answers, parts, strict=True):
+            assert [(t.name, t.shape) for t in mine] == [(t.name, t.shape) for t in theirs]
+            assert [t.array.tolist() for t in mine] == [t.array.tolist() for t in theirs]
+
+
+def test_outputs_that_look_otherwise_than_before():
+    plan, _, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
+    outputs = PlannedOutputs(plan, SIGNATURE, 1)
+
+    def first_of(array):
+        (tensor,) = outputs.split(2, [array]).response(0, "").outputs
+        return tensor.array.tolist(), tensor.shape
+
+    narrow = np.array([[1, 2], [3, 4]], np.int32)
+    wide = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
+    for _ in range(2):
+        assert first_of(narrow) == ([[1, 2]], (1, 2))
+        form = outputs.split(2, [narrow]).form
+        assert outputs.split(2, [narrow + 1]).form is form
+        assert first_of(wide) == ([[1, 2, 3]], (1, 3))
+        assert first_of(narrow.astype(np.int64)) == ([[1, 2]], (1, 2))  # another type: converted
+        assert first_of(np.asfortranarray(narrow)) == ([[1, 2]], (1, 2))
+        large = np.arange(2 * 40_000, dtype=np.int32).reshape(2, -1)
+        assert first_of(large) == (large[:1].tolist(), (1, 40_000))
 
 
 def test_an_output_without_bytes_is_not_for_all_at_once():
-    plan, together, _ = planned([[1, 2]], [[3, 4]])
+    plan, together, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
     empty = np.zeros((2, 0), np.int32)
-    assert split_planned(2, plan, ["y"], [empty], SIGNATURE, 1) is None
+    assert PlannedOutputs(plan, SIGNATURE, 1).split(2, [empty]) is None
     assert len(together) == 2
 
 
 def test_a_wrong_output_of_requests_of_one_plan():
-    plan, _, _ = planned([[1, 2]], [[3, 4]])
+    plan, _, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
     with pytest.raises(BackendFailure, match="for a batch of 2"):
-        split_planned(2, plan, ["y"], [np.zeros((3, 2), np.int32)], SIGNATURE, 1)
+        PlannedOutputs(plan, SIGNATURE, 1).split(2, [np.zeros((3, 2), np.int32)])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core import dtypes
-from shoal.core.planned import PlannedAnswer, PlannedOutput
+from shoal.core.planned import AnswerForm, PlannedAnswer
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
@@ -159,12 +159,10 @@ def test_a_stream_error_is_never_empty():
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
 )
 def test_the_answers_of_a_batch_side_by_side(ids, sizes):
-    outputs = []
-    for number, size in enumerate(sizes):
-        content = bytes(range(size)) * len(ids)
-        shape = (1, size)
-        outputs.append(PlannedOutput(f"OUT{number}", dtypes.UINT8, shape, content, size))
-    answer = PlannedAnswer("m", 3, outputs)
+    outputs = [(f"OUT{number}", dtypes.UINT8, (1, size)) for number, size in enumerate(sizes)]
+    form = AnswerForm("m", 3, tuple(outputs), tuple(sizes))
+    answer = PlannedAnswer(form, [bytes(range(size)) * len(ids) for size in sizes])
+    small_columns(answer)  # what it knows of the form serves the next batch
     columns, message_bytes = small_columns(answer)
     rows = zip(*columns, strict=False)
     for index, (request_id, row) in enumerate(zip(ids, rows, strict=True)):
@@ -174,7 +172,8 @@ def test_the_answers_of_a_batch_side_by_side(ids, sizes):
 
 
 def test_large_or_variable_outputs_are_not_put_side_by_side():
-    large = PlannedOutput("OUT", dtypes.UINT8, (1, 5000), bytes(10_000), 5000)
-    text = PlannedOutput("OUT", dtypes.BYTES, (1,), bytes(8), 4)
-    for outputs in ([large], [text], []):
-        assert small_columns(PlannedAnswer("m", 1, outputs)) is None
+    large = AnswerForm("m", 1, (("OUT", dtypes.UINT8, (1, 5000)),), (5000,))
+    text = AnswerForm("m", 1, (("OUT", dtypes.BYTES, (1,)),), (4,))
+    none = AnswerForm("m", 1, (), ())
+    for form in (large, text, none):
+        assert small_columns(PlannedAnswer(form, [bytes(2 * size) for size in form.sizes])) is None

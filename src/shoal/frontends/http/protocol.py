@@ -156,7 +156,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         phase = self.phase
         if phase is _OPEN or phase is _BUSY:
-            data = bytes(self._state.scratch[:nbytes])
+            data = self._state.scratch[:nbytes].tobytes()
             if phase is _OPEN and self._state.lane is not None and self._take_familiar(data):
                 return
             reader.feed(data)
@@ -248,7 +248,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.phase = _OPEN
         self._written += len(answer)
         transport.write(answer)
-        if self._reader.waiting_bytes:
+        if self._reader.inbox:
             self._state.defer(self._serve)
         return True
 
@@ -337,7 +337,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _take_familiar(self, data: bytes) -> bool:
         """Take `data` as a request like the last ones; false, with nothing done, if it is not."""
         reader = self._reader
-        if reader.arriving is not NOTHING or reader.waiting_bytes or not self.writable:
+        if reader.arriving is not NOTHING or reader.inbox or not self.writable:
             return False
         form = self._form
         asked = form.take(self, data) if form is not None else None

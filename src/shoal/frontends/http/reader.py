@@ -44,12 +44,12 @@ class RequestReader:
         "_clock",
         "_decoder",
         "_head",
-        "_inbox",
         "_limits",
         "_parse_head",
         "_position",
         "_scanned",
         "arriving",
+        "inbox",
         "owes_continue",
         "progress",
         "target",
@@ -70,8 +70,8 @@ class RequestReader:
         self.progress = 0  # changes whenever a client that is expected to send has sent enough
         self.owes_continue = False  # the client waits for a 100 before it sends its body
         self.target: memoryview | None = None  # where the next bytes belong; None: use `feed`
-        # What has arrived and is not part of a request yet: _inbox from _position on.
-        self._inbox = b""
+        # What has arrived and is not part of a request yet, from _position on; empty without any.
+        self.inbox = b""
         self._position = 0
         self._scanned = 0  # up to here the inbox holds no end of a head
         # While a body is arriving, its head and one of these:
@@ -82,14 +82,14 @@ class RequestReader:
     @property
     def waiting_bytes(self) -> int:
         """How much has been fed and not been taken."""
-        return len(self._inbox) - self._position
+        return len(self.inbox) - self._position
 
     def feed(self, data: bytes) -> None:
         """Add bytes that arrived while `target` was None."""
-        if self._inbox:
-            data = self._inbox[self._position :] + data
+        if self.inbox:
+            data = self.inbox[self._position :] + data
             self._scanned -= self._position
-        self._inbox = data
+        self.inbox = data
         self._position = 0
 
     def fill(self, count: int) -> bool:
@@ -108,7 +108,7 @@ class RequestReader:
         """
         if self._head is not None:
             return self._take_body(self._head)
-        data = self._inbox
+        data = self.inbox
         if not data:
             return None
         start = self._position
@@ -136,14 +136,14 @@ class RequestReader:
 
     def drop(self) -> None:
         """Forget everything, and hold no memory."""
-        self._keep_from(len(self._inbox))
+        self._keep_from(len(self.inbox))
         self._head = self._body = self._decoder = self.target = None
         self.arriving = NOTHING
 
     def _keep_from(self, position: int) -> None:
         """Everything before `position` has been dealt with."""
-        if position == len(self._inbox):
-            self._inbox = b""
+        if position == len(self.inbox):
+            self.inbox = b""
             position = 0
         self._position = position
         self._scanned = 0
@@ -153,9 +153,9 @@ class RequestReader:
         if self.arriving is NOTHING:
             self.arriving = _HEAD
             self.progress += 1
-        partial = self._inbox[start:]
+        partial = self.inbox[start:]
         check_partial_head(partial, max(self._scanned - start, 0), self._limits)
-        self._inbox = partial
+        self.inbox = partial
         self._position = 0
         self._scanned = len(partial)
 
@@ -168,9 +168,9 @@ class RequestReader:
             self._keep_from(start)
             self._decoder = ChunkedDecoder(BodyBuffer(head.tensor_offset, None), self._limits)
         else:
-            end = min(start + head.body_length, len(self._inbox))
+            end = min(start + head.body_length, len(self.inbox))
             body = BodyBuffer(head.tensor_offset, head.body_length)
-            body.append(memoryview(self._inbox)[start:end])
+            body.append(memoryview(self.inbox)[start:end])
             self._keep_from(end)
             self._body = body
             self.target = None if body.complete else body.room()
@@ -183,11 +183,11 @@ class RequestReader:
         self.progress += 1
         decoder = self._decoder
         if decoder is not None:
-            data = self._inbox[self._position :]
-            self._keep_from(len(self._inbox))
+            data = self.inbox[self._position :]
+            self._keep_from(len(self.inbox))
             if not decoder.feed(data):
                 return None
-            self._inbox = decoder.rest
+            self.inbox = decoder.rest
             body = decoder.body
         else:
             assert self._body is not None
