@@ -12,38 +12,27 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
-import stat
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from shoal import settings
 from shoal.backends.registry import BackendRegistry
-from shoal.cache.registry import open_cache
-from shoal.cache.store import CacheStore
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
-from shoal.errors import Internal, NotFound, Unavailable, Unsupported
-from shoal.frontends.console.state import ConsoleState
+from shoal.errors import Internal, Unavailable
 from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http.application import Application
-from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
-from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.shared_memory import SharedMemory
-from shoal.frontends.tcp import TcpLimits, TcpListener
+from shoal.frontends.tcp import TcpListener
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
-from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.logs import Log
-from shoal.repository.declared import DeclaredModels, is_model_file
-from shoal.repository.preparation import PreparationSettings
-from shoal.repository.repository import ModelRepository, RepositorySettings
+from shoal.repository.repository import ModelRepository
 from shoal.statistics.custom import CustomMetrics
-from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.prometheus import MetricsRenderer
 from shoal.statistics.tracer import Tracer
 from shoal.tasks.workers import Workers
@@ -87,11 +76,11 @@ class Server:
         self.options = options
         self._loop = LoopHandle()
         custom = CustomMetrics()
-        self._cache = _cache_store(options)
+        self._cache = settings.cache_store(options)
         self._making_workers = threading.Lock()  # guards _workers; models load on threads
         self._workers: Workers | None = None
         self.repository = ModelRepository(
-            _repository_settings(
+            settings.repository_settings(
                 options,
                 functions,
                 backends or BackendRegistry(),
@@ -109,11 +98,11 @@ class Server:
             tracer=self._tracer,
             log=log,
         )
-        self._http_options = _http_options(options)
+        self._http_options = settings.http_options(options)
         self._render_metrics = (
             MetricsRenderer(
                 self.engine.model_statistics,
-                _metrics_settings(options),
+                settings.metrics_settings(options),
                 custom=custom,
                 cache=self._cache.read if self._cache is not None else None,
             ).render
@@ -142,7 +131,7 @@ class Server:
         Raises a ShoalError for a missing repository, a port that cannot be had and, unless told
         to go on, for models that fail. Call `stop` in any case.
         """
-        _check_repositories(self.options.model_repository)
+        settings.check_repositories(self.options.model_repository)
         await self.listen()
         await self.load()
 
@@ -159,10 +148,12 @@ class Server:
                 self._http_options,
                 self._render_metrics,
                 self._memory,
-                _console(self.engine, options),
+                settings.console(self.engine, options),
             )
             application = self._application
-            self._http = HttpListener(application.handle, _http_limits(options), application.lane)
+            self._http = HttpListener(
+                application.handle, settings.http_limits(options), application.lane
+            )
             self.http_port = await _open(
                 self._http,
                 "http",
@@ -178,11 +169,11 @@ class Server:
                 reuse_port=options.reuse_grpc_port,
             )
         if options.tcp_port >= 0:
-            self._tcp = TcpListener(self.engine, _tcp_limits(options))
+            self._tcp = TcpListener(self.engine, settings.tcp_limits(options))
             self.tcp_port = await _open(self._tcp, "tcp", (options.tcp_address, options.tcp_port))
         if self._render_metrics is not None:
             metrics = MetricsApplication(self._render_metrics)
-            self._metrics = HttpListener(metrics.handle, _http_limits(options))
+            self._metrics = HttpListener(metrics.handle, settings.http_limits(options))
             self.metrics_port = await _open(
                 self._metrics, "metrics", (options.metrics_listen_address, options.metrics_port)
             )
@@ -307,143 +298,7 @@ class Server:
             return self._workers
 
 
-# ---- from options to the settings of each part
-
-
-def _repository_settings(
-    options: Options,
-    functions: Sequence[Any],
-    backends: BackendRegistry,
-    loop: LoopHandle,
-    custom: CustomMetrics,
-    cache: CacheStore | None,
-    task_workers: Callable[[], Workers],
-) -> RepositorySettings:
-    files = [Path(path) for path in options.model_repository if is_model_file(path)]
-    return RepositorySettings(
-        paths=[Path(path) for path in options.model_repository if not is_model_file(path)],
-        control_mode=options.model_control_mode,
-        poll_secs=options.repository_poll_secs,
-        load_models=options.load_model,
-        load_threads=options.model_load_thread_count,
-        load_retries=options.model_load_retry_count,
-        namespacing=options.model_namespacing,
-        memory_budget_bytes=options.model_memory_budget_bytes,
-        preparation=PreparationSettings(
-            config_name=options.model_config_name,
-            auto_complete=options.auto_complete_config,
-            gpu_fallback_cpu=options.gpu_fallback == "cpu",
-            backend_settings=options.backend_settings(),
-            hold_until=_delayed_scheduler(),
-            loop=loop,
-            metrics=custom,
-            counted=_metrics_settings(options).counted,
-            execution=options.execution,
-            backends=backends,
-            declared=DeclaredModels(files, functions),
-            cache=cache,
-            limiter=_rate_limiter(options),
-            task_workers=task_workers,
-        ),
-    )
-
-
-def _cache_store(options: Options) -> CacheStore | None:
-    """The response cache that the options ask for. InvalidArgument for one that cannot be."""
-    asked = options.cache_settings()
-    if asked is None:
-        return None
-    name, settings = asked
-    return CacheStore(name, open_cache(name, settings))
-
-
-def _rate_limiter(options: Options) -> RateLimiter | None:
-    if options.rate_limit == "off":
-        return None
-    return RateLimiter([ResourceLimit(*limit) for limit in options.rate_limits()])
-
-
-def _delayed_scheduler() -> int:
-    """TRITONSERVER_DELAY_SCHEDULER: how many requests a queue waits for, in tests of batching."""
-    text = os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "")
-    if text and not text.isdecimal():
-        logger.warning("TRITONSERVER_DELAY_SCHEDULER is '%s', not a number; ignored", text)
-    return int(text) if text.isdecimal() else 0
-
-
-def _http_options(options: Options) -> HttpOptions:
-    return HttpOptions(
-        max_input_bytes=options.http_max_input_size,
-        header_forward_pattern=options.http_header_forward_pattern,
-        cors_origins=options.cors,
-        restricted_apis=options.http_restrictions(),
-        plans=options.plans,
-    )
-
-
-def _http_limits(options: Options) -> HttpLimits:
-    return HttpLimits(
-        max_body_bytes=options.http_max_body_size,
-        head_timeout_secs=options.http_head_timeout_secs,
-        body_idle_timeout_secs=options.http_body_timeout_secs,
-        keepalive_idle_secs=options.http_idle_timeout_secs,
-        write_stall_secs=options.http_write_timeout_secs,
-    )
-
-
-def _console(engine: Engine, options: Options) -> ConsoleState | None:
-    if not options.console:
-        return None
-    return ConsoleState(
-        engine,
-        model_control_mode=options.model_control_mode,
-        cpu=options.allow_cpu_metrics,
-        gpu=options.allow_gpu_metrics,
-    )
-
-
-def _tcp_limits(options: Options) -> TcpLimits:
-    """Those of HTTP: what a client may ask does not depend on how."""
-    return TcpLimits(
-        max_object_bytes=options.http_max_input_size,
-        idle_secs=options.http_idle_timeout_secs,
-        object_idle_secs=options.http_body_timeout_secs,
-        write_stall_secs=options.http_write_timeout_secs,
-    )
-
-
-def _metrics_settings(options: Options) -> MetricsSettings:
-    settings = MetricsSettings(
-        interval_ms=int(options.metrics_interval_ms),
-        cpu=options.allow_cpu_metrics,
-        gpu=options.allow_gpu_metrics,
-    )
-    return settings.configured(f"{key}={value}" for _, key, value in options.metrics_config)
-
-
 # ---- small parts
-
-
-def _check_repositories(paths: Sequence[str]) -> None:
-    for path in paths:
-        if "://" in path:
-            raise Unsupported(
-                f"the model repository '{path}' is not on this machine; cloud storage is not read "
-                "yet, so copy the models into a folder and name that"
-            )
-        try:
-            mode = Path(path).stat().st_mode
-        except FileNotFoundError:
-            raise NotFound(f"the model repository '{path}' does not exist") from None
-        except OSError as error:
-            raise NotFound(
-                f"the model repository '{path}' cannot be read: {error.strerror}"
-            ) from None
-        if not stat.S_ISDIR(mode) and not is_model_file(path):
-            raise NotFound(
-                f"the model repository '{path}' is a file; name a folder of models, a Python file "
-                "(.py) with functions, or a model file (.onnx, .pt …)"
-            )
 
 
 class _Listener(Protocol):

@@ -134,6 +134,20 @@ def test_defaults():
             "--grpc-port and --tcp-port are both 8001; give each listener a port of its own",
         ),
         (
+            {"tcp_port": 9999, "http_restricted_api": (Setting("inference", "key", "value"),)},
+            (
+                "--tcp-port=9999 would answer everybody, while 'inference' is restricted; leave "
+                "out --tcp-port, or do not restrict 'inference'"
+            ),
+        ),
+        (
+            {"tcp_port": 0, "grpc_restricted_protocol": (Setting("inference", "key", "value"),)},
+            (
+                "--tcp-port=0 would answer everybody, while 'inference' is restricted; leave out "
+                "--tcp-port, or do not restrict 'inference'"
+            ),
+        ),
+        (
             {"http_header_forward_pattern": "("},
             (
                 "--http-header-forward-pattern=( is no regular expression: missing ), unterminated "

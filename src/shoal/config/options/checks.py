@@ -69,6 +69,15 @@ def check_ports(listeners: Iterable[tuple[str, str, int]]) -> None:
             taken.append((flag, address, port))
 
 
+def check_tcp(port: int, restricted: Iterable[str]) -> None:
+    """The plain TCP port knows no headers, so it cannot be opened where inference asks for one."""
+    if port >= 0 and "inference" in restricted:
+        raise OptionError(
+            f"--tcp-port={port} would answer everybody, while 'inference' is restricted; leave out "
+            "--tcp-port, or do not restrict 'inference'"
+        )
+
+
 def check_pattern(flag: str, pattern: str) -> None:
     """The value of `flag` must be a regular expression; `(?-i)` in front says that case counts."""
     try:

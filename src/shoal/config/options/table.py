@@ -494,8 +494,11 @@ class Options:
         checks.check_ports(listener[1:] for listener in listeners if listener[0])
         checks.check_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)
         checks.check_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
-        checks.read_restrictions("--http-restricted-api", self.http_restricted_api)
-        checks.read_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol)
+        restricted = [
+            *checks.read_restrictions("--http-restricted-api", self.http_restricted_api),
+            *checks.read_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol),
+        ]
+        checks.check_tcp(self.tcp_port, restricted)
         self.trace_options()
         if {"cache_config", "response_cache_byte_size"} <= self.given:
             raise OptionError(

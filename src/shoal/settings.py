@@ -1,0 +1,174 @@
+"""What each part of a server is built from: its share of the options.
+
+Nothing is opened here but the response cache, whose address may be wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.backends.registry import BackendRegistry
+from shoal.cache.registry import open_cache
+from shoal.cache.store import CacheStore
+from shoal.config.options import Options
+from shoal.engine import Engine
+from shoal.errors import NotFound, Unsupported
+from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.tcp import TcpLimits
+from shoal.instance.inline import LoopHandle
+from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
+from shoal.repository.declared import DeclaredModels, is_model_file
+from shoal.repository.preparation import PreparationSettings
+from shoal.repository.repository import RepositorySettings
+from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.metrics_settings import MetricsSettings
+from shoal.tasks.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+
+def repository_settings(
+    options: Options,
+    functions: Sequence[Any],
+    backends: BackendRegistry,
+    loop: LoopHandle,
+    custom: CustomMetrics,
+    cache: CacheStore | None,
+    task_workers: Callable[[], Workers],
+) -> RepositorySettings:
+    """What the repository loads, from where, and with which parts of the server beside it."""
+    files = [Path(path) for path in options.model_repository if is_model_file(path)]
+    return RepositorySettings(
+        paths=[Path(path) for path in options.model_repository if not is_model_file(path)],
+        control_mode=options.model_control_mode,
+        poll_secs=options.repository_poll_secs,
+        load_models=options.load_model,
+        load_threads=options.model_load_thread_count,
+        load_retries=options.model_load_retry_count,
+        namespacing=options.model_namespacing,
+        memory_budget_bytes=options.model_memory_budget_bytes,
+        preparation=PreparationSettings(
+            config_name=options.model_config_name,
+            auto_complete=options.auto_complete_config,
+            gpu_fallback_cpu=options.gpu_fallback == "cpu",
+            backend_settings=options.backend_settings(),
+            hold_until=_delayed_scheduler(),
+            loop=loop,
+            metrics=custom,
+            counted=metrics_settings(options).counted,
+            execution=options.execution,
+            backends=backends,
+            declared=DeclaredModels(files, functions),
+            cache=cache,
+            limiter=rate_limiter(options),
+            task_workers=task_workers,
+        ),
+    )
+
+
+def cache_store(options: Options) -> CacheStore | None:
+    """The response cache that the options ask for. InvalidArgument for one that cannot be."""
+    asked = options.cache_settings()
+    if asked is None:
+        return None
+    name, settings = asked
+    return CacheStore(name, open_cache(name, settings))
+
+
+def rate_limiter(options: Options) -> RateLimiter | None:
+    """What instances share, if the options ask for that."""
+    if options.rate_limit == "off":
+        return None
+    return RateLimiter([ResourceLimit(*limit) for limit in options.rate_limits()])
+
+
+def _delayed_scheduler() -> int:
+    """TRITONSERVER_DELAY_SCHEDULER: how many requests a queue waits for, in tests of batching."""
+    text = os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "")
+    if text and not text.isdecimal():
+        logger.warning("TRITONSERVER_DELAY_SCHEDULER is '%s', not a number; ignored", text)
+    return int(text) if text.isdecimal() else 0
+
+
+def http_options(options: Options) -> HttpOptions:
+    """What clients may ask over HTTP."""
+    return HttpOptions(
+        max_input_bytes=options.http_max_input_size,
+        header_forward_pattern=options.http_header_forward_pattern,
+        cors_origins=options.cors,
+        restricted_apis=options.http_restrictions(),
+        plans=options.plans,
+    )
+
+
+def http_limits(options: Options) -> HttpLimits:
+    """How much and for how long HTTP clients may send."""
+    return HttpLimits(
+        max_body_bytes=options.http_max_body_size,
+        head_timeout_secs=options.http_head_timeout_secs,
+        body_idle_timeout_secs=options.http_body_timeout_secs,
+        keepalive_idle_secs=options.http_idle_timeout_secs,
+        write_stall_secs=options.http_write_timeout_secs,
+    )
+
+
+def console(engine: Engine, options: Options) -> ConsoleState | None:
+    """What the web console shows; None where it is switched off."""
+    if not options.console:
+        return None
+    return ConsoleState(
+        engine,
+        model_control_mode=options.model_control_mode,
+        cpu=options.allow_cpu_metrics,
+        gpu=options.allow_gpu_metrics,
+    )
+
+
+def tcp_limits(options: Options) -> TcpLimits:
+    """Those of HTTP: what a client may ask does not depend on how."""
+    return TcpLimits(
+        max_object_bytes=options.http_max_input_size,
+        idle_secs=options.http_idle_timeout_secs,
+        object_idle_secs=options.http_body_timeout_secs,
+        write_stall_secs=options.http_write_timeout_secs,
+    )
+
+
+def metrics_settings(options: Options) -> MetricsSettings:
+    """What is counted and shown on the metrics port. InvalidArgument for what cannot be."""
+    settings = MetricsSettings(
+        interval_ms=int(options.metrics_interval_ms),
+        cpu=options.allow_cpu_metrics,
+        gpu=options.allow_gpu_metrics,
+    )
+    return settings.configured(f"{key}={value}" for _, key, value in options.metrics_config)
+
+
+def check_repositories(paths: Sequence[str]) -> None:
+    """Raises NotFound or Unsupported, with what to do, for a place that holds no models."""
+    for path in paths:
+        if "://" in path:
+            raise Unsupported(
+                f"the model repository '{path}' is not on this machine; cloud storage is not read "
+                "yet, so copy the models into a folder and name that"
+            )
+        try:
+            mode = Path(path).stat().st_mode
+        except FileNotFoundError:
+            raise NotFound(f"the model repository '{path}' does not exist") from None
+        except OSError as error:
+            raise NotFound(
+                f"the model repository '{path}' cannot be read: {error.strerror}"
+            ) from None
+        if not stat.S_ISDIR(mode) and not is_model_file(path):
+            raise NotFound(
+                f"the model repository '{path}' is a file; name a folder of models, a Python file "
+                "(.py) with functions, or a model file (.onnx, .pt …)"
+            )
