@@ -132,7 +132,12 @@ def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]
         "turns": arguments.turns,
         "seconds": arguments.seconds,
         "workloads": [
-            {"name": one.name, "title": one.title, "compute_bound": one.compute_bound}
+            {
+                "name": one.name,
+                "title": one.title,
+                "compute_bound": one.compute_bound,
+                "taken": {"when": where["when"], "commit": where["commit"]},
+            }
             for one in plan.workloads
         ],
         "peers": peers,

@@ -21,6 +21,9 @@ def markdown(run: dict[str, Any], plots: list[str]) -> str:
         here = [row for row in rows if row["workload"] == workload["name"]]
         if here:
             parts.append(f"## {workload['name']}: {workload['title']}")
+            taken = workload["taken"]
+            if taken["commit"] != run["machine"]["commit"]:
+                parts.append(f"Kept from {taken['when']}, commit `{taken['commit']}`.")
             parts += _workload(run, workload["name"], here)
             parts += [f"![{name}]({name})" for name in plots if f"-{workload['name']}." in name]
     if run.get("growth"):

@@ -19,6 +19,11 @@ def verdicts(records):
     return {claim.sentence: claim.verdict for claim in judge(records)}
 
 
+def workload(name, title, commit="abc"):
+    taken = {"when": "then", "commit": commit}
+    return {"name": name, "title": title, "compute_bound": False, "taken": taken}
+
+
 def run_of(records, **more):
     return {
         "machine": {
@@ -33,7 +38,7 @@ def run_of(records, **more):
         },
         "turns": 1,
         "command": "python -m benchmarks",
-        "workloads": [{"name": "W1", "title": "tiny", "compute_bound": False}],
+        "workloads": [workload("W1", "tiny")],
         "peers": {
             name: {"title": name.title(), "settings": "as it is", "versions": {name: "1.0"}}
             for name in ("shoal", "triton")
@@ -47,8 +52,7 @@ def run_of(records, **more):
 
 
 def test_workloads_of_an_earlier_run_are_kept_but_never_mixed():
-    tiny = {"name": "W1", "title": "tiny", "compute_bound": False}
-    large = {"name": "W4", "title": "large", "compute_bound": False}
+    tiny, large = workload("W1", "tiny"), workload("W4", "large", "old")
     first = [record("shoal", 10, 1.0), record("shoal", 20, 1.0, workload="W4")]
     again = [record("shoal", 30, 1.0)]
     earlier = run_of(
@@ -63,6 +67,9 @@ def test_workloads_of_an_earlier_run_are_kept_but_never_mixed():
         ("W4", 20),
         ("W1", 30),
     ]
+    written = markdown({**both, "growth": {}}, [])
+    assert written.count("Kept from") == 1
+    assert "## W4: large\n\nKept from then, commit `old`." in written
     assert both["growth"] == {"a": 1}
     assert both["left_out"] == []
     assert both["command"] == "python -m benchmarks, then python -m benchmarks --keep"
