@@ -47,7 +47,7 @@ class Dispatcher:
         `message` is all that the client sends, where that is known already.
         """
         for lane in self._lanes:
-            lane.submit()  # what came first is queued first
+            lane.hand_over()  # what came first is queued first
         route = self._routes.get(head.path)
         if route is None:
             route = self._find(head.path)

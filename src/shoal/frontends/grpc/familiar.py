@@ -79,5 +79,5 @@ class Lane(Protocol):
     def read_ended(self) -> None:
         """That was all for now from this connection: go on with what was taken, now or soon."""
 
-    def submit(self) -> None:
+    def hand_over(self) -> None:
         """Go on with what was taken: another call is about to go the usual way."""

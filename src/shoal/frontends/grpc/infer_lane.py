@@ -10,13 +10,13 @@ usual way, from its message or from its response, so that there is one place for
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan
 from shoal.core.response import Response
+from shoal.frontends.gathering import Gathering
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.door import InferDoor, Plan
 from shoal.frontends.grpc.errors import as_shoal_error
@@ -44,20 +44,14 @@ class _Known:
         self.shared: RequestPlan = lane.door.shared_plan(pattern.read, plan, lane)
 
 
-class InferLane:
+class InferLane(Gathering):
     """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
 
     def __init__(self, door: InferDoor, usual: UsualWay, max_send_bytes: int) -> None:
-        self.reply_type: type = LaneCall
+        super().__init__(door.engine, door.inbox, LaneCall, as_shoal_error)
         self.door = door
         self.usual = usual
         self.max_send_bytes = max_send_bytes
-        # What was taken since `submit`: requests of one plan, for one model.
-        self._requests: list[PlannedRequest] = []
-        self._current: Plan | None = None
-        self._model: Any = None
-        self._now_ns = 0
-        self._deferred = False
 
     # ---- in
 
@@ -67,11 +61,11 @@ class InferLane:
         """Start a call with `message`; false, with nothing done, if it is not like the others."""
         known: _Known | None = form.known
         if known is None or not known.pattern.fits(message):
-            self.submit()  # what came first is queued first
+            self.hand_over()  # what came first is queued first
             known = form.known = self._recognise(message)
             if known is None:
                 return False
-        if known.plan is not self._current and not self._turn_to(known):
+        if known.plan is not self.plan and not self._turn_to(known):
             form.known = None
             return False
         pattern = known.pattern
@@ -80,40 +74,20 @@ class InferLane:
             try:
                 request_id = message[pattern.id].decode()
             except UnicodeDecodeError:
-                self.submit()
+                self.hand_over()
                 return False
         call = LaneCall(stream_id, window, connection, form.head, known)
         call.request = request = PlannedRequest(
-            known.shared, message, pattern.contents, request_id, call, self._model, self._now_ns
+            known.shared, message, pattern.contents, request_id, call, self.model, self.now_ns
         )
         connection.streams[stream_id] = call
-        self._requests.append(request)
+        self.requests.append(request)
         return True
 
     def read_ended(self) -> None:
         """Hand over what was taken, once other connections have been read as well."""
-        if self._requests and not self._deferred:
-            self._deferred = True
-            self.door.inbox.after_reading(self._turn_ended)
-
-    def _turn_ended(self) -> None:
-        self._deferred = False
-        self.submit()
-
-    def submit(self) -> None:
-        """Hand over what was taken; what is not taken over together goes the usual way."""
-        current, self._current = self._current, None
-        model, self._model = self._model, None
-        if not self._requests:
-            return
-        requests, self._requests = self._requests, []
-        assert current is not None
-        # Some of their clients may have left meanwhile.
-        requests = [request for request in requests if not request.cancelled]
-        if requests and not self.door.engine.infer_together(requests, model):
-            current.alone = True
-            for request in requests:
-                cast("LaneCall", request.reply).begin_again()
+        if self.requests:
+            self.hand_over_later()
 
     def _recognise(self, message: bytes) -> _Known | None:
         found = self.door.pattern(message)
@@ -124,39 +98,20 @@ class InferLane:
 
     def _turn_to(self, known: _Known) -> bool:
         """Have the next requests follow what is known, if that still holds."""
-        self.submit()
+        self.hand_over()
         model = known.plan.model()
         if model is None or not self.door.holds(known.pattern.read, known.plan):
             return False
-        self._model = model
-        self._current = known.plan
-        self._now_ns = time.monotonic_ns()
+        self.begin(known.plan, model)
         return True
 
     # ---- out
 
-    def send_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
-        """Answer the requests of a batch, from whichever thread ran it."""
-        self.door.inbox.post(self._deliver_all, (answer, requests))
-
-    def _deliver_all(self, batch: tuple[PlannedAnswer, Sequence[PlannedRequest]]) -> None:
-        """Answer, on the loop. Never raises: others wait behind it."""
-        answer, requests = batch
-        try:
-            self._answer_all(answer, requests)
-        except Exception as failure:  # noqa: BLE001 - becomes the answer of those who have none
-            error = as_shoal_error(failure)
-            name, version = answer.form.model_name, answer.form.model_version
-            for request in requests:
-                call = cast("LaneCall", request.reply)
-                if not call.gone:
-                    call.deliver(Response(name, version, request.id, error=error))
-
-    def _answer_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+    def write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+        """One piece per call; see `Gathering`."""
         small = small_columns(answer)
         if small is None:
-            for index, request in enumerate(requests):
-                cast("LaneCall", request.reply).deliver(answer.response(index, request.id))
+            self.write_one_by_one(answer, requests)
             return
         columns, message_bytes = small
         rows = zip(*columns, strict=False)  # what is the same in all of them has no end

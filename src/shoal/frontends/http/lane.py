@@ -12,13 +12,13 @@ that there is one place for each special case.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, cast
 
 from shoal.core.inbox import LoopInbox
 from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan
 from shoal.core.response import Response
+from shoal.frontends.gathering import Gathering
 from shoal.frontends.http.contracts import Engine
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import Exchange
@@ -106,7 +106,7 @@ class Form:
                 return None
         known = self.known
         lane = known.lane
-        if lane.current is not known and not lane.turn_to(known):
+        if lane.plan is not known.plan and not lane.turn_to(known.plan):
             return None
         call = LaneCall(connection, self, request_id)
         call.request = request = PlannedRequest(
@@ -122,7 +122,7 @@ class Form:
         return call
 
 
-class InferLane:
+class InferLane(Gathering):
     """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
 
     def __init__(
@@ -131,16 +131,9 @@ class InferLane:
         inbox: LoopInbox,
         planned: PlannedInference,
     ) -> None:
-        self.reply_type: type = LaneCall
-        self.inbox = inbox
-        self.model: Any = None
-        self.now_ns = 0
-        self._engine = engine
+        super().__init__(engine, inbox, LaneCall, as_shoal_error)
+        self._tracer = engine.tracer
         self._planned = planned
-        # What was taken since `submit`: requests of one plan, for `model`.
-        self.requests: list[PlannedRequest] = []
-        self.current: Known | None = None
-        self._deferred = False
 
     # ---- in
 
@@ -180,59 +173,20 @@ class InferLane:
                 known.forms[key] = form
         return form
 
-    def turn_to(self, known: Known) -> bool:
-        """Have the next `requests` follow what is known; false if that no longer holds."""
+    def turn_to(self, plan: InferPlan) -> bool:
+        """Have the next `requests` follow `plan`; false if that no longer holds."""
         self.hand_over()
-        model = known.plan.model()
-        if model is None or known.plan.alone or self._engine.tracer.active:
+        model = plan.model()
+        if model is None or plan.alone or self._tracer.active:
             return False
-        self.model = model
-        self.now_ns = time.monotonic_ns()
-        self.current = known
-        if not self._deferred:
-            self._deferred = True
-            self.inbox.after_reading(self.submit)
+        self.begin(plan, model)
+        self.hand_over_later()
         return True
-
-    def submit(self) -> None:
-        """Hand over what is left at the end of this turn of the loop."""
-        self._deferred = False
-        self.hand_over()
-
-    def hand_over(self) -> None:
-        """Hand over what was taken; what is not taken over together goes the usual way."""
-        known, self.current = self.current, None
-        model, self.model = self.model, None
-        if known is None:
-            return
-        requests, self.requests = self.requests, []
-        # Some of their clients may have left meanwhile.
-        requests = [request for request in requests if not request.cancelled]
-        if not requests or self._engine.infer_together(requests, model):
-            return
-        known.plan.alone = True
-        for request in requests:
-            cast("LaneCall", request.reply).begin_again()
 
     # ---- out
 
-    def send_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
-        """Answer the requests of a batch, from whichever thread ran it."""
-        self.inbox.post(self._answer_all, (answer, requests))
-
-    def _answer_all(self, batch: tuple[PlannedAnswer, Sequence[PlannedRequest]]) -> None:
-        """Answer, on the loop. Never raises: others wait behind it."""
-        answer, requests = batch
-        try:
-            self._write_all(answer, requests)
-        except Exception as failure:  # noqa: BLE001 - becomes the answer of those who have none
-            error = as_shoal_error(failure)
-            name, version = answer.form.model_name, answer.form.model_version
-            for request in requests:
-                call = cast("LaneCall", request.reply)
-                call.deliver(Response(name, version, request.id, error=error))
-
-    def _write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+    def write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+        """One write per call; see `Gathering`."""
         form = answer.form
         tensor_bytes = form.total_bytes
         template: bytes | None = form.known
@@ -240,8 +194,7 @@ class InferLane:
             known = cast("LaneCall", requests[0].reply).form.known
             template = form.known = known.plan.answers.get(form.outputs)
         if template is None or tensor_bytes > _MOST_ANSWER_BYTES:
-            for index, request in enumerate(requests):
-                cast("LaneCall", request.reply).deliver(answer.response(index, request.id))
+            self.write_one_by_one(answer, requests)
             return
         id_bytes = -1
         front = after = b""
@@ -274,6 +227,11 @@ class LaneCall:
         self.form = form
         self.request_id = request_id
         self.request: PlannedRequest | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was answered, or its client has left."""
+        return self.request is None
 
     # ---- what the engine answers (Reply)
 
