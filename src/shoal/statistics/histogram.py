@@ -52,8 +52,11 @@ class Histogram:
         """
         edges, counts = self._edges, self._counts
         self._total += total
+        if len(starts) == 1:
+            counts[bisect_left(edges, total)] += 1
+            return
         bucket = bisect_left(edges, end - starts[-1])  # the shortest span
-        last = bisect_left(edges, end - starts[0]) if len(starts) > 1 else bucket
+        last = bisect_left(edges, end - starts[0])
         left = len(starts)  # starts[:left] are in no bucket yet: the longer spans
         while bucket < last:
             longer = bisect_left(starts, end - edges[bucket], 0, left)

@@ -122,6 +122,30 @@ class Form:
         return call
 
 
+class AnswerHeads:
+    """What stands before and after the id in answers of one form, all up to the tensors."""
+
+    __slots__ = ("_made", "_template", "_tensor_bytes")
+
+    def __init__(self, template: bytes, tensor_bytes: int) -> None:
+        """`template` is the JSON after its id."""
+        self._template = template
+        self._tensor_bytes = tensor_bytes
+        self._made = (-1, b"", b"", b"")  # for the last length of an id, and the last second
+
+    def around(self, id_bytes: int, date_line: bytes) -> tuple[bytes, bytes]:
+        """The two parts, for an id of so many bytes and the current Date header."""
+        made_for, date, front, after = self._made
+        if made_for != id_bytes or date is not date_line:
+            after = b'",' + self._template if id_bytes else self._template
+            opening = _WITH_ID if id_bytes else _WITHOUT_ID
+            json_bytes = len(opening) - 2 + id_bytes + len(after)
+            length = b"Content-Length: %d\r\n" % (json_bytes + self._tensor_bytes)
+            front = b"".join((HEAD_LINES % json_bytes, length, date_line, opening))
+            self._made = (id_bytes, date_line, front, after)
+        return front, after
+
+
 class InferLane(Gathering):
     """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
 
@@ -188,14 +212,14 @@ class InferLane(Gathering):
     def write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
         """One write per call; see `Gathering`."""
         form = answer.form
-        tensor_bytes = form.total_bytes
-        template: bytes | None = form.known
-        if template is None:
+        heads: AnswerHeads | None = form.known
+        if heads is None:
             known = cast("LaneCall", requests[0].reply).form.known
-            template = form.known = known.plan.answers.get(form.outputs)
-        if template is None or tensor_bytes > _MOST_ANSWER_BYTES:
-            self.write_one_by_one(answer, requests)
-            return
+            template = known.plan.answers.get(form.outputs)
+            if template is None or form.total_bytes > _MOST_ANSWER_BYTES:
+                self.write_one_by_one(answer, requests)
+                return
+            heads = form.known = AnswerHeads(template, form.total_bytes)
         id_bytes = -1
         front = after = b""
         rows = zip(*answer.columns(), strict=True)
@@ -204,12 +228,7 @@ class InferLane(Gathering):
             request_id = call.request_id
             if len(request_id) != id_bytes:
                 id_bytes = len(request_id)
-                after = b'",' + template if id_bytes else template
-                opening = _WITH_ID if id_bytes else _WITHOUT_ID
-                json_bytes = len(opening) - 2 + id_bytes + len(after)
-                length = b"Content-Length: %d\r\n" % (json_bytes + tensor_bytes)
-                date = call.connection.date_line
-                front = b"".join((HEAD_LINES % json_bytes, length, date, opening))
+                front, after = heads.around(id_bytes, call.connection.date_line)
             whole = b"".join((front, request_id, after, *row))
             if call.connection.finish_with(call, whole):
                 call.request = None  # which knows this call in turn: it is freed at once
