@@ -224,11 +224,13 @@ class Batcher:
         """What of a cut is for one instance, while others wait for something to do.
 
         On a CPU an execution takes as long as it has rows: one instance with all of them is
-        slower than two with half each.
+        slower than two with half each. The event loop shares with nobody: those that wait since
+        before it had the queue take nothing from it.
         """
         if (
             self._waiting
             and self._shares
+            and self._on_arrival is None
             and cut.count > 1
             and cut.reason is Reason.NO_DELAY
             and self._execution_ns > _WORTH_SHARING_NS
@@ -282,8 +284,10 @@ class Batcher:
             if self._on_arrival is None:
                 return [], None
             now_ns = self._clock()
-            dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
-            self._any_cancelled = False
+            dropped: Sequence[tuple[Request, ShoalError]] = ()
+            if self._any_cancelled or self._queue.next_deadline_ns is not None:
+                dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
+                self._any_cancelled = False
             batch, wait_ns = self._cut(now_ns)
         for request, error in dropped:
             self._drop(request, error)

@@ -153,6 +153,21 @@ def test_where_batches_should_be_large_nobody_shares():
     assert sorted(len(x.result()) for x in pulling) == [0, 4]
 
 
+def test_the_loop_shares_with_no_instance():
+    """An instance that waited when the loop took the queue waits on, and takes none of it."""
+    line, _ = batcher(BatchPolicy(8), shares=True)
+    executed(line, 50_000_000)
+    pulling = Pulling(line)
+    wait_until(lambda: line._waiting, "the instance waits")
+    line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(4)]
+    for request in requests:
+        line.enqueue(request)
+    assert line.take_now() == (requests, None)
+    line.close()
+    assert pulling.result() == []
+
+
 def test_other_threads_wake_at_once():
     loop = Loop()
     line, _ = batcher(BatchPolicy(8), loop=loop)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.scheduler.alarm import Alarm
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.look_ahead import Choice, LookAhead
 from shoal.scheduler.policy import BatchPolicy, Reason
@@ -192,6 +191,13 @@ def test_leading(levels, expected):
     assert queue.leading() == expected
 
 
+class NoAlarms:
+    """The clock that stands still says when time is up, and no other."""
+
+    def at(self, when_ns, callback):
+        pass
+
+
 class Line:
     """A batcher whose clock stands still, pulled as the event loop pulls."""
 
@@ -203,7 +209,7 @@ class Line:
             RequestQueue(QueuePolicy()) if queue is None else queue,
             on_dropped=lambda request, error: self.dropped.append((request, error)),
             clock=self.clock,
-            alarms=Alarm(),
+            alarms=NoAlarms(),
         )
         self.batcher.hand_to_loop(lambda: None)
 
