@@ -143,6 +143,7 @@ def fill(folder):
             + io("output", "TOTAL", "INT32", 1)
             + io("output", "ENDED", "INT32", 1)
             + "sequence_batching {\n  oldest { max_candidate_sequences: 4 }\n"
+            + "  max_sequence_idle_microseconds: 60000000\n"  # a busy machine may be slow to ask
             + control("START", switch)
             + control("END", switch)
             + control("CORRID", "data_type: TYPE_UINT64")

@@ -152,7 +152,13 @@ def test_sequences(client):
         assert (int(last["TOTAL"][0, 0]), int(last["ENDED"][0, 0])) == (35, 1)
         with pytest.raises(InvalidInput, match="has ended"):
             second.infer({"INPUT": [[5]]})
-    again = client.infer("counter", {"INPUT": [[4]]}, sequence_id=first.id, sequence_start=True)
+    again = client.infer(
+        "counter",
+        {"INPUT": [[4]]},
+        sequence_id=first.id,
+        sequence_start=True,
+        sequence_end=True,
+    )
     assert int(again["TOTAL"][0, 0]) == 4
 
 

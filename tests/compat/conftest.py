@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,14 @@ max_batch_size: 4
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" }
 """
+# Any three windows will do, however little they agree: whether a busy machine gives steady numbers
+# is not what is tested here. They are of requests, because a short time may pass without one; and
+# the load goes on meanwhile, because of a fixed number of requests all may have been sent before
+# perf_analyzer begins to look, which it takes for a failure.
+WINDOWS = (
+    *("--measurement-mode", "count_windows", "--measurement-request-count", "50"),
+    *("--stability-percentage", "1000000", "--max-trials", "10"),
+)
 
 
 def fill(folder):
@@ -79,3 +89,27 @@ def web(tmp_path_factory):
             running=running, fake=fake, address=running.http_address, folder=folder
         )
         fake.gate.set()
+
+
+@pytest.fixture(scope="session")
+def perf_analyzer():
+    """NVIDIA's perf_analyzer with these words; what it printed, once it has ended well."""
+
+    def run(*words):
+        done = subprocess.run(
+            ["perf_analyzer", *map(str, words), *WINDOWS],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def memory_key():
+    """The key of a region of shared memory that no other run of these tests uses."""
+    return f"/shoal_test_{os.getpid()}"

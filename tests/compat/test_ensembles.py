@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -223,21 +222,10 @@ class TestStreams:
 
 
 @pytest.mark.perf_analyzer
-def test_perf_analyzer_reads_the_ensemble(world, tmp_path):
+def test_perf_analyzer_reads_the_ensemble(world, perf_analyzer, tmp_path):
     table = tmp_path / "table.csv"
-    run = subprocess.run(
-        [
-            *("perf_analyzer", "-m", "pair", "-u", world.http, "-i", "http"),
-            *("--concurrency-range", "2", "--measurement-mode", "count_windows"),
-            *("--measurement-request-count", "200", "--stability-percentage", "999"),
-            *("--max-trials", "3", "-f", str(table)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    words = ("-m", "pair", "-u", world.http, "-i", "http", "--concurrency-range", 2, "-f", table)
+    run = perf_analyzer(*words)
     assert "Composing models:" in run.stdout
     assert "sum, version" in run.stdout
     names, numbers = (line.split(",") for line in table.read_text().splitlines()[:2])

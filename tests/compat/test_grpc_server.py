@@ -155,7 +155,9 @@ def test_mutual_tls(serve, transport, certificates):
             running.grpc_address, grpc.ssl_channel_credentials(root_certificates=root)
         )
         with stranger, pytest.raises(grpc.RpcError) as caught:
-            stranger.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=5)
+            stranger.unary_unary("/inference.GRPCInferenceService/ServerLive")(
+                b"", timeout=WAIT_SECS
+            )
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -225,4 +227,4 @@ def test_what_takes_too_long_is_cut_off(serve, fake, transport):
         error = done.get(timeout=WAIT_SECS)
         assert error.status() in ("StatusCode.UNAVAILABLE", "StatusCode.CANCELLED")
         client.close()
-        fake.gate.set()
+    fake.gate.set()  # not before: the second stop would find nothing left to wait for

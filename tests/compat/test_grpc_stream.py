@@ -12,6 +12,7 @@ import tritonclient.grpc.aio as aioclient
 from tritonclient.utils import InferenceServerException
 
 from shoal.testing.fakes import WAIT_SECS
+from shoal.testing.server import wait_until
 
 
 def make_inputs(module, number):
@@ -87,6 +88,8 @@ def test_errors_that_end_the_stream(client, answers):
 
 def test_a_cancelled_stream_leaves_nothing_in_the_queue(client, answers, world):
     fake = world.fake
+    while fake.started.acquire(blocking=False):
+        pass  # those of other tests
     fake.batches.clear()
     fake.gate.clear()
     try:
@@ -94,12 +97,15 @@ def test_a_cancelled_stream_leaves_nothing_in_the_queue(client, answers, world):
         for number in range(3):
             client.async_stream_infer("held", held_input(number))
         assert fake.started.acquire(timeout=WAIT_SECS)
+        world.running.wait_for_pending("held", 2)
         client.stop_stream(cancel_requests=True)
         world.running.wait_for_pending("held", 0)
         _, error = answers.get(timeout=WAIT_SECS)
         assert error.status() == "StatusCode.CANCELLED"
     finally:
         fake.gate.set()
+    wait_until(lambda: world.running.model("held").in_flight() == 0, "the first one has run")
+    assert [batch["INPUT0"].tolist() for batch in fake.batches] == [[[0]]]
     assert client.is_server_live()
 
 

@@ -142,12 +142,12 @@ def test_ragged_answers_are_each_requests_own(running, client, kit, mode):
         assert answer.as_numpy("DOUBLED").tolist() == (array * 2).tolist()
 
 
-def test_padded_inputs_and_cut_outputs_in_shared_memory(client, kit, mode):
+def test_padded_inputs_and_cut_outputs_in_shared_memory(client, kit, mode, memory_key):
     """Eight rows fill a batch: seven as usual, one through a region."""
     states_bytes = 3 * 8 * 4
-    region = shm.create_shared_memory_region("padded", "/shoal_test_padded", 1024)
+    region = shm.create_shared_memory_region("padded", memory_key, 1024)
     try:
-        client.register_system_shared_memory("padded", "/shoal_test_padded", 1024)
+        client.register_system_shared_memory("padded", memory_key, 1024)
         ids = np.array([[4, 5, 6]], np.int64)
         shm.set_shared_memory_region(region, [ids])
         given = kit.InferInput("input_ids", [1, 3], "INT64")

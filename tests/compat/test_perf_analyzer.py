@@ -1,16 +1,10 @@
-"""NVIDIA's perf_analyzer over HTTP: it ends well, and finds the server's own numbers in order.
-
-Windows are short and the bounds for a stable result wide: whether a busy machine gives steady
-numbers is not what is tested here. A fixed number of requests is asked for with synchronous calls
-alone, because its asynchronous ones do not always notice that they are done.
-"""
+"""NVIDIA's perf_analyzer over HTTP: it ends well, and finds the server's own numbers in order."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-import subprocess
 
 import pytest
 
@@ -24,21 +18,18 @@ COUNTED = re.compile(
     r"    Avg request latency: (\d+) usec \(overhead (\d+) usec \+ queue (\d+) usec \+ "
     r"compute input (\d+) usec \+ compute infer (\d+) usec \+ compute output (\d+) usec\)"
 )
-WINDOWS = ("-p", "200", "-s", "999", "-r", "10")  # any three windows, whatever they say
 
 
-def analyze(address, model, *words):
-    """Its output, after checking that it ended well and warned about nothing."""
-    done = subprocess.run(
-        ["perf_analyzer", "-i", "http", "-u", address, "-m", model, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout
+@pytest.fixture
+def analyze(web, perf_analyzer):
+    """Its output for a model, after checking that it ended well and warned about nothing."""
+
+    def run(model, *words):
+        done = perf_analyzer("-i", "http", "-u", web.address, "-m", model, *words)
+        assert done.stderr == ""
+        return done.stdout
+
+    return run
 
 
 def counted(output):
@@ -52,9 +43,9 @@ def counted(output):
     return [block[:3] for block in blocks]
 
 
-def test_a_stable_result_at_several_levels(web, tmp_path):
+def test_a_stable_result_at_several_levels(analyze, tmp_path):
     table = tmp_path / "table.csv"
-    output = analyze(web.address, "sum", *WINDOWS, "--concurrency-range", "1:5:4", "-f", table)
+    output = analyze("sum", "--concurrency-range", "1:5:4", "-f", table)
     assert len(counted(output)) == 2
     assert "Failed to obtain stable measurement" not in output
     with table.open() as file:
@@ -66,7 +57,7 @@ def test_a_stable_result_at_several_levels(web, tmp_path):
             assert int(row[f"Server {name}"]) >= 0
 
 
-def test_rows_and_data_of_its_own(web, tmp_path):
+def test_rows_and_data_of_its_own(analyze, tmp_path):
     data = tmp_path / "data.json"
     steps = [{"INPUT0": [i] * 16, "INPUT1": list(range(16))} for i in range(5)]
     outputs = [
@@ -74,66 +65,50 @@ def test_rows_and_data_of_its_own(web, tmp_path):
         for i in range(5)
     ]
     data.write_text(json.dumps({"data": steps, "validation_data": outputs}))
-    output = analyze(web.address, "sum", "-b", 1, "--input-data", data, "--request-count", 50)
+    output = analyze("sum", "-b", 1, "--input-data", data)
     assert "5 step/steps" in output
     assert counted(output)
     data.write_text(json.dumps({"data": steps}))
-    output = analyze(web.address, "sum", "-b", 4, "--input-data", data, *WINDOWS)
+    output = analyze("sum", "-b", 4, "--input-data", data)
     for inferences, _, requests in counted(output):
         assert inferences == 4 * requests
 
 
-def test_json_tensors(web):
-    output = analyze(
-        web.address,
-        "sum",
-        *("--input-tensor-format", "json", "--output-tensor-format", "json"),
-        *WINDOWS,
-    )
+def test_json_tensors(analyze):
+    words = ("--input-tensor-format", "json", "--output-tensor-format", "json")
+    output = analyze("sum", *words)
     assert counted(output)
 
 
-def test_asynchronous_calls(web):
-    output = analyze(web.address, "sum", *WINDOWS, "--async", "--concurrency-range", 8)
+def test_asynchronous_calls(analyze):
+    output = analyze("sum", "--async", "--concurrency-range", 8)
     assert "Using asynchronous calls" in output
     assert counted(output)
 
 
-def test_shapes_of_variable_dimensions(web):
-    output = analyze(web.address, "wide", "--shape", "INPUT0:7", *WINDOWS)
+def test_shapes_of_variable_dimensions(analyze):
+    output = analyze("wide", "--shape", "INPUT0:7")
     assert counted(output)
 
 
-def test_strings(web):
-    output = analyze(
-        web.address,
-        "texts",
-        *("--shape", "INPUT0:3", "--shape", "INPUT1:3", "--string-length", 20),
-        *WINDOWS,
-    )
+def test_strings(analyze):
+    words = ("--shape", "INPUT0:3", "--shape", "INPUT1:3", "--string-length", 20)
+    output = analyze("texts", *words)
     assert counted(output)
 
 
-def test_a_request_rate(web):
-    output = analyze(web.address, "sum", *WINDOWS, "--request-rate-range", 200)
+def test_a_request_rate(analyze):
+    output = analyze("sum", "--request-rate-range", 200)
     assert "Request Rate: 200" in output
     assert counted(output)
 
 
-def test_metrics_are_collected(web):
+def test_metrics_are_collected(web, perf_analyzer):
     """Of the metrics it knows only those of GPUs, and says so where there are none."""
-    done = subprocess.run(
-        [
-            *("perf_analyzer", "-u", web.address, "-m", "sum", *WINDOWS, "--collect-metrics"),
-            *("--metrics-url", f"{web.running.metrics_address}/metrics"),
-            *("--metrics-interval", "100"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
+    done = perf_analyzer(
+        *("-u", web.address, "-m", "sum", "--collect-metrics", "--metrics-interval", 100),
+        *("--metrics-url", f"{web.running.metrics_address}/metrics"),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "Server Prometheus Metrics" in done.stdout
     warned = [line for line in done.stderr.splitlines() if line]
     expected = re.compile(r"WARNING: (Unable to parse 'nv_gpu_|Triton metrics endpoint latency )")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -197,9 +196,9 @@ def test_models_that_do_not_ask_for_it_are_not_cached(running, client, kit, row)
 
 
 @pytest.fixture
-def region(client):
-    made = shm.create_shared_memory_region("cached", "/shoal_test_cached", 1024)
-    client.register_system_shared_memory("cached", "/shoal_test_cached", 1024)
+def region(client, memory_key):
+    made = shm.create_shared_memory_region("cached", memory_key, 1024)
+    client.register_system_shared_memory("cached", memory_key, 1024)
     yield made
     client.unregister_system_shared_memory("cached")
     shm.destroy_shared_memory_region(made)
@@ -275,17 +274,9 @@ def test_metrics(running, client, kit, row):
 
 @pytest.mark.perf_analyzer
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_perf_analyzer_finds_the_numbers_in_order(running, protocol):
+def test_perf_analyzer_finds_the_numbers_in_order(running, perf_analyzer, protocol):
     address = running.http_address if protocol == "http" else running.grpc_address
-    words = ("-m", "sum", "-p", "200", "-s", "999", "-r", "10", "--concurrency-range", "2")
-    done = subprocess.run(
-        ["perf_analyzer", "-i", protocol, "-u", address, *words],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = perf_analyzer("-m", "sum", "-i", protocol, "-u", address, "--concurrency-range", 2)
     assert done.stderr == ""
     hits = re.search(r"Cache hit count: (\d+)", done.stdout)
     assert hits is not None, done.stdout

@@ -266,25 +266,13 @@ MODES = {
 
 @pytest.mark.perf_analyzer
 @pytest.mark.parametrize("mode", MODES)
-def test_perf_analyzer(world, mode, tmp_path):
+def test_perf_analyzer(world, mode, perf_analyzer, tmp_path):
     running = world.running
     model, options = MODES[mode]
     address = running.http_address if mode == "http" else running.grpc_address
     table = tmp_path / "table.csv"
     before = running.statistics(model)["inference_count"]
-    run = subprocess.run(
-        [
-            *("perf_analyzer", "-m", model, "-u", address, *options),
-            *("--sequence-length", "5", "--measurement-mode", "count_windows"),
-            *("--measurement-request-count", "100", "--stability-percentage", "999"),
-            *("--max-trials", "3", "-f", str(table)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    perf_analyzer("-m", model, "-u", address, *options, "--sequence-length", 5, "-f", table)
     names, numbers = (line.split(",") for line in table.read_text().splitlines()[:2])
     measured = dict(zip(names, numbers, strict=True))
     assert float(measured["Inferences/Second"]) > 0
@@ -299,13 +287,15 @@ def test_perf_analyzer(world, mode, tmp_path):
 def test_the_example_runs(root, tmp_path):
     folder = root / "examples" / "sequence"
     models = tmp_path / "models"
-    subprocess.run([sys.executable, folder / "make_model.py", models], check=True, timeout=50)
+    subprocess.run(
+        [sys.executable, folder / "make_model.py", models], check=True, timeout=WAIT_SECS
+    )
     with running_server(models) as running:
         run = subprocess.run(
             [sys.executable, folder / "client.py", running.http_address, running.grpc_address],
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=WAIT_SECS,
             check=False,
         )
     assert run.returncode == 0, run.stderr

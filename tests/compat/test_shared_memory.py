@@ -47,14 +47,14 @@ def registered(client):
 
 
 @pytest.fixture
-def region():
-    made = shm.create_shared_memory_region("tensors", "/shoal_test_tensors", 1024)
+def region(memory_key):
+    made = shm.create_shared_memory_region("tensors", memory_key, 1024)
     yield made
     shm.destroy_shared_memory_region(made)
 
 
-def test_inputs_and_outputs(client, kit, region):
-    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+def test_inputs_and_outputs(client, kit, region, memory_key):
+    client.register_system_shared_memory("tensors", memory_key, 1024)
     shm.set_shared_memory_region(region, [ROW, ROW * 2])
     inputs = [kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
     for n, tensor in enumerate(inputs):
@@ -68,8 +68,8 @@ def test_inputs_and_outputs(client, kit, region):
     assert registered(client) == ["tensors"]
 
 
-def test_strings(client, kit, region):
-    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+def test_strings(client, kit, region, memory_key):
+    client.register_system_shared_memory("tensors", memory_key, 1024)
     shm.set_shared_memory_region(region, [serialize_byte_tensor(TEXTS)])
     size = sum(4 + len(text) for text in TEXTS.ravel())
     tensor = kit.InferInput("INPUT0", [1, 2], "BYTES")
@@ -78,6 +78,7 @@ def test_strings(client, kit, region):
     assert answer.as_numpy("OUTPUT0").tolist() == TEXTS.tolist()
 
 
+@pytest.mark.usefixtures("region")
 @pytest.mark.parametrize(
     ("size", "offset", "text"),
     [
@@ -86,8 +87,8 @@ def test_strings(client, kit, region):
         (32, 0, "input byte size mismatch"),
     ],
 )
-def test_wrong_bounds(client, kit, region, size, offset, text):
-    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+def test_wrong_bounds(client, kit, memory_key, size, offset, text):
+    client.register_system_shared_memory("tensors", memory_key, 1024)
     inputs = [kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
     for tensor in inputs:
         tensor.set_shared_memory("tensors", size, offset=offset)
@@ -97,8 +98,9 @@ def test_wrong_bounds(client, kit, region, size, offset, text):
     assert registered(client) == []  # no lease was left behind
 
 
-def test_an_output_that_does_not_fit(client, kit, region):
-    client.register_system_shared_memory("tensors", "/shoal_test_tensors", 1024)
+@pytest.mark.usefixtures("region")
+def test_an_output_that_does_not_fit(client, kit, memory_key):
+    client.register_system_shared_memory("tensors", memory_key, 1024)
     inputs = [kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
     for tensor in inputs:
         tensor.set_data_from_numpy(ROW)

@@ -48,7 +48,6 @@ class TritonPythonModel:
             sender.send(flags=utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
-
 BROKEN = """
 backend: "python"
 max_batch_size: 0
@@ -63,6 +62,13 @@ class TritonPythonModel:
     def execute(self, requests):
         return [utils.InferenceResponse(error=utils.TritonError("out of order")) for _ in requests]
 """
+
+
+# Any three windows will do, however little they agree.
+WINDOWS = (
+    *("--measurement-mode", "count_windows", "--measurement-request-count", "20"),
+    *("-s", "1000000000", "-r", "3"),
+)
 
 
 @pytest.fixture(scope="module", params=["native"])
@@ -112,7 +118,7 @@ def measure(running, capsys):
         address = running.http_address if protocol == "http" else running.grpc_address
         line = ["-u", address, "-i", protocol, *words.split()]
         if windows:
-            line += "--measurement-mode count_windows --measurement-request-count 20 -s 9999 -r 3".split()  # noqa: SIM905
+            line += WINDOWS
         found = perf.run(line)
         captured = capsys.readouterr()
         printed = Printed(found, captured.out, captured.err)

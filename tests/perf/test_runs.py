@@ -80,7 +80,8 @@ def test_a_binary_search_up_to_the_end(measure):
 
 
 def test_measurements_that_do_not_settle(measure):
-    printed = measure("-m sum -p 5 -s 0 -r 4", code=2, windows=False)
+    words = "--measurement-mode count_windows --measurement-request-count 5 -s 0 -r 4"
+    printed = measure(f"-m sum {words}", code=2, windows=False)
     assert "Failed to obtain stable measurement within 4 measurement windows" in printed.err
 
 
@@ -140,7 +141,7 @@ def test_an_ensemble_and_a_cache(measure, tmp_path):
 def test_a_decoupled_model(measure):
     printed = measure("-m repeat --streaming --concurrency-range 2", "grpc")
     rates = printed.number("    Throughput"), printed.number("Response Throughput")
-    assert rates[1] == pytest.approx(3 * rates[0], rel=0.2)
+    assert rates[1] == pytest.approx(3 * rates[0], rel=0.01)  # printed with few digits
     assert "needs a stream: add -i grpc --streaming" in measure("-m repeat", code=99).err
 
 
@@ -158,7 +159,8 @@ def test_the_export_has_every_response(measure, tmp_path):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_shared_memory(measure, running, protocol):
     printed = measure("-m sum --shared-memory system -b 3", protocol)
-    assert printed.number("Inference count") >= 180
+    assert printed.number("Request count") >= 60
+    assert printed.number("Inference count") == 3 * printed.number("Successful request count") > 0
     assert running.get("/v2/systemsharedmemory/status").json == []
 
 

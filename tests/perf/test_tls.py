@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import subprocess
 
@@ -58,8 +59,9 @@ def https(running, certificates):
     context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
 
     async def pass_on(reader, writer):
-        while data := await reader.read(65536):
-            writer.write(data)
+        with contextlib.suppress(OSError):  # the load may end with an answer on its way
+            while data := await reader.read(65536):
+                writer.write(data)
         writer.close()
 
     async def connect(reader, writer):

@@ -70,7 +70,6 @@ class Receiver(Protocol):
 
     send_ns: int  # spent on sending, in all
     receive_ns: int  # spent on receiving, in all
-    responses: int
 
     def finished(self, lane: Lane, end_ns: int) -> None:
         """The lane's request was answered and the lane is free."""

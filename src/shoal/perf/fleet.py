@@ -213,6 +213,7 @@ class Fleet:
         ends = np.concatenate([np.asarray(cut.ends, np.int64) for cut in cuts])
         ids = np.concatenate([np.asarray(cut.sequence_ids, np.int64) for cut in cuts])
         within = ends <= end_ns
+        responses = np.concatenate([np.asarray(cut.responses, np.int64) for cut in cuts])
         over = np.concatenate([np.asarray(cut.sequence_ends, np.int64) for cut in cuts])
         return Harvest(
             begin_ns,
@@ -222,7 +223,8 @@ class Fleet:
             ids[within] if len(ids) else ids,
             moments={start: each for cut in cuts for start, each in cut.moments.items()},
             sequence_ends=int((over <= end_ns).sum()),
-            responses=sum(cut.responses for cut in cuts),
+            # Of the requests within alone: others may have been answered since.
+            responses=int(responses[within].sum() if len(responses) else within.sum()),
             sent=sum(cut.sent for cut in cuts),
             delayed=sum(cut.delayed for cut in cuts),
             send_ns=sum(cut.send_ns for cut in cuts),
@@ -245,6 +247,8 @@ def _later(cuts: Sequence[Cut], end_ns: int) -> Cut:
             later.ends.append(cut.ends[index])
             if cut.sequence_ids:
                 later.sequence_ids.append(cut.sequence_ids[index])
+            if cut.responses:
+                later.responses.append(cut.responses[index])
             if start in cut.moments:
                 later.moments[start] = cut.moments[start]
         later.sequence_ends.extend(moment for moment in cut.sequence_ends if moment > end_ns)

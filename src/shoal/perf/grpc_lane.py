@@ -280,7 +280,6 @@ class GrpcConnection(Connection):
             )
         if lane.streaming:
             raise LoadFailed("the server ended the stream")
-        self._receiver.responses += 1
         self._finish(lane, perf_counter_ns())
 
     def _messages(self, lane: GrpcLane, data: bytes) -> None:
@@ -304,14 +303,12 @@ class GrpcConnection(Connection):
             raise LoadFailed(f"the server refused a request: {said}")
         now_ns = perf_counter_ns()
         if not lane.decoupled:
-            self._receiver.responses += 1
             self._finish(lane, now_ns)
             return
         final = _FINAL in message
         if not (final and len(message) < 256 and _is_empty(message)):
             lane.answered_ns = lane.answered_ns or now_ns
             lane.moments.append(now_ns)
-            self._receiver.responses += 1
         if final:
             self._finish(lane, lane.answered_ns or now_ns)
 

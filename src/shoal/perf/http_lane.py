@@ -80,7 +80,6 @@ class HttpLane(Connection):
         end_ns = perf_counter_ns()
         receiver = self._receiver
         receiver.receive_ns += end_ns - self._first_ns
-        receiver.responses += 1
         receiver.finished(self, end_ns)
 
     def _feed(self, data: bytes) -> None:

@@ -88,7 +88,7 @@ class Cut:
     sequence_ends: array[int] = field(default_factory=lambda: array("q"))  # moments
     sequence_ids: array[int] = field(default_factory=lambda: array("q"))  # only for the export
     moments: dict[int, list[int]] = field(default_factory=dict)  # by start; as above
-    responses: int = 0
+    responses: array[int] = field(default_factory=lambda: array("q"))  # per request; decoupled only
     sent: int = 0
     delayed: int = 0
     send_ns: int = 0
@@ -134,7 +134,6 @@ class Worker:
         # Sums that lanes add to.
         self.send_ns = 0
         self.receive_ns = 0
-        self.responses = 0
 
     def run(self) -> None:
         """Work until told to stop, or until nobody is there to tell."""
@@ -262,6 +261,8 @@ class Worker:
             cut.ends.append(end_ns)
             if turn is not None and turn.end:
                 cut.sequence_ends.append(end_ns)
+            if self._job.decoupled:
+                cut.responses.append(len(lane.moments))
             if self._job.keep_details:
                 cut.sequence_ids.append(0 if turn is None else turn.sequence_id)
                 if lane.moments:
@@ -373,7 +374,6 @@ class Worker:
         cut.starved_ns, self._starved_ns = starved_ns - self._starved_ns, starved_ns
         cut.send_ns, self.send_ns = self.send_ns, 0
         cut.receive_ns, self.receive_ns = self.receive_ns, 0
-        cut.responses, self.responses = self.responses, 0
         self._cut.problem = cut.problem
         return cut
 

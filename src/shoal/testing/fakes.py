@@ -25,7 +25,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 
-WAIT_SECS = 20  # how long a test waits for what must happen; only a failing test waits that long
+WAIT_SECS = 60  # how long a test waits for what must happen; only a failing test waits that long
 
 
 class FakeClock:
