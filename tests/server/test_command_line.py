@@ -18,10 +18,9 @@ from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.errors import NotFound, Unavailable, Unsupported
 from shoal.server import ModelsFailed, Server
-from shoal.testing.fakes import FakeBackend
+from shoal.testing.fakes import WAIT_SECS, FakeBackend
 
 ANY_PORT = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
-WAIT_SECS = 20
 
 ECHO = """
 backend: "{backend}"
@@ -77,6 +76,7 @@ class Command:
         program = f"import sys; {before}; from shoal.cli.main import {entry}; sys.exit({entry}())"
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, *map(str, words)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -103,7 +103,7 @@ class Command:
         return self.end()
 
     def end(self):
-        """The exit code; all output is in `output` and `log` then."""
+        """Close its input, and return the exit code; all output is in `output` and `log` then."""
         self.output, rest = self.process.communicate(timeout=WAIT_SECS)
         self.log += rest.splitlines(keepends=True)
         return self.process.returncode
@@ -265,9 +265,16 @@ def test_the_log_goes_where_it_is_sent(repository, tmp_path):
 # ---- the end
 
 
+# The grace lasts until `Command.end` closes the input, and not a second of any machine's.
+GRACE = (
+    "import asyncio; sleep = asyncio.sleep; asyncio.sleep = "
+    "lambda secs: asyncio.to_thread(sys.stdin.read) if secs == 1 else sleep(secs)"
+)
+
+
 def test_sigterm_ends_the_server_with_grace(repository):
     add_echo(repository)
-    with Command("serve", repository, *ANY_PORT, "--drain-secs=1") as command:
+    with Command("serve", repository, *ANY_PORT, "--drain-secs=1", before=GRACE) as command:
         url = command.http()
         command.process.send_signal(signal.SIGTERM)
         command.wait_for("not ready any more, serving for 1 s more")

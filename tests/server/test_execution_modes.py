@@ -58,7 +58,8 @@ def burner():
 @pytest.fixture
 def running(tmp_path, burner):
     add_fake(tmp_path, "burner", ONE_INSTANCE)
-    add_onnx(tmp_path, "other", onnx_models.add_sub(dims=(1,)), "max_batch_size: 8")
+    on_loop = "max_batch_size: 8\n" + execution("loop")
+    add_onnx(tmp_path, "other", onnx_models.add_sub(dims=(1,)), on_loop)
     backends = BackendRegistry({"fake": lambda: burner})
     with running_server(tmp_path, backends=backends, execution="auto") as server:
         yield server
@@ -142,7 +143,6 @@ def test_a_model_that_is_slow_now_and_then_leaves_the_loop_too(running, burner):
 
 def test_others_are_served_while_a_slow_model_computes(running, burner):
     """On its thread it may take all the time in the world."""
-    until_on_loop(running, ask_other, "other")
     until_on_loop(running)
     burner.burn_ns = 30 * MILLISECOND
     ask(running)
@@ -155,7 +155,7 @@ def test_others_are_served_while_a_slow_model_computes(running, burner):
     assert burner.started.acquire(timeout=WAIT_SECS)
     for _ in range(20):
         ask_other(running)
-    assert running.model("other").pace.on_loop()
+    assert mode(running, "other") == "loop"
     burner.gate.set()
     assert call.answer().status == 200
 

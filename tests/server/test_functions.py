@@ -17,12 +17,12 @@ import tritonclient.http as http_client
 
 import shoal
 from shoal.server import ModelsFailed
+from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.repositories import add_model, touch
 from shoal.testing.server import running_server, wait_until
 
 Floats = npt.NDArray[np.float32]
 Row = Annotated[Floats, (4,)]
-WAIT_SECS = 20
 
 batches = []
 gate = threading.Event()
@@ -366,7 +366,7 @@ def test_a_file_is_read_again_when_somebody_loads_from_it(app):
         assert ask(running, "shout", "ab") == "Ab"
         assert running.load("whisper").status == 200
         assert running.unload("shout").status == 200
-        assert running.states("shout") == {"1": "UNAVAILABLE"}
+        wait_until(lambda: running.states("shout") == {"1": "UNAVAILABLE"})
         app.write_text("x = 1\n")
         answer = running.load("whisper")
         assert answer.status == 400

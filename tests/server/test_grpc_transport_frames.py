@@ -25,6 +25,7 @@ from shoal.frontends.grpc import (
     Method,
 )
 from shoal.frontends.grpc.h2 import Connection
+from shoal.testing.fakes import WAIT_SECS
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = [
@@ -139,12 +140,12 @@ def scenario(settings=None, **arguments):
                 listener = GrpcListener(service, settings)
                 port = await listener.start("127.0.0.1", 0, **arguments)
                 try:
-                    await asyncio.wait_for(test(port, listener, service), 20)
+                    await asyncio.wait_for(test(port, listener, service), WAIT_SECS)
                 finally:
                     while OPEN:
                         await OPEN.pop().close()
                     listener.abort_all()
-                    await listener.drain(5)
+                    await listener.drain(WAIT_SECS)
                 assert listener.connections == listener.streams == 0
                 assert listener.unfinished_bytes == listener.pending_deadlines == 0
 
@@ -261,7 +262,7 @@ async def until(condition) -> None:
         await asyncio.sleep(0.001)
 
 
-@scenario(GrpcSettings(GrpcLimits(handshake_secs=0.05)))
+@scenario(GrpcSettings(GrpcLimits(handshake_secs=0.5)))
 async def test_a_silent_client_is_let_go(port, listener, service):
     silent = await Client.connect(port, greet=False)
     slow = await Client.connect(port, greet=False)
@@ -293,7 +294,7 @@ async def test_a_peer_without_a_sign_of_life_is_dropped(port, listener, service)
 
 
 @scenario(
-    GrpcSettings(keepalive=KeepAlive(max_connection_age_ms=50, max_connection_age_grace_ms=50))
+    GrpcSettings(keepalive=KeepAlive(max_connection_age_ms=50, max_connection_age_grace_ms=500))
 )
 async def test_age_and_grace(port, listener, service):
     client = await Client.connect(port)
@@ -325,7 +326,7 @@ async def test_a_client_that_asks_and_never_reads_is_cut_off(port, listener, ser
     assert stream_id > 10
 
 
-@scenario(GrpcSettings(GrpcLimits(write_stall_secs=0.1)))
+@scenario(GrpcSettings(GrpcLimits(write_stall_secs=0.5)))
 async def test_a_socket_that_takes_nothing_is_given_up(port, listener, service):
     client = await Client.connect(port, limit=1)
     client.send(SettingsFrame(0, settings={4: (1 << 31) - 1}))

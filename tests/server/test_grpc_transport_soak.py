@@ -20,6 +20,7 @@ from shoal.frontends.grpc import (
     Method,
     StatusCode,
 )
+from shoal.testing.fakes import WAIT_SECS
 
 CONNECTIONS = 20
 WORKERS = 4  # on each connection
@@ -84,7 +85,7 @@ class Worker:
         message = self.message()
         compression = self.chance.choice([None, grpc.Compression.Gzip])
         call = self.channel.unary_unary(f"/test.Echo/{name}")
-        assert await call(message, compression=compression, timeout=30) == message
+        assert await call(message, compression=compression, timeout=WAIT_SECS) == message
         self.answered += 1
 
     async def later(self) -> None:
@@ -92,7 +93,7 @@ class Worker:
 
     async def stream(self) -> None:
         messages = [self.message() for _ in range(self.chance.randrange(5))]
-        call = self.channel.stream_stream("/test.Echo/Stream")(timeout=30)
+        call = self.channel.stream_stream("/test.Echo/Stream")(timeout=WAIT_SECS)
         for message in messages:
             await call.write(message)
         await call.done_writing()
@@ -142,7 +143,7 @@ async def soak() -> None:
     assert listener.connections == CONNECTIONS
     assert sum(w.answered + w.given_up for w in workers) == CONNECTIONS * WORKERS * ROUNDS
 
-    await asyncio.wait_for(until(lambda: listener.streams == 0), 10)
+    await asyncio.wait_for(until(lambda: listener.streams == 0), WAIT_SECS)
     assert service.waiting == 0
     assert service.cancelled > 0
     assert listener.pending_deadlines == 0
@@ -152,10 +153,10 @@ async def soak() -> None:
         assert not transport.connection.fault
     for channel in channels:
         await channel.close()
-    assert await listener.drain(10)
+    assert await listener.drain(WAIT_SECS)
     gc.collect()
     assert listener.lent_buffers == 0
-    await asyncio.wait_for(until(lambda: len(asyncio.all_tasks()) <= tasks_before + 1), 10)
+    await asyncio.wait_for(until(lambda: len(asyncio.all_tasks()) <= tasks_before + 1), WAIT_SECS)
     assert not [thing for thing in gc.get_objects() if type(thing) is Call]
 
 

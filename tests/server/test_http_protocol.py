@@ -15,9 +15,9 @@ import pytest
 from shoal.frontends.http.exchange import Exchange
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
+from shoal.testing.fakes import WAIT_SECS as PATIENCE_SECS
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
-PATIENCE_SECS = 20.0
 
 
 def new_loop(kind: str) -> asyncio.AbstractEventLoop:
@@ -314,7 +314,7 @@ def test_curl_uploads_with_expect(server, tmp_path, framing):
     sent = np.random.default_rng(2).integers(0, 256, 3_000_000, np.uint8).tobytes()
     (tmp_path / "body").write_bytes(sent)
     port = server.start(lambda exchange: exchange.respond(200, (), [exchange.request.body]))
-    command = ["curl", "-sS", "-v", "--max-time", "20", "--expect100-timeout", "15", *framing]
+    command = ["curl", "-sS", "-v", "--max-time", "60", "--expect100-timeout", "50", *framing]
     command += ["-H", "Expect: 100-continue", "--data-binary", "@body", f"http://127.0.0.1:{port}/"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -327,7 +327,7 @@ def test_curl_uploads_with_expect(server, tmp_path, framing):
 def test_curl_reads_a_refusal(server, tmp_path):
     (tmp_path / "body").write_bytes(bytes(3_000_000))
     port = server.start(echo, max_body_bytes=1000)
-    command = ["curl", "-sS", "-H", "Expect:", "--data-binary", "@body", "--max-time", "20"]
+    command = ["curl", "-sS", "-H", "Expect:", "--data-binary", "@body", "--max-time", "60"]
     command += ["-w", "%{http_code}", f"http://127.0.0.1:{port}/"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.stdout == b'{"error":"the request body is larger than the limit of 1000 bytes"}413'
@@ -337,7 +337,7 @@ def test_curl_reads_a_refusal(server, tmp_path):
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 def test_curl_offering_http_2_is_served_in_1_1(server):
     port = server.start(echo)
-    command = ["curl", "-sS", "--http2", "--max-time", "20", f"http://127.0.0.1:{port}/a"]
+    command = ["curl", "-sS", "--http2", "--max-time", "60", f"http://127.0.0.1:{port}/a"]
     assert subprocess.run(command, capture_output=True, check=False).stdout == b"GET /a "
     command[2] = "--http2-prior-knowledge"
     assert subprocess.run(command, capture_output=True, check=False).returncode != 0

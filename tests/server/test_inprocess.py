@@ -20,9 +20,8 @@ import shoal
 from shoal.errors import NotFound, Unavailable
 from shoal.server import ModelsFailed
 from shoal.testing import onnx_models
+from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.repositories import add_model, add_onnx
-
-WAIT_SECS = 20
 
 
 @shoal.model(batch=8)
@@ -69,8 +68,10 @@ def test_it_serves_both_protocols_until_the_block_ends():
     assert not server.ready
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
-    left = set(threading.enumerate()) - before
-    assert {thread.name for thread in left if thread.name.startswith("shoal")} == set()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("shoal"):
+            thread.join(WAIT_SECS)  # its last words may have been what the end waited for
+            assert not thread.is_alive(), thread
 
 
 def test_no_thread_is_left():
@@ -88,6 +89,8 @@ with shoal.Server([greet, later, stream]) as server:
     for name in ("greet", "later"):
         server.infer(name, {"name": "a"})
     list(server.stream("stream", {"name": "a"}))
+for thread in set(threading.enumerate()) - {threading.main_thread()}:
+    thread.join(60)  # its last words may have been what the end waited for
 print(threading.enumerate() == [threading.main_thread()])
 """
     done = subprocess.run(

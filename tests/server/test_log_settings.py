@@ -9,6 +9,7 @@ import pytest
 from shoal.logs import Log, LogSettings
 from shoal.testing.server import running_server
 
+THIS_FILE = "test_log_settings.py"
 logger = logging.getLogger("shoal.somewhere")
 
 
@@ -38,7 +39,7 @@ def lines(path):
         *((logging.DEBUG, "verbose 1"), (logging.DEBUG - 1, "verbose 2")),
     ):
         logger.log(level, word)
-    return path.read_text()[before:].splitlines()
+    return [line for line in path.read_text()[before:].splitlines() if THIS_FILE in line]
 
 
 def words(path):

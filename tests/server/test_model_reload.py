@@ -402,6 +402,7 @@ def test_unload_gives_the_memory_back(repository, running):
     onnx_models.save(onnx_models.heavy(64), repository / "heavy" / "1" / "model.onnx")
     ok(running.load("heavy"))  # libraries keep something from the first time
     ok(running.unload("heavy"))
+    running.server.repository._lives["heavy"].wait_closed()
     before = process.memory_info().rss
     for _ in range(3):
         ok(running.load("heavy"))

@@ -193,7 +193,7 @@ def test_perf_analyzer_measures_and_reads_the_statistics(tmp_path, plans):
             ],
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=100,
             check=False,
         )
         assert "execution" in running.statistics("sum")

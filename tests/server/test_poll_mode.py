@@ -123,8 +123,8 @@ def test_a_deleted_model_goes(repository, serve):
     with serve() as running:
         assert running.states("echo") == {"1": "READY"}
         shutil.rmtree(folder)
-        wait_until(lambda: running.states("echo") == {"1": "UNAVAILABLE"})
-        assert running.index()[0]["reason"] == "unloaded"
+        wait_until(lambda: running.index()[0].get("reason") == "unloaded")
+        assert running.states("echo") == {"1": "UNAVAILABLE"}
         assert REQUEST.send(running, "echo").status == 404
         assert running.get("/v2/health/ready").status == 200
         add_onnx(repository, "echo", onnx_models.identity())
@@ -145,13 +145,14 @@ def test_a_broken_update_leaves_the_old_one_serving(repository, serve):
         assert running.get("/v2/health/ready").status == 200
         (folder / "config.pbtxt").write_text("max_batch_size: 2")
         wait_until(lambda: running.get("/v2/models/echo/config").json["max_batch_size"] == 2)
-        assert "reason" not in running.index()[0]
+        wait_until(lambda: "reason" not in running.index()[0])
 
 
 def test_a_broken_new_version_leaves_the_old_one_serving(repository, serve):
     folder = add_onnx(repository, "echo", onnx_models.identity())
     with serve() as running:
-        onnx_models.save(onnx_models.identity(), folder / "2" / "model.onnx").write_bytes(b"no")
+        (folder / "2").mkdir()
+        (folder / "2" / "model.onnx").write_bytes(b"no")
         wait_until(lambda: running.states("echo") == {"1": "READY", "2": "UNAVAILABLE"})
         assert REQUEST.send(running, "echo").json["model_version"] == "1"
         onnx_models.save(onnx_models.identity(), folder / "2" / "model.onnx")

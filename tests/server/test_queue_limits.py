@@ -146,6 +146,17 @@ def test_a_full_queue_of_an_onnx_model(tmp_path, mode):
 EXPIRED = "Request timeout expired"
 
 
+def levels(*defaults_us):
+    """Priority levels, the first of them without a time-out and the next ones with these."""
+    policies = "".join(
+        f"priority_queue_policy {{ key: {level} value: {{ timeout_action: REJECT "
+        f"default_timeout_microseconds: {default_us} allow_timeout_override: true }} }} "
+        for level, default_us in enumerate(defaults_us, 2)
+    )
+    count = len(defaults_us) + 1
+    return f"dynamic_batching {{ priority_levels: {count} default_priority_level: 1 {policies}}}"
+
+
 def timeouts(action="REJECT", default_us=0, override=False):
     return (
         f"dynamic_batching {{ default_queue_policy {{ timeout_action: {action} "
@@ -156,9 +167,9 @@ def timeouts(action="REJECT", default_us=0, override=False):
 
 def test_a_request_that_waits_too_long_is_rejected(serve, fake):
     """While the only instance works, so nobody but the clock could have noticed."""
-    with serve(timeouts(default_us=100_000)) as running:
-        first = hold(running, fake)
-        answer = ask(running, 1).answer()
+    with serve(levels(100_000)) as running:
+        first = hold(running, fake)  # it may wait as long as it likes
+        answer = ask(running, 1, priority=2).answer()
         assert (answer.status, answer.error) == (503, EXPIRED)
         fake.gate.set()
         check(first, 0)
@@ -167,13 +178,10 @@ def test_a_request_that_waits_too_long_is_rejected(serve, fake):
 
 
 def test_a_request_may_shorten_its_time_and_not_extend_it(serve, fake):
-    with serve(timeouts(default_us=250_000, override=True)) as running:
+    with serve(levels(60_000_000, 100_000)) as running:
         first = hold(running, fake)
-        short, long = queue(
-            running,
-            lambda: ask(running, 1, timeout=200_000),
-            lambda: ask(running, 2, timeout=60_000_000),
-        )
+        short = ask(running, 1, priority=2, timeout=100_000)
+        long = ask(running, 2, priority=3, timeout=60_000_000)
         assert short.answer().error == EXPIRED
         assert long.answer().error == EXPIRED
         fake.gate.set()
@@ -208,9 +216,9 @@ def test_late_requests_may_go_behind_the_others(serve, fake):
 @pytest.mark.parametrize("by_request", [True, False])
 def test_time_outs_without_a_batcher(serve, fake, by_request):
     """Beyond Triton: the default scheduler honours them too."""
-    config = "" if by_request else parameter("default_timeout_microseconds", "100000")
+    config = "" if by_request else parameter("default_timeout_microseconds", "2000000")
     with serve(config) as running:
-        first = hold(running, fake)
+        first = hold(running, fake)  # which is taken well within the time
         answer = ask(running, 1, **({"timeout": 100_000} if by_request else {})).answer()
         assert (answer.status, answer.error) == (503, EXPIRED)
         fake.gate.set()

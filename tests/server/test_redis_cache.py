@@ -136,7 +136,7 @@ def test_redis_dies_midway_and_comes_back(folder, redis, caplog, monkeypatch):
 
 def test_a_redis_that_hangs_costs_one_request_a_moment(folder, redis, monkeypatch):
     monkeypatch.setattr(outage, "FIRST_PAUSE_NS", 60_000_000_000)
-    settings = redis.settings(socket_timeout="200", connect_timeout="200")
+    settings = redis.settings(socket_timeout="1500", connect_timeout="1500")
     with running_server(folder, cache_config=settings) as running:
         ask(running, 5)
         kept(running, 1)
@@ -239,4 +239,4 @@ def test_many_requests_at_once(folder, redis):
             assert int(outputs(answer)["OUTPUT0"][0, 0]) == value
         hits, misses = counts(running)
         assert hits + misses == 60
-        assert running.model("echo").in_flight() == 0
+        wait_until(lambda: running.model("echo").in_flight() == 0, "all is done")

@@ -515,7 +515,10 @@ def test_starting_again_without_an_end(serve, fake, caplog):
 def test_a_client_that_leaves_takes_its_sequence_along(serve, fake):
     with serve(LONG, max_batch_size=1) as running:
         held = hold(running, fake, 1, "start")
-        gone, kept = ask(running, 1), ask(running, 1)
+        gone = ask(running, 1)
+        running.wait_for_pending("held", 1)
+        kept = ask(running, 1)
+        running.wait_for_pending("held", 2)
         waiting = ask(running, 2, "start", value=2)
         running.wait_for_pending("held", 3)
         gone.leave()
@@ -575,7 +578,8 @@ def test_many_sequences_at_once(tmp_path):
         assert wrong == []
         for model in ("total", "oldest"):
             assert running.statistics(model)["inference_count"] == 16 * 3 * 5
-            assert running.model(model).in_flight() == 0
+            in_flight = running.model(model).in_flight
+            wait_until(lambda count=in_flight: count() == 0, "all is done")
 
 
 # ---- changing and ending models
@@ -708,7 +712,12 @@ def test_iterative_sequences(tmp_path, strategy):
         ]
         counted = [outputs(call.answer())["OUT"].item() for call in calls]
         assert counted == numbers
-        assert running.statistics("countdown")["inference_count"] == len(numbers)
+
+        def executed():  # what the model answers itself is counted when it has returned
+            return running.statistics("countdown")["inference_count"]
+
+        wait_until(lambda: executed() >= len(numbers), "all have been counted")
+        assert executed() == len(numbers)
 
 
 # ---- Python models
@@ -733,6 +742,7 @@ max_batch_size: 4
 input { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] }
 sequence_batching {
+  max_sequence_idle_microseconds: 60000000
   state { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ 1 ] }
 }
 instance_group { kind: KIND_CPU }

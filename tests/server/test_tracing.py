@@ -110,7 +110,8 @@ def grpc_numbers(value=1):
 
 
 def by_id(path):
-    """The traces of a file: what names each, and its events in the order of time."""
+    """The traces of a file, in the order in which they began: what names each, and its events in
+    the order of time."""
     found = {}
     for item in json.loads(path.read_text()):
         trace = found.setdefault(item["id"], {"events": [], "tensors": []})
@@ -124,7 +125,7 @@ def by_id(path):
         moments = [moment for moment, _ in trace["events"]]
         assert moments == sorted(moments)
         trace["events"] = [name for _, name in trace["events"]]
-    return list(found.values())
+    return [found[number] for number in sorted(found)]  # as they began
 
 
 @pytest.fixture

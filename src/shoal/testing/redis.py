@@ -8,6 +8,7 @@ with running_redis() as redis:
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import subprocess
 import tempfile
@@ -87,7 +88,10 @@ def running_redis(*more: str, tls: bool = False) -> Iterator[RunningRedis]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port below those that systems give to clients: none of them takes it before Redis does, or
+    while it is gone."""
+    while True:
+        port = random.randint(15_000, 32_000)  # noqa: S311 - no secret
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -57,7 +57,11 @@ def total_config(
     state: str = "",
     more: str = "",
 ) -> str:
-    """The config of `running_total`; `strategy` and `state` go into their blocks."""
+    """The config of `running_total`; `strategy` and `state` go into their blocks.
+
+    A sequence may idle for a minute unless `strategy` says how long: the second that it has by
+    default is over too soon where the machine is busy.
+    """
     controls = [
         f'control_input {{ name: "{name}" '
         f"control {{ kind: CONTROL_SEQUENCE_{name} {_FIELDS[switch]} }} }}"
@@ -74,7 +78,7 @@ def total_config(
             f"max_batch_size: {max_batch_size}",
             f'input {{ name: "INPUT" data_type: {_type(datatype)} dims: [ 1 ] }}',
             *outputs,
-            f"sequence_batching {{\n{strategy}",
+            f"sequence_batching {{\n{_lasting(strategy)}",
             *controls,
             'state { input_name: "TOTAL_BEFORE" output_name: "TOTAL"',
             f"data_type: {_type(datatype)} dims: [ 1 ] {state} }}",
@@ -99,18 +103,23 @@ def history() -> ModelProto:
 def history_config(
     strategy: str = "direct { }", *, max_batch_size: int = 4, state: str = ""
 ) -> str:
-    """The config of `history`, whose state is an output too."""
+    """The config of `history`, whose state is an output too; otherwise as `total_config`."""
     return f"""
 max_batch_size: {max_batch_size}
 input {{ name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] }}
 output {{ name: "SEEN" data_type: TYPE_INT32 dims: [ -1 ] }}
 sequence_batching {{
-  {strategy}
+  {_lasting(strategy)}
   state {{
     input_name: "SEEN_BEFORE" output_name: "SEEN" data_type: TYPE_INT32 dims: [ -1 ] {state}
   }}
 }}
 """
+
+
+def _lasting(strategy: str) -> str:
+    field = "max_sequence_idle_microseconds"
+    return strategy if field in strategy else f"{strategy} {field}: 60000000"
 
 
 def _type(datatype: str) -> str:

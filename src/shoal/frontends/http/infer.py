@@ -167,7 +167,7 @@ class _InferCall:
             route.forwarding.forward(self._exchange.request.headers, body.parameters)
         if any(output.classification for output in body.outputs):
             self._signature = route.engine.signature(target.model, target.version)
-        self._request = build_request(
+        self._request = request = build_request(
             (target.model, target.version),
             body,
             body.inputs,
@@ -177,10 +177,10 @@ class _InferCall:
             outputs=tuple([output.name for output in body.outputs]),
             parameters=body.parameters,
         )
-        attach(self._exchange, self._request)
-        route.engine.infer(self._request)
+        attach(self._exchange, request)
+        route.engine.infer(request)
         if route.plans is not None:
-            route.plans.learn(self._exchange, target, body, self._request)
+            route.plans.learn(self._exchange, target, body, request)
 
     def _client_left(self) -> None:
         self._left = True
@@ -191,6 +191,7 @@ class _InferCall:
         """Take the engine's response, on the loop. Never raises: others wait behind it."""
         if not response.final:
             return
+        self._request = None  # it refers to us: its tensors would wait for the collector
         if self._left or response.error is not None:
             self._body.release()
             if response.error is not None and not self._left:
