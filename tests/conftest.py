@@ -1,4 +1,9 @@
-"""What every test shares: tests that need a program are left out where it is missing."""
+"""What every test shares.
+
+Tests that need a program are left out where it is missing. Properties are tried with the same
+examples in every run and without a limit of time, so that neither luck nor a busy machine fails
+them; `pytest --hypothesis-profile=explore` looks for new examples.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {
@@ -20,6 +26,15 @@ PROGRAMS = {
 
 # `make test` unpacks perf_analyzer there; a plain `pytest` finds it too.
 os.environ["PATH"] = f"{ROOT / '.tools' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+for profile, same_examples in (("steady", True), ("explore", False)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=same_examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items):

@@ -221,8 +221,8 @@ class ModelLife:
             logger.info("model '%s': closed %s", self.name, list(done) or "what was replaced")
 
         thread = threading.Thread(target=close, name=f"shoal-close-{self.name}", daemon=True)
+        thread.start()  # first: whoever waits for those in the list may do so at any moment
         self._closing = [t for t in self._closing if t.is_alive()] + [thread]
-        thread.start()
 
     def wait_closed(self) -> None:
         """Wait until everything that was retired has been closed."""

@@ -11,8 +11,10 @@ import pytest
 
 from shoal.backends.python.process.executor import State
 from shoal.backends.python.process.launch import ChildProcess
+from shoal.backends.python.process.link import Link
+from shoal.backends.python.process.parent import Serving
 from shoal.core.tensor import Tensor
-from shoal.errors import BackendFailure
+from shoal.errors import BackendFailure, Internal
 from shoal.testing.fakes import WAIT_SECS, make_request
 from shoal.testing.server import wait_until
 
@@ -287,11 +289,61 @@ def test_it_does_not_outlive_the_server(processes, request_of):
 
 def test_an_interpreter_that_does_not_come_up(processes, tmp_path, monkeypatch):
     sleeper = tmp_path / "python"
-    sleeper.write_text("#!/bin/sh\nsleep 600\n")
+    sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
     sleeper.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(sleeper))
-    with pytest.raises(Exception, match="ended before the model was initialised"):
+    with pytest.raises(Internal, match="ended before the model was initialised"):
         processes.load(COUNTING, settings={"stub-timeout-seconds": "0.2"})
+
+
+def test_one_that_is_gone_before_it_is_told_what_to_serve(processes, tmp_path, monkeypatch):
+    ended = tmp_path / "python"
+    ended.write_text("#!/bin/sh\nexit 3\n")
+    ended.chmod(0o755)
+    send = Link.send
+
+    def late(link, *message, **options):
+        wait_until(lambda: link._channel._closed, "the process has ended")
+        send(link, *message, **options)
+
+    monkeypatch.setattr("sys.executable", str(ended))
+    monkeypatch.setattr(Link, "send", late)
+    with pytest.raises(Internal, match=r"before the model was initialised: .* status 3"):
+        processes.load(COUNTING)
+
+
+def test_one_that_is_gone_once_it_is_initialised_is_started_again(processes, ask, monkeypatch):
+    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 0.01)
+    model = processes.load(COUNTING)
+    first = model.executor.pid
+    wait_started = Serving.wait_started
+    unlucky = []
+
+    def ends_at_once(serving):
+        wait_started(serving)
+        if not unlucky:
+            unlucky.append(serving.pid)
+            os.kill(serving.pid, signal.SIGKILL)
+            wait_until(lambda: serving._turns._closed, "its end is told")
+
+    monkeypatch.setattr(Serving, "wait_started", ends_at_once)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: model.executor.pid not in (None, first, *unlucky), "the third one runs")
+    assert ask(model, 1).outputs[0].array[0, 1] == model.executor.pid
+    assert unlucky
+
+
+def test_one_that_is_gone_once_it_is_initialised_fails_the_load(processes, monkeypatch):
+    wait_started = Serving.wait_started
+
+    def ends_at_once(serving):
+        wait_started(serving)
+        os.kill(serving.pid, signal.SIGKILL)
+        wait_until(lambda: serving._turns._closed, "its end is told")
+
+    monkeypatch.setattr(Serving, "wait_started", ends_at_once)
+    with pytest.raises(Internal, match=r"once the model was initialised: .* \(SIGKILL\)"):
+        processes.load(COUNTING)
 
 
 def test_the_process_has_nothing_of_the_servers_libraries(processes, ask):
@@ -326,23 +378,24 @@ def test_several_batches_go_with_one_message(processes, request_of):
 def test_answers_do_not_wait_for_a_slow_batch_behind_them(processes, request_of):
     model = processes.load(
         """
-        import time
+        import pathlib, time
 
         class TritonPythonModel:
             def execute(self, requests):
-                until = time.monotonic() + value(requests[0])[0, 0] / 1000
-                while time.monotonic() < until:
+                go_on = pathlib.Path(pb_utils.get_model_dir()) / "go_on"
+                while value(requests[0])[0, 0] and not go_on.exists():
                     time.sleep(0.001)
                 return [answer([[1]]) for _ in requests]
         """
     )
     quick, first = request_of(0)
-    slow, second = request_of(1000)
+    slow, second = request_of(1)
     runner = threading.Thread(target=model.several, args=([quick], [slow]))
     runner.start()
     first.wait()
     assert not second.answered
-    second.wait()
+    (processes.folder / "m" / "1" / "go_on").touch()
+    assert second.wait().error is None
     runner.join(WAIT_SECS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -76,8 +77,9 @@ def repository(tmp_path_factory):
     write(
         folder,
         "picky",
+        # Three leave at once, and on the busiest machine no sooner than the third is there.
         'backend: "pytorch" max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: '
-        "100000 preferred_batch_size: [ 3 ] }\n" + ONE,
+        "15000000 preferred_batch_size: [ 3 ] }\n" + ONE,
         model_py=PICKY,
     )
     return folder
@@ -179,7 +181,7 @@ def test_requests_are_batched(server):
     with ThreadPoolExecutor(3) as pool:
         assert {answer.status for answer in pool.map(ask, range(3))} == {200}
     after = server.statistics("picky")
-    assert after["execution_count"] - before < 3
+    assert after["execution_count"] - before == 1
 
 
 def test_reload(server, repository):
@@ -219,6 +221,7 @@ def test_unloading_gives_the_memory_back(server, repository, form):
             "    def forward(self, x):\n        return x + self.weight[:2]\n"
         )
     del model
+    gc.collect()  # what others left behind must not go while we measure
     resident = psutil.Process().memory_info
     before = resident().rss
     assert server.load(folder.name).status == 200
@@ -227,7 +230,7 @@ def test_unloading_gives_the_memory_back(server, repository, form):
     assert resident().rss - before > 60e6
     assert server.unload(folder.name).status == 200
     wait_until(lambda: server.states(folder.name) == {"1": "UNAVAILABLE"}, "it is unloaded")
-    assert resident().rss - before < 40e6
+    wait_until(lambda: resident().rss - before < 40e6, "the memory is given back")
 
 
 def test_a_wrong_model_leaves_the_others_alone(server, repository):

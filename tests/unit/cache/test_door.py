@@ -18,7 +18,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, QueueRejected, Unavailable
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics, Moments
-from shoal.testing.fakes import WAIT_SECS, Collector, make_request
+from shoal.testing.fakes import WAIT_SECS, Collector, FakeClock, make_request
 from shoal.testing.server import wait_until
 
 
@@ -309,7 +309,7 @@ def test_much_to_hash_is_hashed_elsewhere(make, monkeypatch):
     world.queue.answer(7)
     assert value(collector) == 7
     assert value(world.ask()) == 7
-    assert world.door.asking == 0
+    wait_until(lambda: world.door.asking == 0, "both threads have done their asking")
 
 
 def test_a_cache_that_waits_is_never_asked_here(make):
@@ -400,6 +400,7 @@ class Down(ResponseCache):
 
 def test_while_the_cache_is_down_every_request_is_a_miss(make):
     world = make(Down())
+    world.store._clock = FakeClock()  # so that it is left alone all the while
     for _ in range(4):
         collector = world.ask()
         world.queue.answer(7)

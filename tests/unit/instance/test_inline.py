@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -19,7 +20,7 @@ from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import ModelStatistics
-from shoal.testing.fakes import WAIT_SECS, FakeBackend, make_request
+from shoal.testing.fakes import WAIT_SECS, FakeBackend, FakeClock, make_request
 
 SIGNATURE = Signature(
     "m", 8, {"x": TensorSpec("x", dtypes.INT32, (1,))}, {"y": TensorSpec("y", dtypes.INT32, (1,))}
@@ -29,13 +30,14 @@ SIGNATURE = Signature(
 class Stage:
     """A batcher with the loop and one worker thread behind it; `threads` notes who executed."""
 
-    def __init__(self, pace, policy=None):
+    def __init__(self, pace, policy=None, clock=time.monotonic_ns):
         self.threads = []
         self.backend = FakeBackend(self._compute)
         self.batcher = Batcher(
             policy or BatchPolicy(8, frozenset({8})),
             RequestQueue(QueuePolicy()),
             on_dropped=lambda request, error: request.fail(error),
+            clock=clock,
         )
         self.pace = pace
         self.handle = LoopHandle()
@@ -73,8 +75,8 @@ class Stage:
 def run():
     """Run a coroutine with a stage on a fresh loop, and close the stage whatever happens."""
 
-    def run(pace, scenario, policy=None):
-        stage = Stage(pace, policy)
+    def run(pace, scenario, policy=None, **options):
+        stage = Stage(pace, policy, **options)
 
         async def main():
             stage.handle.bind(asyncio.get_running_loop())
@@ -118,16 +120,22 @@ def test_large_queues_run_in_several_turns(run):
 
 
 def test_a_queue_delay_is_kept_on_the_loop_too(run):
+    clock = FakeClock()
+
     async def scenario(stage):
         first = stage.ask()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not first.answered
         second = stage.ask()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not second.answered
+        clock.advance(20_000_000)
         await until(lambda: first.answered and second.answered)
 
     policy = BatchPolicy(8, frozenset({8}), 20_000_000)
-    stage = run(Pace(forced=Mode.LOOP), scenario, policy)
+    stage = run(Pace(forced=Mode.LOOP), scenario, policy, clock=clock)
     assert [batch["x"].shape[0] for batch in stage.backend.batches] == [2]
 
 
@@ -145,17 +153,20 @@ def test_a_model_that_shows_to_be_quick_moves_to_the_loop(run):
 
 
 def test_a_model_that_turns_slow_leaves_the_loop(run, monkeypatch):
+    real = Execution.run
+    taken_ns = [1000]
+
+    def as_if(self, executor, batch):
+        real(self, executor, batch)
+        return taken_ns[-1]  # as if it had taken that long
+
+    monkeypatch.setattr(Execution, "run", as_if)
+    monkeypatch.setattr(inline, "own_ns", lambda elapsed_ns, *_: elapsed_ns)
+
     async def scenario(stage):
         before = stage.ask()
         await until(lambda: before.answered)
-        real = Execution.run
-
-        def slow(self, executor, batch):
-            real(self, executor, batch)
-            return STALL_NS + 1  # as if it had taken that long
-
-        monkeypatch.setattr(Execution, "run", slow)
-        monkeypatch.setattr(inline, "own_ns", lambda elapsed_ns, *_: elapsed_ns)
+        taken_ns.append(STALL_NS + 1)
         turning = stage.ask()
         await until(lambda: turning.answered)
         assert stage.pace.mode is Mode.THREADS

@@ -48,7 +48,12 @@ class Runner:
         self._name = name
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        wait_until(lambda: self.running.is_set() or its_seat in its_seat._limiter._waiting)
+        wait_until(self._decided, "it runs, or has to wait")
+
+    def _decided(self):
+        limiter = self.seat._limiter
+        with limiter._lock:  # or it might be seen in line for a moment before it is let in
+            return self.seat.holds or self.seat in limiter._waiting
 
     def _run(self):
         self.seat.acquire()
@@ -64,7 +69,7 @@ class Runner:
 
     @property
     def runs(self):
-        return self.running.is_set()
+        return self.seat.holds
 
 
 # ---- limits

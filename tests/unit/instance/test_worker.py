@@ -53,7 +53,7 @@ def start():
         worker = Worker(Placement("KIND_CPU", name="m_0"), executor, batcher, execution)
         worker.start()
         running.append((worker, batcher))
-        return batcher, statistics
+        return batcher, worker, statistics
 
     yield make
     for worker, batcher in running:
@@ -62,7 +62,7 @@ def start():
 
 
 def run(start, executor, policy, count):
-    batcher, statistics = start(executor, policy)
+    batcher, worker, statistics = start(executor, policy)
     first, collected = make_request(rows=1)
     batcher.enqueue(first)
     assert executor.began.wait(WAIT_SECS)  # it is busy: what follows waits
@@ -72,6 +72,8 @@ def run(start, executor, policy, count):
     executor.gate.set()
     for collector in (collected, *(collector for _, collector in others)):
         collector.wait()
+    batcher.close()
+    worker.join()  # executions are counted once they are answered
     return statistics
 
 

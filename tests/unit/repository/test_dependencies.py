@@ -116,6 +116,8 @@ class World:
 
     def unload(self, name, **options):
         self.repository.unload(name, **options)
+        for life in list(self.repository._lives.values()):
+            life.wait_closed()  # `unload` itself waits no longer than a moment
 
     def ready(self, *names):
         return [bool(self.repository.ready_versions(name)) for name in names]

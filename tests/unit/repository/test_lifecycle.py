@@ -75,6 +75,21 @@ def test_a_version_that_left_the_policy_is_unloaded(life, make_spec):
     assert life.statuses[1].reason == "unloaded"
 
 
+def test_somebody_may_wait_for_the_end_at_any_moment(life, make_spec, monkeypatch):
+    start = threading.Thread.start
+
+    def after_somebody_has_waited(thread):
+        if thread.name == "shoal-close-m":
+            life.wait_closed()
+        start(thread)
+
+    life.load(lambda: make_spec(1))
+    monkeypatch.setattr(threading.Thread, "start", after_somebody_has_waited)
+    life.load(lambda: make_spec(2))
+    life.wait_closed()
+    assert states(life) == {1: State.UNAVAILABLE, 2: State.READY}
+
+
 def test_a_replaced_model_refuses_so_that_the_engine_can_ask_again(life, make_spec):
     life.load(lambda: make_spec(1))
     old = life.newest

@@ -657,6 +657,7 @@ def conversations(draw):
     return draw(st.lists(st.lists(one, min_size=1, max_size=4), min_size=1, max_size=6))
 
 
+@pytest.mark.timeout(300)  # seconds of computing, which a busy machine stretches
 @settings(max_examples=500, deadline=None)
 @given(conversation=conversations())
 @example(conversation=[[SUM], [dataclasses.replace(SUM, id='"2"')], [SUM, SUM, SUM]])
@@ -670,6 +671,7 @@ def test_whatever_is_asked_both_ways_answer_alike(world, conversation):
             side.close()
 
 
+@pytest.mark.timeout(300)  # seconds of computing, which a busy machine stretches
 @settings(max_examples=20, deadline=None)
 @given(
     steps=st.lists(

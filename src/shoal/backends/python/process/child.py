@@ -146,7 +146,10 @@ class Child:
 
     def run(self) -> None:
         """Wait for the server's word, do it, and serve if that was to serve."""
-        ((kind, body), *_) = list(self._link.receive())
+        heard: list[tuple[str, tuple[Any, ...]]] = []
+        while not heard:  # a long config comes in pieces
+            heard += self._link.receive()
+        kind, body = heard[0]
         if kind == "complete":
             self._complete(*body)
             return
@@ -221,11 +224,11 @@ class Child:
                 self._running.pop(answer.key, None)
         # While there is more to do, answers wait for one another, but never for long.
         waits = not self._work.empty() and now_ns - self._told_ns < _LONGEST_HOLD_NS
+        self._link.send("done", batch, again, now_ns - start_ns, more=waits)
         if waits:
-            self._hold()
+            self._hold()  # not before: the flusher might have looked already
         else:
             self._told_ns = now_ns
-        self._link.send("done", batch, again, now_ns - start_ns, more=waits)
 
     def _hold(self) -> None:
         """Answers are kept back for those that follow: see that they go even if none does soon."""

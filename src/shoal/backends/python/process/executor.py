@@ -26,7 +26,7 @@ from shoal.backends.python.process.launch import ChildProcess
 from shoal.backends.python.process.parent import Serving, unhealthy
 from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.thread import LAST_ANSWERS_SECS
-from shoal.errors import ShoalError
+from shoal.errors import Internal, ShoalError
 
 logger = logging.getLogger(__name__)
 
@@ -185,6 +185,8 @@ class ProcessExecutor(RequestExecutor):
         )
         serving.wait_started()
         with self._changed:
+            if serving.gone:  # its end has been told already, and nobody was concerned yet
+                raise Internal(f"the process ended once the model was initialised: {serving.end}")
             self._serving = serving
             self._started_at = time.monotonic()
             if self._state is not State.CLOSED:

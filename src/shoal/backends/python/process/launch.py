@@ -29,6 +29,7 @@ from shoal.errors import Internal
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+_END_SECS = 5.0  # between hanging up and the end, on a busy machine
 
 
 class ChildProcess:
@@ -76,7 +77,8 @@ class ChildProcess:
         self, file: Path, arguments: dict[str, str], names: Sequence[str], *, decoupled: bool
     ) -> None:
         """Tell it which model to serve; `Serving` waits for the outcome."""
-        self._link.send("serve", str(file), arguments, list(names), decoupled)
+        with contextlib.suppress(ChannelClosed):  # as above
+            self._link.send("serve", str(file), arguments, list(names), decoupled)
 
     def _hear(self) -> tuple[str, tuple[Any, ...]]:
         """The first thing it says; Internal if it goes away without a word."""
@@ -124,7 +126,7 @@ class ChildProcess:
     def epitaph(self) -> str:
         """How the process ended; waits a moment for it to have done so."""
         try:
-            status = self._process.wait(1.0)
+            status = self._process.wait(_END_SECS)
         except subprocess.TimeoutExpired:
             return "it hung up and goes on running"
         if status < 0:

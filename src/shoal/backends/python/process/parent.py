@@ -87,6 +87,16 @@ class Serving:
         """The process's number."""
         return self._process.pid
 
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended. True before `ended` is called."""
+        return self._gone
+
+    @property
+    def end(self) -> str:
+        """How the process ended, once it is gone."""
+        return self._epitaph
+
     def owed(self) -> int:
         """Requests that have not been answered to the end."""
         return len(self._open)
