@@ -20,7 +20,7 @@ def main(server: str) -> None:
             {"name": "INPUT1", "datatype": "INT32", "shape": [1, 16], "data": second},
         ]
     }
-    response = requests.post(f"http://{server}/v2/models/add_sub/infer", json=request, timeout=10)
+    response = requests.post(f"http://{server}/v2/models/add_sub/infer", json=request, timeout=60)
     if not response.ok:
         sys.exit(f"{response.status_code}: {response.json()['error']}")
 

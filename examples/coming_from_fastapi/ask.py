@@ -20,7 +20,7 @@ IMAGE = json.loads((Path(__file__).parent / "one.json").read_text(encoding="utf-
 def main(address: str) -> None:
     # The body is the one FastAPI got; only the path is another.
     url = f"http://{address}/v2/models/classify/generate"
-    answer = requests.post(url, json={"image": IMAGE}, timeout=10)
+    answer = requests.post(url, json={"image": IMAGE}, timeout=60)
     answer.raise_for_status()
     digit = answer.json()
     print(digit["label"], round(digit["probability"], 3))

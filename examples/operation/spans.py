@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
-WAIT_SECS = 20
+WAIT_SECS = 60
 spans: queue.Queue[dict[str, Any]] = queue.Queue()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import tritonclient.http as triton
 
 REQUESTS = 3
-WAIT_SECS = 20
+WAIT_SECS = 60
 
 
 def main(server: str) -> None:

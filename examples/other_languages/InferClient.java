@@ -24,7 +24,7 @@ public final class InferClient {
     ManagedChannel channel = ManagedChannelBuilder.forTarget(address).usePlaintext().build();
     try {
       GRPCInferenceServiceGrpc.GRPCInferenceServiceBlockingStub server =
-          GRPCInferenceServiceGrpc.newBlockingStub(channel).withDeadlineAfter(30, TimeUnit.SECONDS);
+          GRPCInferenceServiceGrpc.newBlockingStub(channel).withDeadlineAfter(120, TimeUnit.SECONDS);
       System.out.println("ready: "
           + server.serverReady(ServerReadyRequest.getDefaultInstance()).getReady());
 
@@ -70,7 +70,7 @@ public final class InferClient {
       requests.onNext(request(id));
     }
     requests.onCompleted();
-    done.await(30, TimeUnit.SECONDS);
+    done.await(120, TimeUnit.SECONDS);
   }
 
   private static ModelInferRequest request(String id) {

@@ -8,16 +8,15 @@ import pytest
 
 from shoal.testing.server import running_server
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 EDGES = [50_000, 100_000, 250_000, 500_000, 1_000_000]
 
 
 @pytest.fixture(scope="module")
-def run(browser, tmp_path_factory):
+def run(open_page, tmp_path_factory):
     """Runs JavaScript with a module of the page as `m` and an argument as `given`."""
-    with running_server(tmp_path_factory.mktemp("none")) as running:
-        page = browser.new_page()
+    with running_server(tmp_path_factory.mktemp("none")) as running, open_page() as page:
         page.goto(f"http://{running.http_address}/")
 
         def runner(module, script, given=None):
@@ -25,7 +24,6 @@ def run(browser, tmp_path_factory):
             return page.evaluate(code, given)
 
         yield runner
-        page.close()
 
 
 # ---- curves

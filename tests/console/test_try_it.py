@@ -13,7 +13,7 @@ from shoal.testing import onnx_models
 from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
-pytestmark = [pytest.mark.browser, pytest.mark.curl, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.curl, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +211,8 @@ def test_a_photo_becomes_a_tensor(form, expect):
         {"name": "white.png", "mimeType": "image/png", "buffer": drawn.getvalue()}
     )
     expect(page.get_by_alt_text("What was chosen: white.png")).to_be_visible()
+    # It is shown before it is read; what can be sent has lines for a terminal.
+    expect(page.locator(".snippet").first).to_contain_text("curl http")
     send(page)
     expect(page.locator("canvas.pixels").first).to_have_attribute(
         "aria-label", "Heat map of OUTPUT0, 12 by 12, from 1 to 1"
@@ -257,7 +259,17 @@ def test_what_a_model_refuses_is_shown(form, expect, running):
 def test_copying(open_page, running, expect):
     with open_page(permissions=["clipboard-read", "clipboard-write"]) as page:
         page.goto(f"http://{running.http_address}/#/models/upper/try")
-        page.get_by_role("button", name="Copy").first.click()
-        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        button = page.get_by_role("button", name="Copy").first
+        # It says so for two seconds, which are over before a slow machine looks.
+        button.evaluate(
+            """(button) => {
+              window.said = new Promise((resolve) => {
+                new MutationObserver(() => resolve(button.textContent)).observe(button, { childList: true });
+              });
+            }"""
+        )
+        button.click()
+        assert page.evaluate("window.said") == "Copied"
+        expect(page.locator("#announcer")).to_have_text("curl copied")
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == lines(page, "sh")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,20 +12,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the harness is made of modules beside this one
 
-from pages import ROOT, blocks
+from pages import ROOT, blocks, weight
 from reader import Reader, make_tools
 from samples import make
 from servers import DEMO, Shoal
 
 AT_A_TIME = 2  # most of the time of a page is the start of some process
-
-
-def weight(page):
-    """Roughly how long a page takes: exports load PyTorch, everything else starts a process."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return 5 * len(re.findall(r"^(?:\$ )?shoal (?:export|tune)", text, re.MULTILINE)) + len(
-        re.findall(r"^(?:\$ )?(?:shoal|tritonserver|uvicorn|python)\b", text, re.MULTILINE)
-    )
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ Rules for whoever writes a page (README.md, CONTRIBUTING.md, docs/*.md, examples
   before you change models or settings. `localhost:8000`, `:8001`, `:8002` and `localhost 9999` are
   that server's; `shoal perf`, `shoal image`, `shoal ask` and `python examples/....py` without
   arguments are told its address. `.venv/bin/shoal` is `shoal`.
-- `shoal perf`, `tune` and `stress` run as written, but with windows of a moment.
+- `shoal perf`, `tune` and `stress` run as written, but with windows of a moment and with limits of
+  latency that a busy machine meets.
 - `pip install` is not run: its packages and extras must be those of pyproject.toml. `make` is run for
   `serve` and `help`; of other targets `make -n` must know what to do.
 - `console`: what follows `$ ` is run, `> ` continues it, and the lines below must be its answer.
@@ -119,6 +120,14 @@ def all_pages() -> list[Path]:
     """Every page there is, relative to the root."""
     found = {path for pattern in PATTERNS for path in ROOT.glob(pattern)}
     return sorted(path.relative_to(ROOT) for path in found)
+
+
+def weight(page: str) -> int:
+    """Roughly how long a page takes: exports load PyTorch, everything else starts a process."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return 5 * len(re.findall(r"^(?:\$ )?shoal (?:export|tune)", text, re.MULTILINE)) + len(
+        re.findall(r"^(?:\$ )?(?:shoal|tritonserver|uvicorn|python)\b", text, re.MULTILINE)
+    )
 
 
 def blocks(page: str, text: str) -> list[Block]:

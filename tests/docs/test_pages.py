@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from packages import check_install
-from pages import ROOT, all_pages, blocks, unmarked_commands
+from pages import ROOT, all_pages, blocks, unmarked_commands, weight
 
 PAGES = [path.as_posix() for path in all_pages()]
 # Of all blocks that could be run, so many may be left alone with a reason.
@@ -25,8 +25,12 @@ def to_run(page):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pages are written for bash")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.timeout(180)  # a page may start five servers, one after the other
-@pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)])
+@pytest.mark.timeout(600)  # a page may start five servers, one after the other
+@pytest.mark.parametrize(
+    # In the order in which they are followed: a test waits for its own page, not for all of them.
+    "page",
+    sorted(filter(to_run, PAGES), key=weight, reverse=True),
+)
 def test_page_can_be_followed(page, followed):
     left_out = followed(page)
     if left_out:

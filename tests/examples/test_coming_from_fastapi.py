@@ -45,7 +45,7 @@ def fastapi(name):
 
 
 def classify(address, body, path="classify"):
-    answer = requests.post(f"http://{address}/{path}", json=body, timeout=10)
+    answer = requests.post(f"http://{address}/{path}", json=body, timeout=60)
     return answer.status_code, answer.json()
 
 

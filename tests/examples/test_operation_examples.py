@@ -23,10 +23,13 @@ def run(name, *words):
     return done.stdout
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def port():
+    """A port that nobody but the example gets."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def test_traces(tmp_path):
@@ -38,8 +41,7 @@ def test_traces(tmp_path):
             assert shown.count("us  HTTP_SEND_END") == 3
 
 
-def test_spans():
-    port = free_port()
+def test_spans(port):
     settings = (
         Setting("", "mode", "opentelemetry"),
         Setting("", "level", "TIMESTAMPS"),

@@ -59,9 +59,10 @@ def browse(url):
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
         page = browser.new_page()
+        page.set_default_timeout(ENDS_WITHIN_MS)
         page.goto(url)
         ended = page.locator("#output", has_text=re.compile(r"^(done|failed: .*)$", re.MULTILINE))
-        ended.wait_for(timeout=ENDS_WITHIN_MS)
+        ended.wait_for()
         shown = page.locator("#output").inner_text()
         browser.close()
     return shown.splitlines()

@@ -9,6 +9,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
+
 PROMPTS = ("", "a photo of")
 
 

@@ -17,6 +17,8 @@ from shoal.testing.client import Infer, outputs
 from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
+pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
+
 BOTH = pytest.mark.parametrize("model", ["captions", "single"])
 
 

@@ -14,6 +14,8 @@ from shoal.cli import main as command_line
 from shoal.errors import Unsupported
 from shoal.export.graph import Graph
 
+pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
+
 
 @pytest.fixture
 def export(capsys):

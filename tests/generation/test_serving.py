@@ -15,6 +15,8 @@ import tritonclient.grpc as grpcclient
 from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import running_server, wait_until
 
+pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
+
 
 def events(answer):
     assert answer.status == 200, answer

@@ -59,10 +59,10 @@ def asker(server, request):
         yield made
 
 
-def connect(server, protocol, timeout_secs=20.0):
+def connect(server, protocol):
     if protocol == "tcp":
-        return TcpAsker(HERE, server.tcp_port, "", timeout_secs)
-    return HttpAsker(parse(f"{HERE}:{server.http_port}"), "", timeout_secs)
+        return TcpAsker(HERE, server.tcp_port, "", 20.0)
+    return HttpAsker(parse(f"{HERE}:{server.http_port}"), "", 20.0)
 
 
 def flags(server, protocol):
@@ -71,10 +71,12 @@ def flags(server, protocol):
     return ["--http", f"{HERE}:{server.http_port}"]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind((HERE, 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def nobody():
+    """A port where nobody listens; it is held, or somebody else might get it."""
+    with socket.socket() as held:
+        held.bind((HERE, 0))
+        yield held.getsockname()[1]
 
 
 # ---- one question
@@ -119,7 +121,8 @@ def test_no_answer_in_time(server):
     server.reply = wait
     try:
         for protocol in ("tcp", "http"):
-            with contextlib.closing(connect(server, protocol, 0.05)) as asker:
+            with contextlib.closing(connect(server, protocol)) as asker:
+                asker._timeout_secs = 0.05  # from here on: to connect may take its time
                 with pytest.raises(Timeout, match=r"no answer from .* within 0\.05 s"):
                     asker.ask(SEA)
                 server.reply = last_word
@@ -145,8 +148,8 @@ def test_a_server_that_goes_away_while_it_is_asked(server, asker):
     assert len(calls) == 2  # on a fresh connection, too
 
 
-def test_nobody_there():
-    port = free_port()
+def test_nobody_there(nobody):
+    port = nobody
     with pytest.raises(
         ConnectionFailed, match=f"no server answers at {HERE}:{port}; is it running"
     ):
@@ -166,16 +169,16 @@ def test_something_else_is_there(server):
         asker.ask(SEA)
 
 
-def test_tcp_is_tried_first_then_http(server, monkeypatch):
+def test_tcp_is_tried_first_then_http(server, monkeypatch, nobody):
     monkeypatch.setattr("shoal.ask.askers.TCP_PORT", server.tcp_port)
     monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", server.http_port)
     settings = {"port": None, "http": "", "model": "", "timeout_secs": 20.0}
     with contextlib.closing(find(HERE, **settings)) as asker:
         assert isinstance(asker, TcpAsker)
-    monkeypatch.setattr("shoal.ask.askers.TCP_PORT", free_port())
+    monkeypatch.setattr("shoal.ask.askers.TCP_PORT", nobody)
     with contextlib.closing(find(HERE, **settings)) as asker:
         assert isinstance(asker, HttpAsker)
-    monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", free_port())
+    monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", nobody)
     with pytest.raises(ConnectionFailed, match=r"\(TCP\) or .* \(HTTP\); is it running"):
         find(HERE, **settings)
 
@@ -479,7 +482,12 @@ def test_failures_are_counted_and_shown(server, stress, protocol):
     assert "2 times: the server closed the connection before it answered" in out
 
 
-def test_answers_that_come_too_late(server, stress):
+def test_answers_that_come_too_late(server, stress, monkeypatch):
+    def patient(host, port, model, _timeout_secs):
+        """For the first question, which only asks whether there is a server."""
+        return TcpAsker(host, port, model, 20.0)
+
+    monkeypatch.setattr("shoal.stress.bench.TcpAsker", patient)
     release = threading.Event()
     calls = iter(range(10**6))
 
@@ -498,11 +506,10 @@ def test_answers_that_come_too_late(server, stress):
     assert re.search(r"[1-3] times: no answer within 0\.1 s", out)
 
 
-def test_nobody_to_measure(stress):
-    port = free_port()
-    code, out, err = stress("--host", HERE, "--port", port)
+def test_nobody_to_measure(stress, nobody):
+    code, out, err = stress("--host", HERE, "--port", nobody)
     assert (code, out) == (1, "")
-    assert f"no server answers at {HERE}:{port}" in err
+    assert f"no server answers at {HERE}:{nobody}" in err
 
 
 class Watcher:

@@ -280,6 +280,7 @@ def real(tmp_path_factory):
         yield running
 
 
+@pytest.mark.timeout(300)  # it loads what brings the weights
 def test_real_weights_know_what_sentences_mean(real):
     texts = [
         "A cat is sleeping on the sofa.",

@@ -549,6 +549,7 @@ def test_wrong_questions_for_conversations(client, asked, param, words):
     assert raised.value.param == param
 
 
+@pytest.mark.timeout(300)  # it loads PyTorch and transformers
 def test_a_model_that_shoal_generates_with_itself(tmp_path):
     pytest.importorskip("transformers")
     from shoal.export.folder import ExportOptions, export_gpt2

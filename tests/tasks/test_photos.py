@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -19,9 +20,9 @@ from PIL import Image
 from shoal.cli.demo import models as demo_models
 from shoal.testing import onnx_models
 from shoal.testing.repositories import add_onnx
-from shoal.testing.server import running_server
+from shoal.testing.server import running_server, wait_until
 
-WAIT_SECS = 30
+WAIT_SECS = 45
 TASK = 'parameters { key: "task" value { string_value: "image-classification" } }'
 CATS = {"tabby cat", "tiger cat", "Egyptian cat"}
 
@@ -365,10 +366,29 @@ def test_counts_and_metrics(server, url, photos):
         assert server.metric(f"shoal_task_{kind}_seconds_total", **at) > 0
 
 
+def counts(door):
+    told = door.statistics.snapshot()
+    return {kind: told[kind]["count"] for kind in told if kind != "name"}
+
+
 def test_a_client_that_leaves_takes_its_call_along(server, url, photos):
     """What it asked for is given up, and the next one is answered."""
-    with pytest.raises(requests.exceptions.Timeout):
-        requests.post(url, files=[("image", ("a", photos["china"]))] * 40, timeout=(5, 0.05))
+    door = server.model("photos").task
+    wait_until(lambda: door.calls == 0, "the calls before it are over")
+    before = counts(door)
+    asked = threading.Event()
+
+    async def never(*_):
+        asked.set()
+        await asyncio.Event().wait()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(door.task.context, "infer", never)
+        call = server.call("POST", "/v2/models/photos/classify", photos["china"])
+        assert asked.wait(WAIT_SECS)
+        call.leave()
+        wait_until(lambda: door.calls == 0, "it is over")
+    assert counts(door)["fail"] == before["fail"] + 1
     assert labels(post(f"{url}?top=1", [("a.jpg", photos["flower"])])) == [["daisy"]]
 
 

@@ -397,12 +397,18 @@ def test_many_clients_at_once(server):
 
 def test_a_client_that_leaves_withdraws_its_question(server):
     text = "\n".join(passage["text"] for passage in PASSAGES) * 8
+    door = server.model("questions").task
+    wait_until(lambda: door.calls == 0, "the questions before it are answered")
     before = server.statistics("questions")
     with Line(server) as line:
         line.send(ask("Who is Ilse Baumann?", text))
-        wait_until(lambda: server.model("questions").task.calls == 1, "the question is asked")
+        begun = before["task"]["preprocess"]["count"] + 1
+        wait_until(
+            lambda: door.statistics.snapshot()["preprocess"]["count"] == begun,
+            "the question is under way",
+        )
         line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    wait_until(lambda: server.model("questions").task.calls == 0, "the question is withdrawn")
+    wait_until(lambda: door.calls == 0, "the question is withdrawn")
     after = server.statistics("questions")
     assert after["task"]["fail"]["count"] == before["task"]["fail"]["count"] + 1
     assert after["inference_count"] - before["inference_count"] < 50  # of 57 windows

@@ -8,6 +8,7 @@ It speaks both protocols, plain TCP and HTTP, and knows no language: `reply` say
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
@@ -69,7 +70,8 @@ class QuestionServer:
         """Close the connections of all clients; new ones are welcome."""
         with self._lock:
             for connection in self._connections:
-                connection.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):  # this client has gone by itself
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def joined(self, connection: socket.socket) -> None:
         """A client has come."""

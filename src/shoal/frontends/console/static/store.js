@@ -121,9 +121,10 @@ export class Store extends EventTarget {
       this.index = rows;
       this.indexProblem = null;
     } catch (error) {
+      // The same refusal again changes nothing: somebody may be typing the key it asks for.
+      if (error.message !== this.indexProblem?.message) this.changes += 1;
       this.indexProblem = error;
       if (error instanceof Refused) this.index = null;
-      this.changes += 1;
     }
   }
 
