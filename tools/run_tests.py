@@ -1,6 +1,6 @@
 """Run the whole suite as two pytest processes side by side: `python tools/run_tests.py`.
 
-    people and formats   the console, pages, examples and tasks, then those of backends, which
+    people and formats   the console, pages, examples, tasks and tools, then backends, which
                          load every runtime there is (PyTorch, JAX, …)
     the rest             they load none of them
     a second look        at the few that failed, alone
@@ -26,7 +26,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PEOPLE = ("tests/console", "tests/docs", "tests/examples", "tests/tasks", "tests/generation")
+PEOPLE = (
+    *("tests/console", "tests/docs", "tests/examples", "tests/tasks", "tests/generation"),
+    *("tests/perf", "tests/tune"),
+)
 # Last, for what they load stays.
 FORMATS = ("tests/unit/backends", "tests/unit/export", "tests/backends", "tests/gpu")
 MOST_LOOKED_AT_AGAIN = 3  # more than these are no accident
