@@ -169,6 +169,9 @@ class Connection(WholeCalls):
         if kind == DATA:
             return 0 if flags else self._data_run(stream_id, data, position, end)
         if flags == END_HEADERS and stream_id == self.last_id + 2:
+            used = self._familiar(data, position, end)
+            if used > position:
+                return used
             position = self._whole_call(stream_id, data, position, end)
             return self._familiar(data, position, end) if position else 0
         return 0

@@ -131,9 +131,10 @@ class Transport(asyncio.BufferedProtocol):
                 connection.direct_filled(nbytes)
             else:
                 size = len(self._pending) + nbytes
-                data: bytes | memoryview = self._hub.large_scratch[:size]
-                if size <= _COPIED_BYTES:
-                    data = bytes(data)
+                arrived = self._hub.large_scratch[:size]
+                data: bytes | memoryview = arrived
+                if size <= _COPIED_BYTES or connection.begins_familiar(arrived):
+                    data = arrived.tobytes()
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""
         except Exception:  # noqa: BLE001 - a mistake of ours must not leave this client waiting

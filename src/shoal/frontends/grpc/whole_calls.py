@@ -31,6 +31,7 @@ _unpack_message = struct.Struct(">HBBBIBI").unpack_from
 _MESSAGE_BYTES = HEADER_BYTES + PREFIX_BYTES
 _unpack_window_and_message = struct.Struct(">HBBBIIHBBBIBI").unpack_from
 _WINDOW_BYTES = HEADER_BYTES + 4
+_MOST_FORMS = 4  # of one connection
 _CONNECTION_WINDOW = frames.header(4, WINDOW_UPDATE, 0, 0)
 
 
@@ -51,20 +52,45 @@ class WholeCalls(DataFrames):
         self._find_lane = find_lane
         self._decoder = HeaderDecoder(limits.max_header_list_bytes, limits.max_header_block_bytes)
         self._block: HeaderBlock | None = None  # one that goes on in the next frame
-        self._form: Form | None = None  # of the last call that came whole
+        # Of the last calls that came whole, the latest first: clients that number their requests
+        # send ids of two or three lengths at a time.
+        self._forms: list[Form] = []
+
+    def begins_familiar(self, data: memoryview) -> bool:
+        """Whether what has arrived begins like one of the last calls: then it is many small ones,
+        which are read quicker as bytes."""
+        next_id = (self.last_id + 2).to_bytes(4, "big")
+        return any(data[: form.front_bytes] == next_id.join(form.pieces) for form in self._forms)
 
     def _familiar(self, data: bytes | memoryview, position: int, end: int) -> int:
-        """As many calls like the last one as follow each other, and the WINDOW_UPDATE frames
+        """As many calls like the last ones as follow each other, and the WINDOW_UPDATE frames
         between them. Returns where they end.
 
         With the lane of ModelInfer, a small inference takes 3.2 µs up to its place in the queue;
         frame by frame and object by object it took 9.6.
         """
-        form = self._form
+        forms = self._forms
+        if not forms or not isinstance(data, bytes):
+            return position
+        position = self._run_of(forms[0], data, position, end)
+        while position < end and len(forms) > 1:
+            next_id = (self.last_id + 2).to_bytes(4, "big")
+            for form in forms[1:]:
+                if data.startswith(next_id.join(form.pieces), position):
+                    break
+            else:
+                break
+            forms.remove(form)
+            forms.insert(0, form)
+            start, position = position, self._run_of(form, data, position, end)
+            if position == start:
+                break
+        return position
+
+    def _run_of(self, form: Form, data: bytes, position: int, end: int) -> int:
+        """Calls of one form, as `_familiar`."""
         if (
-            form is None
-            or not isinstance(data, bytes)
-            or self._block is not None
+            self._block is not None
             or self.closed
             or self.drained_at is not None
             or self.sender.queued_bytes > self._limits.max_queued_bytes
@@ -175,7 +201,9 @@ class WholeCalls(DataFrames):
         if self._receive_window < self._low_window:
             self._grant_connection()
         self._accept_whole(stream_id, window, head, bytes(data[message : message + size]))
-        self._form = Form(bytes(data[position:message]), block, head, increment, size)
+        form = Form(bytes(data[position:message]), block, head, increment, size)
         if self._find_lane is not None:
-            self._form.lane = self._find_lane(head, size)
+            form.lane = self._find_lane(head, size)
+        others = [other for other in self._forms if other.pieces != form.pieces]
+        self._forms = [form, *others[: _MOST_FORMS - 1]]
         return int(message + size)

@@ -38,6 +38,7 @@ Handler: TypeAlias = Callable[[Exchange], None]
 
 _SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has been answered
+_MOST_FORMS = 4  # of a connection's requests
 _MOST_UNFAMILIAR = 8  # looks at a connection's requests in vain; then it is not looked at again
 
 
@@ -92,8 +93,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_answers",
         "_drained_seen",
         "_exchange",
-        "_form",
-        "_last_bytes",
+        "_forms",
+        "_last_sizes",
         "_linger_left",
         "_progress_seen",
         "_reader",
@@ -117,8 +118,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(state.heads.parse, state.limits)
         self._transport: asyncio.Transport | None = None
         self._exchange: Asked | None = None  # while BUSY
-        self._form: Form | None = None  # of its requests, where they are alike
-        self._last_bytes = 0  # of what came last
+        # Of its requests, where they are alike: ids have two or three lengths at a time.
+        self._forms: tuple[Form, ...] = ()
+        self._last_sizes: tuple[int, ...] = ()  # in bytes, of what came and was not like that
         self._unfamiliar = 0  # how often in a row it looked like nothing that is known
         self._reading = True
         self._serving = False  # _serve is on the stack
@@ -339,14 +341,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader = self._reader
         if reader.arriving is not NOTHING or reader.inbox or not self.writable:
             return False
-        form = self._form
-        asked = form.take(self, data) if form is not None else None
-        if asked is None:
-            form = self._recognise(data)
-            if form is None:
-                return False  # its next request may look as before again
-            self._form = form
+        for form in self._forms:
             asked = form.take(self, data)
+            if asked is not None:
+                break
+        else:
+            known = self._recognise(data)
+            if known is None:
+                return False  # its next request may look as before again
+            self._forms = (known, *self._forms[: _MOST_FORMS - 1])
+            asked = known.take(self, data)
             if asked is None:
                 return False
         self._exchange = asked
@@ -355,11 +359,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         return True
 
     def _recognise(self, data: bytes) -> Form | None:
-        """What `data` looks like, if the same has come before, and from this client something of
-        its length."""
+        """What `data` looks like, if the same has come before, and lately from this client
+        something of its length."""
         size = len(data)
-        if size != self._last_bytes or self._unfamiliar >= _MOST_UNFAMILIAR:
-            self._last_bytes = size
+        if size not in self._last_sizes or self._unfamiliar >= _MOST_UNFAMILIAR:
+            self._last_sizes = (size, *self._last_sizes[: _MOST_FORMS - 1])
             return None
         self._unfamiliar += 1
         body_at = data.find(b"\r\n\r\n") + 4

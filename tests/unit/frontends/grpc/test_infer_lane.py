@@ -308,6 +308,35 @@ def test_ids_of_other_lengths_change_the_form_only(client, on_lane):
     assert client.engine.model.executor.batches[-1][0] == [[1] * WIDTH] * 7
 
 
+def test_ids_of_a_few_lengths_take_turns(client, on_lane):
+    lengths = ("1", "10", "100")
+    for request_id in lengths:
+        warm(client, id=request_id)
+    on_lane.clear()
+    streams = [client.ask(make_message(1, id=request_id)) for request_id in lengths * 3]
+    client.run()
+    assert on_lane == streams
+    assert [client.sums(stream)[0] for stream in streams] == [*lengths * 3]
+    warm(client, id="1000")
+    warm(client, id="10000")  # only so many are remembered
+    assert len(client.peer.connection._forms) == 4
+
+
+def test_a_call_behind_another_frame_is_as_familiar(tools, client, on_lane):
+    warm(client)
+    on_lane.clear()
+    first = client.ask(make_message(1), PingFrame(0, opaque_data=b"12345678"))
+    second = client.next_id
+    client.next_id += 2
+    message = tools.prefixed(make_message(2))
+    client.peer.send(
+        PingFrame(0, opaque_data=b"12345678"),
+        client.peer.headers(second, path=PATH),
+        tools.data(second, message, end=True),
+    )
+    assert on_lane == [first, second]
+
+
 def test_anything_that_differs_goes_the_usual_way(client, on_lane):
     warm(client)
     client.ask(make_message(1, parameter=5))

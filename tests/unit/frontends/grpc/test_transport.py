@@ -114,6 +114,30 @@ def test_a_large_message_in_many_frames(tools, wired, frame_bytes):
     assert wired.messages == [message]
 
 
+def test_many_small_calls_in_one_read(tools, wired):
+    connection = wired.transport.connection
+    message = make_message(300)
+
+    def calls(first_id, count):
+        ids = range(first_id, first_id + 2 * count, 2)
+        return b"".join(
+            wired.peer.headers(stream_id).serialize()
+            + tools.data(stream_id, tools.prefixed(message), end=True).serialize()
+            for stream_id in ids
+        )
+
+    for stream_id in (1, 3, 5):
+        wired.send(calls(stream_id, 1))
+    looks = []
+    whole_call = connection._whole_call
+    connection._whole_call = lambda *given: looks.append(given) or whole_call(*given)
+    many = calls(7, 200)
+    assert len(many) > 60_000
+    wired.send(many)
+    assert wired.messages == [message] * 203
+    assert not looks  # all of them were recognised
+
+
 def test_its_memory_is_not_kept(tools, wired):
     for stream_id in (1, 3, 5):
         frames = framed(tools, stream_id, make_message(300_000), 16_384)

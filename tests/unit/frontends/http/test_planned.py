@@ -1016,6 +1016,16 @@ def test_like_requests_take_the_lane_together(world, sides):
     assert count == 3
 
 
+def test_ids_of_a_few_lengths_take_turns(world, sides):
+    for _ in range(3):
+        for number in (1, 10, 100):
+            by_lane(world, sides, numbered(number))
+    for number in (2, 20, 200) * 2:
+        (answer,), count = by_lane(world, sides, numbered(number))
+        assert count == 1
+        assert b'"id":"%d"' % number in answer
+
+
 def test_every_batch_answers_each_request_with_its_own(world, sides):
     def rows(*firsts):
         return [
