@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,12 @@ def pytest_collection_modifyitems(items):
 def root():
     """The repository's root folder."""
     return ROOT
+
+
+@pytest.fixture
+def port():
+    """A port that nobody else gets while no server has it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]

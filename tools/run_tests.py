@@ -23,6 +23,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +79,7 @@ def _failed(cache: Path) -> list[str]:
     return list(json.loads(noted.read_text())) if noted.exists() else []
 
 
-def may_be_accidents(failed: list[str], environment: os._Environ[str] | dict[str, str]) -> bool:
+def may_be_accidents(failed: list[str], environment: Mapping[str, str]) -> bool:
     """Whether these failures get a second look."""
     allowed = environment.get("SHOAL_SECOND_LOOK", "yes") != "no"
     return allowed and 0 < len(failed) <= MOST_LOOKED_AT_AGAIN

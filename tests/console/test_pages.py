@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import socket
 
 import numpy as np
 import pytest
@@ -220,15 +219,6 @@ def test_a_server_without_models(page, tmp_path, expect):
 
 
 # ---- the connection
-
-
-@pytest.fixture
-def port():
-    """A port that nobody else gets while no server has it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 def test_a_lost_connection_is_shown_and_recovered_from(page, models, expect, port):
