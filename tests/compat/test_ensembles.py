@@ -83,18 +83,18 @@ class _Counter(LoadedModel):
 
 
 class _CounterExecutor(RequestExecutor):
-    def execute(self, tickets):
-        for ticket in tickets:
-            count = int(ticket.request.inputs["COUNT"].array[0])
+    def execute(self, batch):
+        for pending in batch:
+            count = int(pending.request.inputs["COUNT"].array[0])
             if count < 0:
-                ticket.send(error=InvalidArgument("cannot count to that"))
+                pending.send(error=InvalidArgument("cannot count to that"))
                 continue
             for number in range(count):
-                if ticket.request.cancelled:
+                if pending.request.cancelled:
                     break
                 outputs = [Tensor.from_array("NUMBER", np.array([number], np.int32))]
-                ticket.send(outputs, final=False)
-            ticket.send()
+                pending.send(outputs, final=False)
+            pending.send()
 
 
 @pytest.fixture(scope="module")

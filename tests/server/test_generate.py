@@ -12,11 +12,11 @@ import pytest
 from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
-from shoal.testing.fakes import WAIT_SECS, TicketBackend
+from shoal.testing.fakes import WAIT_SECS, RequestBackend
 from shoal.testing.server import running_server
 
 CONFIG = """
-backend: "tickets"
+backend: "requests"
 max_batch_size: 0
 model_transaction_policy {{ decoupled: {decoupled} }}
 input [
@@ -34,30 +34,30 @@ class Model:
         self.waiting = threading.Event()
         self.cancelled = threading.Event()
 
-    def execute(self, tickets):
-        for ticket in tickets:
-            inputs = ticket.request.inputs
+    def execute(self, batch):
+        for pending in batch:
+            inputs = pending.request.inputs
             prompt = inputs["PROMPT"].array
             count = int(inputs["COUNT"].array[0]) if "COUNT" in inputs else 1
             if prompt[0] == b"wait":
-                threading.Thread(target=self.wait, args=(ticket,)).start()
+                threading.Thread(target=self.wait, args=(pending,)).start()
                 continue
             if count == 1:
-                ticket.send([Tensor.from_array("TEXT", prompt)])
+                pending.send([Tensor.from_array("TEXT", prompt)])
                 continue
             for _ in range(max(0, count)):
-                ticket.send([Tensor.from_array("TEXT", prompt)], final=False)
+                pending.send([Tensor.from_array("TEXT", prompt)], final=False)
             if count < 0:
-                ticket.send(error=InvalidArgument("An Error Occurred"))
+                pending.send(error=InvalidArgument("An Error Occurred"))
             else:
-                ticket.send()
+                pending.send()
 
-    def wait(self, ticket):
-        ticket.send([Tensor.from_array("TEXT", np.array([b"first"], dtype=object))], final=False)
+    def wait(self, pending):
+        pending.send([Tensor.from_array("TEXT", np.array([b"first"], dtype=object))], final=False)
         self.waiting.set()
-        while not ticket.request.cancelled:
+        while not pending.request.cancelled:
             self.cancelled.wait(0.001)
-        ticket.send()
+        pending.send()
         self.cancelled.set()
 
 
@@ -72,7 +72,7 @@ def running(tmp_path_factory, model):
     for name, decoupled in (("many", "true"), ("one", "false")):
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "config.pbtxt").write_text(CONFIG.format(decoupled=decoupled))
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(model.execute)})
+    backends = BackendRegistry({"requests": lambda: RequestBackend(model.execute)})
     with running_server(folder, backends=backends) as running:
         yield running
 

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.backends.registry import BackendRegistry
 from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import FakeBackend, TicketBackend
+from shoal.testing.fakes import FakeBackend, RequestBackend
 from shoal.testing.repositories import (
     EXECUTION_MODES,
     add_fake,
@@ -194,14 +194,14 @@ def test_ragged_requests_reach_the_model_one_after_the_other(tmp_path, fake, mod
 def test_a_model_that_is_handed_requests_gets_them_as_they_are(tmp_path):
     seen = []
 
-    def execute(tickets):
-        seen.append([ticket.request.inputs["INPUT0"].shape for ticket in tickets])
-        for ticket in tickets:
-            given = ticket.request.inputs["INPUT0"]
-            ticket.send([type(given).from_array("OUTPUT0", given.array * 2)])
+    def execute(batch):
+        seen.append([pending.request.inputs["INPUT0"].shape for pending in batch])
+        for pending in batch:
+            given = pending.request.inputs["INPUT0"]
+            pending.send([type(given).from_array("OUTPUT0", given.array * 2)])
 
-    add_model(tmp_path, "m", RAGGED.replace('"fake"', '"tickets"') + BATCHING)
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(execute)})
+    add_model(tmp_path, "m", RAGGED.replace('"fake"', '"requests"') + BATCHING)
+    backends = BackendRegistry({"requests": lambda: RequestBackend(execute)})
     with running_server(tmp_path, backends=backends) as running:
         seen.clear()
         running.model("m")._batcher._hold_until = 2

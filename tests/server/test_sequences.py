@@ -670,21 +670,21 @@ class CountdownExecutor(RequestExecutor):
     def __init__(self):
         self.left = {}
 
-    def execute(self, tickets):
-        for ticket in tickets:
-            inputs = ticket.request.inputs
+    def execute(self, batch):
+        for pending in batch:
+            inputs = pending.request.inputs
             if not inputs["READY"].array.item():
                 continue
-            key = ticket.request.correlation_id
+            key = pending.request.correlation_id
             if inputs["START"].array.item():
                 self.left[key] = [inputs["IN"].array.item(), 0]
             self.left[key][0] -= 1
             self.left[key][1] += 1
             if self.left[key][0] > 0:
-                ticket.reschedule()
+                pending.reschedule()
             else:
                 calls = np.full((1, 1), self.left.pop(key)[1], np.int32)
-                ticket.send([Tensor.from_array("OUT", calls)])
+                pending.send([Tensor.from_array("OUT", calls)])
 
 
 ITERATIVE = """

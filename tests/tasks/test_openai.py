@@ -18,14 +18,14 @@ from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.export.sentence_embedding import export
 from shoal.testing.encoders import encoder_checkpoint, tokenizer_document
-from shoal.testing.fakes import WAIT_SECS, TicketBackend
+from shoal.testing.fakes import WAIT_SECS, RequestBackend
 from shoal.testing.repositories import add_model, parameter
 from shoal.testing.server import running_server
 
 openai = pytest.importorskip("openai")
 
 TALKER = """
-backend: "tickets"
+backend: "requests"
 max_batch_size: 0
 model_transaction_policy { decoupled: true }
 input [
@@ -35,7 +35,7 @@ input [
 output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 COUNTING = """
-backend: "tickets"
+backend: "requests"
 max_batch_size: 0
 model_transaction_policy { decoupled: true }
 input [
@@ -52,13 +52,13 @@ output [
 ]
 """
 WHOLE = """
-backend: "tickets"
+backend: "requests"
 max_batch_size: 4
 input [ { name: "PROMPT" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 ODD = """
-backend: "tickets"
+backend: "requests"
 max_batch_size: 4
 input [ { name: "IN" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] } ]
@@ -66,7 +66,7 @@ output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] } ]
 
 
 LOOKING = """
-backend: "tickets"
+backend: "requests"
 max_batch_size: 0
 model_transaction_policy { decoupled: true }
 input [ { name: "image" data_type: TYPE_STRING dims: [ 1 ] } ]
@@ -94,34 +94,34 @@ class Models:
         self.parameters = {}
         self.inputs = {}
 
-    def execute(self, tickets):
-        for ticket in tickets:
-            name = ticket.request.model_name
-            self.parameters = dict(ticket.request.parameters)
+    def execute(self, batch):
+        for pending in batch:
+            name = pending.request.model_name
+            self.parameters = dict(pending.request.parameters)
             self.inputs = {
-                n: t.array.reshape(-1).tolist() for n, t in ticket.request.inputs.items()
+                n: t.array.reshape(-1).tolist() for n, t in pending.request.inputs.items()
             }
             if name in ("whole", "odd", "full"):
-                (tensor,) = ticket.request.inputs.values()
-                self.whole(ticket, name, tensor.array.reshape(-1)[0].decode())
+                (tensor,) = pending.request.inputs.values()
+                self.whole(pending, name, tensor.array.reshape(-1)[0].decode())
             elif name == "looking":
-                ticket.send([text("text_output", f"{len(self.inputs['image'][0])} bytes")])
+                pending.send([text("text_output", f"{len(self.inputs['image'][0])} bytes")])
             elif name == "counting":
-                self.count(ticket)
+                self.count(pending)
             else:
                 prompt = self.inputs["text_input"][0].decode()
-                threading.Thread(target=self.talk, args=(ticket, prompt)).start()
+                threading.Thread(target=self.talk, args=(pending, prompt)).start()
 
-    def whole(self, ticket, name, prompt):
+    def whole(self, pending, name, prompt):
         if name == "full":
             self.release.wait(WAIT_SECS)
         output = "OUT" if name == "odd" else "TEXT"
-        ticket.send([text(output, prompt.upper(), (1, 1))])
+        pending.send([text(output, prompt.upper(), (1, 1))])
 
-    def count(self, ticket):
+    def count(self, pending):
         options = json.loads(self.inputs.get("sampling_parameters", [b"{}"])[0])
         for count in range(options.get("max_tokens", 4)):
-            ticket.send(
+            pending.send(
                 [
                     text("text_output", f" {count}"),
                     text("finish_reason", "length"),
@@ -130,34 +130,34 @@ class Models:
                 ],
                 final=False,
             )
-        ticket.send()
+        pending.send()
 
-    def talk(self, ticket, prompt):
+    def talk(self, pending, prompt):
         if prompt == "fail at once":
-            ticket.send(error=InvalidArgument("the model has no voice"))
+            pending.send(error=InvalidArgument("the model has no voice"))
             return
         for place, word in enumerate(prompt.upper().split(" ")):
             if word == "FAIL":
-                ticket.send(error=InvalidArgument("the model lost its voice"))
+                pending.send(error=InvalidArgument("the model lost its voice"))
                 return
             if word == "WAIT":
-                self.wait(ticket)
+                self.wait(pending)
                 return
             before = b" " if place else b""
             # A character may be spread over several responses.
             pieces = [b"\xf0\x9f", b"\x90\x9f"] if word == "FISH" else [word.encode()]
             for piece in [before + pieces[0], *pieces[1:]]:
-                ticket.send([text("text_output", piece)], final=False)
-        ticket.send()
+                pending.send([text("text_output", piece)], final=False)
+        pending.send()
 
-    def wait(self, ticket):
+    def wait(self, pending):
         self.waiting.set()
         end = time.monotonic() + WAIT_SECS
-        while not ticket.request.cancelled and time.monotonic() < end:
+        while not pending.request.cancelled and time.monotonic() < end:
             self.release.wait(0.001)
-        if ticket.request.cancelled:
+        if pending.request.cancelled:
             self.cancelled.set()
-        ticket.send()
+        pending.send()
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(repository, models):
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(models.execute)})
+    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
     with running_server(
         repository, backends=backends, http_header_forward_pattern="^x-shoal-.*"
     ) as running:
@@ -643,7 +643,7 @@ def test_errors_below_v1_have_one_shape(running):
 
 
 def test_restricted_apis(repository, models):
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(models.execute)})
+    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
     closed = (Setting("inference", "api-key", "secret"),)
     with running_server(repository, backends=backends, http_restricted_api=closed) as running:
         address = f"http://{running.http_address}/v1"
@@ -657,7 +657,7 @@ def test_restricted_apis(repository, models):
 
 
 def test_models_on_demand(repository, models):
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(models.execute)})
+    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
     with running_server(repository, backends=backends, model_control_mode="lazy") as running:
         address = f"http://{running.http_address}/v1"
         with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
@@ -671,7 +671,7 @@ def test_models_on_demand(repository, models):
 
 
 def test_a_model_on_demand_that_cannot_be_loaded(tmp_path):
-    add_model(tmp_path, "broken", TALKER.replace("tickets", "nothing"))
+    add_model(tmp_path, "broken", TALKER.replace("requests", "nothing"))
     with running_server(tmp_path, model_control_mode="lazy") as running:
         address = f"http://{running.http_address}/v1"
         with (
@@ -685,7 +685,7 @@ def test_a_model_on_demand_that_cannot_be_loaded(tmp_path):
 
 def test_a_length_for_all_is_a_setting_of_the_model(tmp_path, models):
     add_model(tmp_path, "talker", TALKER + parameter("openai_max_tokens", "2"))
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(models.execute)})
+    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
     with running_server(tmp_path, backends=backends) as running:
         body = {"model": "talker", "prompt": "a b c"}
         answer = running.post("/v1/completions", body).json
@@ -695,7 +695,7 @@ def test_a_length_for_all_is_a_setting_of_the_model(tmp_path, models):
 
 
 def test_a_completion_is_traced_as_an_inference(repository, models, tmp_path):
-    backends = BackendRegistry({"tickets": lambda: TicketBackend(models.execute)})
+    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
     traces = tmp_path / "traces.json"
     settings = (
         Setting("triton", "file", str(traces)),

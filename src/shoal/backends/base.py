@@ -109,7 +109,7 @@ class DeviceExecutor(Executor):
         """
 
 
-class Ticket(Protocol):
+class PendingRequest(Protocol):
     """One request in the hands of a RequestExecutor, and the way to answer it.
 
     `send` may be called from any thread, also after `execute` has returned where the model is
@@ -151,16 +151,16 @@ class RequestExecutor(ABC):
     answers_later: bool = False
 
     @abstractmethod
-    def execute(self, tickets: Sequence[Ticket]) -> None:
-        """Run a batch. When this returns, every ticket of a model that is not decoupled must have
+    def execute(self, batch: Sequence[PendingRequest]) -> None:
+        """Run a batch. When this returns, every request of a model that is not decoupled must have
         had its final response, or be deferred. An exception fails the others, with its text."""
 
-    def execute_several(self, batches: Sequence[Sequence[Ticket]]) -> Sequence[int]:
+    def execute_several(self, batches: Sequence[Sequence[PendingRequest]]) -> Sequence[int]:
         """Run batches one after the other, as `execute` runs each; how many ns each took."""
         took: list[int] = []
-        for tickets in batches:
+        for batch in batches:
             start_ns = time.monotonic_ns()
-            self.execute(tickets)
+            self.execute(batch)
             took.append(time.monotonic_ns() - start_ns)
         return took
 

@@ -22,7 +22,7 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.instance import on_device
-from shoal.instance.ticket import RequestTicket
+from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
 from shoal.scheduler.sequence_state import keep_outputs
@@ -181,16 +181,16 @@ class Execution:
         """Execute batches one after the other and answer every request in them. Never raises."""
         start_ns = time.monotonic_ns()
         later = executor.answers_later
-        tickets = [self._tickets(batch, start_ns, later) for batch in batches]
+        pending = [self._pending(batch, start_ns, later) for batch in batches]
         failure: ShoalError | None = None
         took_ns: Sequence[int] = ()
         try:
-            took_ns = executor.execute_several(tickets)
+            took_ns = executor.execute_several(pending)
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         if failure is not None or len(took_ns) != len(batches):
             took_ns = [(time.monotonic_ns() - start_ns) // len(batches)] * len(batches)
-        for own, batch, ns in zip(tickets, batches, took_ns, strict=True):
+        for own, batch, ns in zip(pending, batches, took_ns, strict=True):
             moments = Moments(start_ns, start_ns, start_ns + ns, start_ns + ns)
             self._settle(own, batch, moments, failure, later)
             start_ns += ns
@@ -200,28 +200,32 @@ class Execution:
     ) -> None:
         """Have the executor answer the requests."""
         later = executor.answers_later
-        tickets = self._tickets(batch, start_ns, later)
+        pending = self._pending(batch, start_ns, later)
         failure: ShoalError | None = None
         try:
-            executor.execute(tickets)
+            executor.execute(pending)
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         end_ns = time.monotonic_ns()
-        self._settle(tickets, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure, later)
+        self._settle(pending, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure, later)
 
-    def _tickets(self, batch: Sequence[Request], start_ns: int, later: bool) -> list[RequestTicket]:
+    def _pending(
+        self, batch: Sequence[Request], start_ns: int, later: bool
+    ) -> list[InstancePendingRequest]:
         begun = Moments(start_ns, start_ns, 0, 0)  # they may be answered before the end is known
         for request in batch:
             request.moments = begun
         name = self._signature.model_name
         return [
-            RequestTicket(request, name, self._version, self._statistics, counts_itself=later)
+            InstancePendingRequest(
+                request, name, self._version, self._statistics, counts_itself=later
+            )
             for request in batch
         ]
 
     def _settle(
         self,
-        tickets: Sequence[RequestTicket],
+        pending: Sequence[InstancePendingRequest],
         batch: Sequence[Request],
         moments: Moments,
         failure: ShoalError | None,
@@ -232,19 +236,19 @@ class Execution:
         if not later:
             for request in batch:
                 request.moments = moments
-            done = [t for t in tickets if not t.failed and not t.rescheduled]
+            done = [t for t in pending if not t.failed and not t.rescheduled]
             if failure is not None:
                 done = [t for t in done if t.closed]
             served = [t.request for t in done if not is_filler(t.request)]
             rows = sum([request.rows for request in batch])
             self._statistics.executed(served, rows, moments, answered_before=True)
-        for ticket in tickets:
-            if ticket.closed or ticket.deferred:
+        for one in pending:
+            if one.closed or one.deferred:
                 continue
             if failure is not None or not self._decoupled:
                 error = failure or Internal(f"model '{name}' did not answer the request")
                 with contextlib.suppress(Internal):  # it was answered this very moment
-                    ticket.send(error=error)
+                    one.send(error=error)
 
     def _fail(self, batch: Sequence[Request], start_ns: int, failure: BaseException) -> None:
         end_ns = time.monotonic_ns()

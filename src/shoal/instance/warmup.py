@@ -22,7 +22,7 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.core.validate import validate
 from shoal.errors import ConfigError, Internal, ShoalError
-from shoal.instance.ticket import RequestTicket
+from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import join, wanted_outputs
 from shoal.statistics.model import ModelStatistics
@@ -81,9 +81,9 @@ def _execute(
 ) -> None:
     if isinstance(executor, RequestExecutor):
         uncounted = ModelStatistics(signature.model_name, 0)
-        tickets = [RequestTicket(r, signature.model_name, 0, uncounted) for r in requests]
-        executor.execute(tickets)
-        if any(ticket.failed for ticket in tickets):
+        pending = [InstancePendingRequest(r, signature.model_name, 0, uncounted) for r in requests]
+        executor.execute(pending)
+        if any(one.failed for one in pending):
             raise Internal("the model answered with an error")
     else:
         joined = join(requests, signature) if assembly is None else assembly.join(requests)

@@ -16,9 +16,9 @@ from shoal.backends.base import (
     Executor,
     LoadContext,
     LoadedModel,
+    PendingRequest,
     Placement,
     RequestExecutor,
-    Ticket,
 )
 from shoal.config.model import ModelConfig
 from shoal.core.request import Request
@@ -126,13 +126,13 @@ def echo(inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[n
     return [first for _ in outputs]
 
 
-class TicketBackend(Backend):
-    """A backend whose executor hands the tickets of each batch to a function of the test's."""
+class RequestBackend(Backend):
+    """A backend whose executor hands the requests of each batch to a function of the test's."""
 
-    name = "tickets"
-    default_filename = "model.tickets"
+    name = "requests"
+    default_filename = "model.requests"
 
-    def __init__(self, execute: Callable[[Sequence[Ticket]], None]) -> None:
+    def __init__(self, execute: Callable[[Sequence[PendingRequest]], None]) -> None:
         self.execute = execute
 
     def complete(
@@ -147,26 +147,26 @@ class TicketBackend(Backend):
         return config
 
     def load(self, context: LoadContext) -> LoadedModel:
-        """A model that passes its tickets on."""
+        """A model that passes its requests on."""
         del context
-        return _TicketModel(self)
+        return _RequestModel(self)
 
 
-class _TicketModel(LoadedModel):
-    def __init__(self, owner: TicketBackend) -> None:
+class _RequestModel(LoadedModel):
+    def __init__(self, owner: RequestBackend) -> None:
         self._owner = owner
 
     def executor(self, placement: Placement) -> RequestExecutor:
         del placement
-        return _TicketExecutor(self._owner)
+        return _RequestExecutor(self._owner)
 
 
-class _TicketExecutor(RequestExecutor):
-    def __init__(self, owner: TicketBackend) -> None:
+class _RequestExecutor(RequestExecutor):
+    def __init__(self, owner: RequestBackend) -> None:
         self._owner = owner
 
-    def execute(self, tickets: Sequence[Ticket]) -> None:
-        self._owner.execute(tickets)
+    def execute(self, batch: Sequence[PendingRequest]) -> None:
+        self._owner.execute(batch)
 
 
 class FakeBackend(Backend):

@@ -26,16 +26,16 @@ class Far(RequestExecutor):
         self.began = threading.Event()
         self.groups = []
 
-    def execute(self, tickets):
-        self.execute_several([tickets])
+    def execute(self, batch):
+        self.execute_several([batch])
 
     def execute_several(self, batches):
         self.began.set()
         assert self.gate.wait(WAIT_SECS)
         self.groups.append([len(batch) for batch in batches])
         for batch in batches:
-            for ticket in batch:
-                ticket.send()
+            for pending in batch:
+                pending.send()
         return [1000 * (index + 1) for index in range(len(batches))]
 
 
@@ -118,12 +118,12 @@ def test_an_executor_that_knows_nothing_of_it_runs_them_one_by_one(start):
             self.began, self.gate = threading.Event(), threading.Event()
             self.sizes = []
 
-        def execute(self, tickets):
+        def execute(self, batch):
             self.began.set()
             assert self.gate.wait(WAIT_SECS)
-            self.sizes.append(len(tickets))
-            for ticket in tickets:
-                ticket.send()
+            self.sizes.append(len(batch))
+            for pending in batch:
+                pending.send()
 
     executor = Plain()
     statistics = run(start, executor, OneByOne(), 3)

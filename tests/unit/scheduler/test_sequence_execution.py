@@ -49,14 +49,14 @@ class Adder(Executor):
 
 
 class Answering(RequestExecutor):
-    """Calls a function of the test's for each ticket."""
+    """Calls a function of the test's for each request."""
 
     def __init__(self, answer):
         self.answer = answer
 
-    def execute(self, tickets):
-        for ticket in tickets:
-            self.answer(ticket)
+    def execute(self, batch):
+        for pending in batch:
+            self.answer(pending)
 
 
 class World:
@@ -211,14 +211,14 @@ def test_a_state_with_the_wrong_rows_fails_the_batch():
 # ---- executors that answer requests themselves
 
 
-def total(ticket):
-    inputs = ticket.request.inputs
+def total(pending):
+    inputs = pending.request.inputs
     return (inputs["IN"].array + inputs["INPUT"].array).astype(np.int32)
 
 
-def answer_total(ticket):
-    result = total(ticket)
-    ticket.send([Tensor.from_array("OUTPUT", result), Tensor.from_array("SUM", result)])
+def answer_total(pending):
+    result = total(pending)
+    pending.send([Tensor.from_array("OUTPUT", result), Tensor.from_array("SUM", result)])
 
 
 def test_such_a_model_has_implicit_state_too():
@@ -233,9 +233,9 @@ def test_such_a_model_has_implicit_state_too():
 def test_such_a_model_sees_fillers():
     ready = []
 
-    def answer(ticket):
-        ready.append(ticket.request.inputs["READY"].array.item())
-        answer_total(ticket)
+    def answer(pending):
+        ready.append(pending.request.inputs["READY"].array.item())
+        answer_total(pending)
 
     world = World(Answering(answer))
     world.ask(1, START)
@@ -248,11 +248,11 @@ def test_such_a_model_sees_fillers():
 
 
 def test_errors_for_fillers_are_nobodys():
-    def answer(ticket):
-        if not ticket.request.inputs["READY"].array.item():
-            ticket.send(error=InvalidArgument("not ready"))
+    def answer(pending):
+        if not pending.request.inputs["READY"].array.item():
+            pending.send(error=InvalidArgument("not ready"))
         else:
-            answer_total(ticket)
+            answer_total(pending)
 
     world = World(Answering(answer))
     world.ask(1, START)
@@ -265,9 +265,9 @@ def test_errors_for_fillers_are_nobodys():
 
 
 def test_fillers_may_be_left_without_an_answer():
-    def answer(ticket):
-        if ticket.request.inputs["READY"].array.item():
-            answer_total(ticket)
+    def answer(pending):
+        if pending.request.inputs["READY"].array.item():
+            answer_total(pending)
 
     world = World(Answering(answer))
     world.ask(1, START)
@@ -281,11 +281,11 @@ def test_fillers_may_be_left_without_an_answer():
 def test_a_request_is_executed_until_its_model_is_done():
     left = [3]
 
-    def answer(ticket):
+    def answer(pending):
         left[0] -= 1
-        ticket.send([Tensor.from_array("OUTPUT", total(ticket))], final=not left[0])
+        pending.send([Tensor.from_array("OUTPUT", total(pending))], final=not left[0])
         if left[0]:
-            ticket.reschedule()
+            pending.reschedule()
 
     world = World(Answering(answer), "iterative_sequence: true", decoupled=True)
     answers = world.ask(0)
@@ -300,12 +300,12 @@ def test_a_request_is_executed_until_its_model_is_done():
 def test_rescheduling_without_a_response():
     calls = []
 
-    def answer(ticket):
+    def answer(pending):
         calls.append(1)
         if len(calls) < 3:
-            ticket.reschedule()
+            pending.reschedule()
         else:
-            answer_total(ticket)
+            answer_total(pending)
 
     world = World(Answering(answer), "iterative_sequence: true")
     answer = world.ask(0, value=4)
@@ -316,7 +316,7 @@ def test_rescheduling_without_a_response():
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
 def test_only_iterative_sequences_are_rescheduled(strategy):
-    world = World(Answering(lambda ticket: ticket.reschedule()), strategy)
+    world = World(Answering(lambda pending: pending.reschedule()), strategy)
     answer = world.ask(1, START)
     world.run()
     text = answer.responses[0].error.message
@@ -327,23 +327,23 @@ def test_only_iterative_sequences_are_rescheduled(strategy):
 
 
 def test_the_end_of_a_sequence_cannot_be_rescheduled():
-    world = World(Answering(lambda ticket: ticket.reschedule()), "iterative_sequence: true")
+    world = World(Answering(lambda pending: pending.reschedule()), "iterative_sequence: true")
     answer = world.ask(1, START | END)
     world.run()
     assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in answer.responses[0].error.message
 
 
-def test_nothing_is_sent_from_a_ticket_that_was_rescheduled():
+def test_nothing_is_sent_from_a_request_that_was_rescheduled():
     problems = []
 
-    def answer(ticket):
+    def answer(pending):
         if not problems:
-            ticket.reschedule()
+            pending.reschedule()
             with pytest.raises(Internal, match="after the final one") as caught:
-                answer_total(ticket)
+                answer_total(pending)
             problems.append(caught)
         else:
-            answer_total(ticket)
+            answer_total(pending)
 
     world = World(Answering(answer), "iterative_sequence: true")
     answer = world.ask(0)

@@ -1,7 +1,7 @@
 """Running a function: a batch of tensors in, one call, tensors out.
 
     arrays --> arguments --> function --> what it returned --> arrays          FunctionExecutor
-    ticket --> arguments --> generator --> a response for each item           StreamExecutor
+    pending --> arguments --> generator --> a response for each item           StreamExecutor
 
 An `async def` runs on the model's own event loop; the instance's thread waits for it. So there are
 as many calls at once as there are instances, and time is counted as for any other model.
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.backends.base import Executor, RequestExecutor, Ticket
+from shoal.backends.base import Executor, PendingRequest, RequestExecutor
 from shoal.backends.function.declaration import Declaration
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Cancelled
@@ -69,46 +69,46 @@ class StreamExecutor(RequestExecutor):
         self._loop = loop
         self._on_close = on_close
 
-    def execute(self, tickets: Sequence[Ticket]) -> None:
+    def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Stream to one request after the other."""
-        for ticket in tickets:
-            inputs = {name: tensor.array for name, tensor in ticket.request.inputs.items()}
+        for pending in batch:
+            inputs = {name: tensor.array for name, tensor in pending.request.inputs.items()}
             stream = self._function(**to_arguments(self._declaration, inputs))
             if hasattr(stream, "__aiter__"):
-                self._loop.run(self._send_later(ticket, stream))
+                self._loop.run(self._send_later(pending, stream))
             else:
-                self._send(ticket, stream)
+                self._send(pending, stream)
 
-    def _send(self, ticket: Ticket, stream: Iterator[Any]) -> None:
+    def _send(self, pending: PendingRequest, stream: Iterator[Any]) -> None:
         try:
             for item in stream:
-                self._respond(ticket, item)
+                self._respond(pending, item)
         finally:
             close = getattr(stream, "close", None)  # generators have one
             if close is not None:
                 close()
-        ticket.send(final=True)
+        pending.send(final=True)
 
-    async def _send_later(self, ticket: Ticket, stream: AsyncIterator[Any]) -> None:
+    async def _send_later(self, pending: PendingRequest, stream: AsyncIterator[Any]) -> None:
         try:
             async for item in stream:
-                self._respond(ticket, item)
+                self._respond(pending, item)
         finally:
             close = getattr(stream, "aclose", None)  # generators have one
             if close is not None:
                 await close()
-        ticket.send(final=True)
+        pending.send(final=True)
 
-    def _respond(self, ticket: Ticket, item: Any) -> None:
+    def _respond(self, pending: PendingRequest, item: Any) -> None:
         """Send one item. Raises Cancelled once the client has gone."""
-        if ticket.request.cancelled:
-            raise Cancelled(f"{ticket.request.log_prefix()}the client withdrew the request")
+        if pending.request.cancelled:
+            raise Cancelled(f"{pending.request.log_prefix()}the client withdrew the request")
         given = to_arrays(self._declaration, item, 1)
         tensors = [
             Tensor.from_array(port.name, given[port.name], port.datatype)
             for port in self._declaration.outputs
         ]
-        ticket.send(tensors, final=False)
+        pending.send(tensors, final=False)
 
     def close(self) -> None:
         """Let the object go that the function belongs to."""

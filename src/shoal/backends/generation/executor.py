@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.backends.base import RequestExecutor, Ticket
+from shoal.backends.base import PendingRequest, RequestExecutor
 from shoal.backends.generation.asked import RequestReader
 from shoal.backends.generation.counts import CountedDecoder, Counts
 from shoal.backends.generation.files import OnnxDecoder, OnnxEncoder
-from shoal.backends.generation.job import TicketJob
+from shoal.backends.generation.job import RequestJob
 from shoal.errors import Cancelled, ShoalError
 from shoal.generation.batch import ContinuousBatch
 
@@ -52,7 +52,7 @@ class GenerationExecutor(RequestExecutor):
         self._max_rows = max_rows
         self._encoder_batch = encoder_batch
         self._changed = threading.Condition()  # guards what follows
-        self._arrived: deque[TicketJob] = deque()
+        self._arrived: deque[RequestJob] = deque()
         self._rows = 0  # taken, or promised to those that arrived
         self._texts = 0  # that are to be answered
         self._closing = False
@@ -64,20 +64,20 @@ class GenerationExecutor(RequestExecutor):
         """How many requests are to be answered."""
         return self._texts
 
-    def execute(self, tickets: Sequence[Ticket]) -> None:
+    def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Take requests over; what is wrong with one is answered here. Waits for room."""
-        for ticket in tickets:
+        for pending in batch:
             try:
-                wanted = self._reader(ticket.request)
-                job = TicketJob(ticket, wanted, self._reader.writing, self._text_ended)
+                wanted = self._reader(pending.request)
+                job = RequestJob(pending, wanted, self._reader.writing, self._text_ended)
             except ShoalError as error:
-                ticket.send(error=error)
+                pending.send(error=error)
                 continue
-            self._hand_over(job, ticket)
+            self._hand_over(job, pending)
 
-    def _hand_over(self, job: TicketJob, ticket: Ticket) -> None:
+    def _hand_over(self, job: RequestJob, pending: PendingRequest) -> None:
         width = job.options.num_beams
-        request = ticket.request
+        request = pending.request
         request.on_cancel = self._wake
         with self._changed:
             self._changed.wait_for(
@@ -90,7 +90,7 @@ class GenerationExecutor(RequestExecutor):
                 self._changed.notify_all()
                 self._counts.texts_changed()
                 return
-        ticket.send(error=Cancelled(f"{request.log_prefix()}the client withdrew the request"))
+        pending.send(error=Cancelled(f"{request.log_prefix()}the client withdrew the request"))
 
     def _text_ended(self) -> None:
         with self._changed:
@@ -133,8 +133,8 @@ class GenerationExecutor(RequestExecutor):
                 self._rows = self._batch.rows + waiting
                 self._changed.notify_all()
 
-    def _join(self, jobs: Sequence[TicketJob]) -> None:
-        wanted: list[TicketJob] = []
+    def _join(self, jobs: Sequence[RequestJob]) -> None:
+        wanted: list[RequestJob] = []
         for job in jobs:
             if job.cancelled:
                 job.on_cancelled()
@@ -146,8 +146,8 @@ class GenerationExecutor(RequestExecutor):
             self._batch.join(kept, contexts)
 
     def _encoded(
-        self, jobs: Sequence[TicketJob]
-    ) -> list[tuple[Sequence[TicketJob], list[list[np.ndarray]]]]:
+        self, jobs: Sequence[RequestJob]
+    ) -> list[tuple[Sequence[RequestJob], list[list[np.ndarray]]]]:
         """Jobs with what they are about; where a photo spoils a batch, each is encoded alone."""
         if self._encoder is None:
             return [(jobs, [[] for _ in jobs])]

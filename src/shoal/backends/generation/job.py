@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shoal.backends.base import Ticket
+from shoal.backends.base import PendingRequest
 from shoal.backends.generation import asked
 from shoal.backends.generation.asked import Wanted
 from shoal.core import dtypes
@@ -21,17 +21,17 @@ from shoal.tasks.writing import Writing
 logger = logging.getLogger(__name__)
 
 
-class TicketJob:
+class RequestJob:
     """One text for one request; see `shoal.generation.batch.Job`."""
 
     def __init__(
-        self, ticket: Ticket, wanted: Wanted, writing: Writing, ended: Callable[[], None]
+        self, pending: PendingRequest, wanted: Wanted, writing: Writing, ended: Callable[[], None]
     ) -> None:
         """`ended` is called once, before the last response is sent."""
         self.prompt: Sequence[int] = wanted.prompt
         self.options = wanted.options
         self.pixels = wanted.pixels  # until they have been encoded
-        self._ticket = ticket
+        self._pending = pending
         self._ended = ended
         self._stream = wanted.stream
         self._writing = writing
@@ -43,14 +43,14 @@ class TicketJob:
     @property
     def cancelled(self) -> bool:
         """Whether the client has gone."""
-        return self._ticket.request.cancelled
+        return self._pending.request.cancelled
 
     def on_token(self, token: int) -> None:
         """Send it, if tokens are wanted one by one."""
         if self._stream:
             self._sent += 1
             piece, self._echo = self._echo + self._text.push([token]), ""
-            self._ticket.send(_tensors(piece, [token]), final=False)
+            self._pending.send(_tensors(piece, [token]), final=False)
 
     def on_result(self, result: Generated) -> None:
         """Send what has not been sent, and how the text ended."""
@@ -75,7 +75,7 @@ class TicketJob:
 
     def on_cancelled(self) -> None:
         """Tell whoever may still listen."""
-        prefix = self._ticket.request.log_prefix()
+        prefix = self._pending.request.log_prefix()
         self.on_error(Cancelled(f"{prefix}the client withdrew the request"))
 
     def _over(self) -> None:
@@ -84,7 +84,7 @@ class TicketJob:
 
     def _end(self, tensors: Sequence[Tensor]) -> None:
         try:
-            self._ticket.send(tensors)
+            self._pending.send(tensors)
         except Exception as error:  # noqa: BLE001 - nobody above can do anything about it
             self._fail(error)
 
@@ -93,7 +93,7 @@ class TicketJob:
         if failure is not error:
             logger.error("generating a text failed: %s", error, exc_info=error)
         try:
-            self._ticket.send(error=failure)
+            self._pending.send(error=failure)
         except Internal:  # it has had its last response
             logger.debug("a request that had its last response failed: %s", failure.message)
 

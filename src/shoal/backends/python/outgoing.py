@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shoal.backends.base import Ticket
+from shoal.backends.base import PendingRequest
 from shoal.backends.python.api.errors import to_shoal
 from shoal.backends.python.api.response import InferenceResponse
 from shoal.config.model import ModelConfig
@@ -35,22 +35,24 @@ class Outputs:
             if tensor.reshape is not None
         }
 
-    def send(self, ticket: Ticket, response: InferenceResponse | None, *, final: bool) -> None:
+    def send(
+        self, pending: PendingRequest, response: InferenceResponse | None, *, final: bool
+    ) -> None:
         """Send a model's response, or with none just the end. Internal after the end."""
         if response is None:
-            ticket.send(final=final)
+            pending.send(final=final)
             return
         error = response._error
         if error is not None:
-            ticket.send(error=to_shoal(error), final=final)
+            pending.send(error=to_shoal(error), final=final)
             return
         names = self.names
         tensors = [tensor._to_core() for tensor in response._outputs if tensor._name in names]
-        self.send_core(ticket, tensors, response._parameters, final=final)
+        self.send_core(pending, tensors, response._parameters, final=final)
 
     def send_core(
         self,
-        ticket: Ticket,
+        pending: PendingRequest,
         tensors: Sequence[Tensor],
         parameters: Mapping[str, ParameterValue],
         *,
@@ -61,9 +63,9 @@ class Outputs:
             try:
                 tensors = [self._in_client_shape(tensor) for tensor in tensors]
             except BackendFailure as failure:
-                ticket.send(error=failure, final=final)
+                pending.send(error=failure, final=final)
                 return
-        ticket.send(tensors, parameters=parameters, final=final)
+        pending.send(tensors, parameters=parameters, final=final)
 
     def _in_client_shape(self, tensor: Tensor) -> Tensor:
         """The tensor in the `dims` of the config, where the model gave it in its `reshape`."""

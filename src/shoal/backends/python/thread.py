@@ -1,6 +1,6 @@
 """A Python model in the server's own process: its instance runs on the thread that pulls for it.
 
-    ticket --> InferenceRequest --> model.execute --> InferenceResponse --> ticket
+    pending --> InferenceRequest --> model.execute --> InferenceResponse --> pending
 
 Nothing is copied on the way in, and on the way out only what the model could still change.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shoal.backends.base import RequestExecutor, Ticket
+from shoal.backends.base import PendingRequest, RequestExecutor
 from shoal.backends.python import failure, loading, numpy_names
 from shoal.backends.python.api import host
 from shoal.backends.python.api.errors import TritonError, from_shoal
@@ -55,7 +55,7 @@ class ThreadExecutor(RequestExecutor):
         self._decoupled = decoupled
         self.on_close: Callable[[ThreadExecutor], None] = lambda _: None
         self._changed = threading.Condition()  # guards _open
-        self._open: set[TicketAnswer] = set()  # requests the model answers later
+        self._open: set[PendingAnswer] = set()  # requests the model answers later
         numpy_names.install()
         token = host.enter(self._context)
         try:
@@ -73,31 +73,31 @@ class ThreadExecutor(RequestExecutor):
         host.announce(self._context, self._module.package)
         server.waits.join(self._context)
 
-    def execute(self, tickets: Sequence[Ticket]) -> None:
+    def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Have the model answer the batch, now or later."""
         names, decoupled = self._outputs.names, self._decoupled
         requests = [
             InferenceRequest._received(
-                ticket.request, names, TicketAnswer(ticket, self, decoupled=decoupled)
+                pending.request, names, PendingAnswer(pending, self, decoupled=decoupled)
             )
-            for ticket in tickets
+            for pending in batch
         ]
         self._instance.execute(requests)
-        for ticket, request in zip(tickets, requests, strict=True):
-            answer: TicketAnswer = request._answer  # type: ignore[assignment]
+        for pending, request in zip(batch, requests, strict=True):
+            answer: PendingAnswer = request._answer  # type: ignore[assignment]
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
-                _reschedule(ticket, answer)
+                _reschedule(pending, answer)
             elif answer.promised or not answer._over:
-                ticket.defer()
+                pending.defer()
                 self._expect(answer)
 
-    def _expect(self, answer: TicketAnswer) -> None:
+    def _expect(self, answer: PendingAnswer) -> None:
         with self._changed:
             if not answer.over:
                 answer.expected = True
                 self._open.add(answer)
 
-    def settled(self, answer: TicketAnswer) -> None:
+    def settled(self, answer: PendingAnswer) -> None:
         """What was to be answered later has been."""
         with self._changed:
             self._open.discard(answer)
@@ -133,14 +133,14 @@ class ThreadExecutor(RequestExecutor):
         self.on_close(self)
 
 
-class TicketAnswer(Answer):
+class PendingAnswer(Answer):
     """The answer to a request of this process."""
 
-    __slots__ = ("_owner", "_ticket", "expected")
+    __slots__ = ("_owner", "_pending", "expected")
 
-    def __init__(self, ticket: Ticket, owner: ThreadExecutor, *, decoupled: bool) -> None:
+    def __init__(self, pending: PendingRequest, owner: ThreadExecutor, *, decoupled: bool) -> None:
         super().__init__(decoupled=decoupled)
-        self._ticket = ticket
+        self._pending = pending
         self._owner = owner
         self.expected = False  # whether it comes after the execution
 
@@ -152,22 +152,22 @@ class TicketAnswer(Answer):
         more: bool = False,  # noqa: ARG002 - nothing is gained by waiting here
     ) -> None:
         try:
-            self._owner._outputs.send(self._ticket, response, final=final)
+            self._owner._outputs.send(self._pending, response, final=final)
         finally:
             if final and self.expected:
                 self._owner.settled(self)
 
     def cancelled(self) -> bool:
         """Whether the client has withdrawn the request."""
-        return self._ticket.request.cancelled
+        return self._pending.request.cancelled
 
 
-def _reschedule(ticket: Ticket, answer: Answer) -> None:
+def _reschedule(pending: PendingRequest, answer: Answer) -> None:
     """Have the request executed again; a model that must not ask for that is told so."""
     if answer.over:
         return
     try:
-        ticket.reschedule()
+        pending.reschedule()
     except ShoalError as error:
         logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
         answer.end(InferenceResponse(error=from_shoal(error)))

@@ -42,7 +42,7 @@ def run(function, inputs, outputs=("output",)):
         model.close()
 
 
-class Ticket:
+class PendingRequest:
     """Keeps what was sent."""
 
     def __init__(self, **inputs):
@@ -210,9 +210,9 @@ def count_by_another(n: int) -> Iterator[int]:
 @pytest.mark.parametrize("function", [count, count_later, count_by_another])
 def test_each_item_is_a_response(function):
     model = loaded(function)
-    ticket = Ticket(n=np.array([3]))
-    model.executor(HERE).execute([ticket])
-    assert ticket.sent == [([[0]], False), ([[1]], False), ([[2]], False), ([], True)]
+    pending = PendingRequest(n=np.array([3]))
+    model.executor(HERE).execute([pending])
+    assert pending.sent == [([[0]], False), ([[1]], False), ([[2]], False), ([], True)]
     model.close()
 
 
@@ -228,11 +228,11 @@ def test_a_stream_ends_when_the_client_has_gone():
             ended.append(True)
 
     model = loaded(forever)
-    ticket = Ticket(n=np.array([3]))
-    ticket.on_send = ticket.request.cancel
+    pending = PendingRequest(n=np.array([3]))
+    pending.on_send = pending.request.cancel
     with pytest.raises(Cancelled):
-        model.executor(HERE).execute([ticket])
-    assert ticket.sent == [([[3]], False)]
+        model.executor(HERE).execute([pending])
+    assert pending.sent == [([[3]], False)]
     assert ended == [True]
 
 

@@ -21,7 +21,7 @@ from shoal.testing.fakes import WAIT_SECS
 TOKEN = 5
 
 
-class Ticket:
+class PendingRequest:
     """A request, and what it was answered."""
 
     def __init__(self, **parameters):
@@ -113,11 +113,11 @@ def world():
 
     def ask(**parameters):
         """Hand a request over on a thread, as an instance's worker would."""
-        ticket = Ticket(**parameters)
-        thread = threading.Thread(target=executor.execute, args=([ticket],))
+        pending = PendingRequest(**parameters)
+        thread = threading.Thread(target=executor.execute, args=([pending],))
         thread.start()
         threads.append(thread)
-        return ticket, thread
+        return pending, thread
 
     yield SimpleNamespace(
         decoder=decoder, encoder=encoder, counts=counts, executor=executor, ask=ask
@@ -130,21 +130,21 @@ def world():
 
 
 def test_a_token_a_response_and_the_end_in_the_last(world):
-    ticket, thread = world.ask(length=3)
+    pending, thread = world.ask(length=3)
     thread.join(WAIT_SECS)  # there was room: the worker may fetch the next request
     world.decoder.go()
-    assert ticket.tokens == 3
-    assert len(ticket.answers) == 3
-    last = {tensor.name: tensor.array.tolist() for tensor in ticket.answers[-1][0]}
+    assert pending.tokens == 3
+    assert len(pending.answers) == 3
+    last = {tensor.name: tensor.array.tolist() for tensor in pending.answers[-1][0]}
     assert last["finish_reason"] == [b"length"]
     assert (last["num_input_tokens"], last["num_output_tokens"]) == ([1], [3])
 
 
 def test_one_response_where_tokens_are_not_wanted_one_by_one(world):
-    ticket, _ = world.ask(length=3, stream=False)
+    pending, _ = world.ask(length=3, stream=False)
     world.decoder.go()
-    assert ticket.tokens == 3
-    assert len(ticket.answers) == 1
+    assert pending.tokens == 3
+    assert len(pending.answers) == 1
 
 
 def test_who_does_not_fit_waits_in_execute(world):
@@ -156,17 +156,17 @@ def test_who_does_not_fit_waits_in_execute(world):
     assert third_thread.is_alive()
     assert world.executor.texts == 2
     world.decoder.go()
-    assert [ticket.tokens for ticket in (first, second, third)] == [50] * 3
+    assert [pending.tokens for pending in (first, second, third)] == [50] * 3
     assert max(world.decoder.rows) == 2
 
 
 def test_beams_take_a_place_each(world):
-    ticket, _ = world.ask(length=4, beams=2)
+    pending, _ = world.ask(length=4, beams=2)
     world.decoder.wait()
     other, thread = world.ask(length=4)
     assert thread.is_alive()
     world.decoder.go()
-    assert ticket.error is None
+    assert pending.error is None
     assert other.error is None
     assert world.decoder.rows[:4] == [2] * 4
 
@@ -202,9 +202,9 @@ def test_one_whose_text_is_under_way_may_go_and_another_takes_the_place(world):
 
 
 def test_a_wrong_request_is_answered_at_once(world):
-    ticket, thread = world.ask(wrong=True)
+    pending, thread = world.ask(wrong=True)
     thread.join(WAIT_SECS)
-    assert ticket.error.message == "wrong"
+    assert pending.error.message == "wrong"
     assert world.executor.texts == 0
 
 
@@ -217,11 +217,11 @@ def test_a_photo_that_cannot_be_encoded_costs_its_own_request(world):
 
 
 def test_a_decoder_that_fails_ends_the_texts_and_nothing_else(world):
-    ticket, _ = world.ask(length=3)
+    pending, _ = world.ask(length=3)
     world.decoder.wait()
     world.decoder.fails = True
     world.decoder.go()
-    assert ticket.error.message == "no more"
+    assert pending.error.message == "no more"
     world.decoder.fails = False
     again, _ = world.ask(length=3)
     assert again.tokens == 3
@@ -234,8 +234,8 @@ def test_a_fault_of_ours_is_an_answer_to_everybody(world, monkeypatch, caplog):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(world.executor._batch, "join", join)
-    ticket, _ = world.ask(length=3)
-    assert ticket.error.message == "RuntimeError: no memory"
+    pending, _ = world.ask(length=3)
+    assert pending.error.message == "RuntimeError: no memory"
     assert world.executor.texts == 0
     monkeypatch.undo()
     again, _ = world.ask(length=3)
@@ -244,19 +244,19 @@ def test_a_fault_of_ours_is_an_answer_to_everybody(world, monkeypatch, caplog):
 
 
 def test_closing_finishes_what_has_begun(world):
-    ticket, _ = world.ask(length=10)
+    pending, _ = world.ask(length=10)
     world.decoder.wait()
     closing = threading.Thread(target=world.executor.close)
     closing.start()
     world.decoder.go()
     closing.join(WAIT_SECS)
-    assert ticket.tokens == 10
+    assert pending.tokens == 10
 
 
 def test_what_is_counted(world):
-    ticket, _ = world.ask(length=3)
+    pending, _ = world.ask(length=3)
     world.decoder.go()
-    assert ticket.tokens == 3
+    assert pending.tokens == 3
     world.executor.close()
     found = world.counts.snapshot()
     assert found["decoder"]["batch_stats"] == [{"batch_size": 1, "count": 3}]

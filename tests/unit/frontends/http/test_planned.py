@@ -69,24 +69,24 @@ class Moody(RequestExecutor):
     def __init__(self, owner):
         self.owner = owner
 
-    def execute(self, tickets):
-        for ticket in tickets:
-            tensor = ticket.request.inputs["INPUT0"]
+    def execute(self, batch):
+        for pending in batch:
+            tensor = pending.request.inputs["INPUT0"]
             row = tensor.array
             mood = int(row.flat[0])
             if mood == 1:
-                ticket.send([Tensor("OUTPUT1", dtypes.INT32, row.shape, array=row)])
+                pending.send([Tensor("OUTPUT1", dtypes.INT32, row.shape, array=row)])
             elif mood == 2:
-                ticket.send([Tensor("OUTPUT0", dtypes.FP32, row.shape, raw=bytes(tensor.raw))])
+                pending.send([Tensor("OUTPUT0", dtypes.FP32, row.shape, raw=bytes(tensor.raw))])
             elif mood == 3:
-                ticket.send(error=InvalidArgument("not today"))
+                pending.send(error=InvalidArgument("not today"))
             elif mood == 4:
                 output = Tensor("OUTPUT0", dtypes.INT32, row.shape, array=row)
-                ticket.send([output], parameters={"mood": 'a "quoted" one'})
+                pending.send([output], parameters={"mood": 'a "quoted" one'})
             elif mood == 5:
-                ticket.send([])
+                pending.send([])
             else:
-                ticket.send([Tensor("OUTPUT0", dtypes.INT32, row.shape, array=row)])
+                pending.send([Tensor("OUTPUT0", dtypes.INT32, row.shape, array=row)])
 
     def close(self):
         self.owner.open_executors -= 1

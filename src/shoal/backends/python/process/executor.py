@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shoal.backends.base import RequestExecutor, Ticket
+from shoal.backends.base import PendingRequest, RequestExecutor
 from shoal.backends.python.api.host import Context
 from shoal.backends.python.environment import Environment
 from shoal.backends.python.instance import READY_SECS
@@ -103,11 +103,11 @@ class ProcessExecutor(RequestExecutor):
 
     # ---- requests
 
-    def execute(self, tickets: Sequence[Ticket]) -> None:
+    def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Have the model run the batch; raises the sentence for clients when it cannot."""
-        self._judge(self._running().execute([tickets]))
+        self._judge(self._running().execute([batch]))
 
-    def execute_several(self, batches: Sequence[Sequence[Ticket]]) -> Sequence[int]:
+    def execute_several(self, batches: Sequence[Sequence[PendingRequest]]) -> Sequence[int]:
         """Have the model run the batches, with one message for all of them."""
         took_ns = self._running().execute(batches)
         self._judge(took_ns)

@@ -2,7 +2,7 @@
 
     wait_started --> execute(batch) ... --> stop        ended: called once, if it ends unasked
 
-What the process says is passed on by whoever reads it (see `turns`): responses to their tickets,
+What the process says is passed on by whoever reads it (see `turns`): responses to their requests,
 questions to the server. When the process goes away unasked, everything it owed is answered with an
 error.
 """
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shoal.backends.base import Ticket
+from shoal.backends.base import PendingRequest
 from shoal.backends.python.api.errors import TritonError, to_shoal
 from shoal.backends.python.api.host import Context
 from shoal.backends.python.outgoing import Outputs
@@ -58,7 +58,7 @@ class Serving:
         self._epitaph = ""
         self._numbers = itertools.count(1)
         self._lock = threading.Condition()  # guards the two below
-        self._open: dict[int, Ticket] = {}  # not answered to the end yet
+        self._open: dict[int, PendingRequest] = {}  # not answered to the end yet
         self._gone = False
         self._answers: dict[int, Any] = {}  # by what was asked, set by whoever reads
         self.has_is_ready = False
@@ -136,16 +136,16 @@ class Serving:
 
     # ---- requests
 
-    def execute(self, batches: Sequence[Sequence[Ticket]]) -> list[int]:
+    def execute(self, batches: Sequence[Sequence[PendingRequest]]) -> list[int]:
         """Have the model run batches, one after the other; returns when its last `execute` has.
 
         The answer is how many nanoseconds each took, if all of them were run.
         """
         numbers = self._numbers
-        keyed = [[(next(numbers), ticket) for ticket in tickets] for tickets in batches]
+        keyed = [[(next(numbers), pending) for pending in batch] for batch in batches]
         named = [(next(numbers), own) for own in keyed]
         work = [
-            (batch, [self._entry(key, ticket.request) for key, ticket in own])
+            (batch, [self._entry(key, pending.request) for key, pending in own])
             for batch, own in named
         ]
         with self._lock:
@@ -156,8 +156,8 @@ class Serving:
         with contextlib.suppress(ChannelClosed):  # then whoever reads answers them
             self._link.send("execute", work)
         for own in keyed:
-            for key, ticket in own:
-                self._watch(key, ticket.request)
+            for key, pending in own:
+                self._watch(key, pending.request)
         took_ns: list[int] = []
         for batch, own in named:
             again, ns = self._answer(batch) or ((), None)
@@ -166,15 +166,17 @@ class Serving:
             self._look_after(own, again)
         return took_ns
 
-    def _look_after(self, keyed: Sequence[tuple[int, Ticket]], again: Sequence[int]) -> None:
+    def _look_after(
+        self, keyed: Sequence[tuple[int, PendingRequest]], again: Sequence[int]
+    ) -> None:
         """Deal with requests that an execution has not answered."""
         late = False
-        for key, ticket in keyed:
+        for key, pending in keyed:
             if key in again:
-                self._reschedule(key, ticket)
+                self._reschedule(key, pending)
             elif key in self._open:
                 late = True
-                ticket.defer()
+                pending.defer()
         if late:
             self._turns.attend()
 
@@ -187,8 +189,8 @@ class Serving:
 
     def _trace(self, key: int) -> RequestTrace | None:
         """The trace of a request that is being executed."""
-        ticket = self._open.get(key)
-        return None if ticket is None else ticket.request.trace
+        pending = self._open.get(key)
+        return None if pending is None else pending.request.trace
 
     def _watch(self, key: int, request: Request) -> None:
         """Tell the model when the client withdraws the request."""
@@ -201,16 +203,16 @@ class Serving:
         if request.cancelled:
             cancelled()
 
-    def _reschedule(self, key: int, ticket: Ticket) -> None:
+    def _reschedule(self, key: int, pending: PendingRequest) -> None:
         with self._lock:
             self._open.pop(key, None)
-        ticket.request.on_cancel = None
+        pending.request.on_cancel = None
         try:
-            ticket.reschedule()
+            pending.reschedule()
         except ShoalError as error:
             logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
             with contextlib.suppress(Internal):
-                ticket.send(error=error)
+                pending.send(error=error)
 
     # ---- readiness
 
@@ -237,21 +239,21 @@ class Serving:
     ) -> None:
         if final:
             with self._lock:
-                ticket = self._open.pop(key, None)
+                pending = self._open.pop(key, None)
                 if self._stopping:
                     self._lock.notify_all()
         else:
-            ticket = self._open.get(key)
-        if ticket is None:
+            pending = self._open.get(key)
+        if pending is None:
             return
         if final:
-            ticket.request.on_cancel = None
+            pending.request.on_cancel = None
         with contextlib.suppress(Internal):  # it was ended this very moment
             if error is not None:
                 code, text = error
-                ticket.send(error=to_shoal(TritonError(text, code)), final=final)  # type: ignore[arg-type]
+                pending.send(error=to_shoal(TritonError(text, code)), final=final)  # type: ignore[arg-type]
             else:
-                self._outputs.send_core(ticket, self._link.unpack(packed), parameters, final=final)
+                self._outputs.send_core(pending, self._link.unpack(packed), parameters, final=final)
 
     # ---- the end
 
@@ -280,10 +282,10 @@ class Serving:
             owed, self._open = self._open, {}
             self._lock.notify_all()
         self._questions.close()
-        for ticket in owed.values():
-            ticket.request.on_cancel = None
+        for pending in owed.values():
+            pending.request.on_cancel = None
             with contextlib.suppress(Internal):  # it was answered this very moment
-                ticket.send(error=unhealthy(name, epitaph, stopping=self._stopping))
+                pending.send(error=unhealthy(name, epitaph, stopping=self._stopping))
         if not self._stopping:
             self._ended(self, epitaph)
 

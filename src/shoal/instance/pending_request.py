@@ -17,8 +17,8 @@ from shoal.scheduler.sequence_turn import Turn, is_filler
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 
 
-class RequestTicket:
-    """One request being executed; see `shoal.backends.base.Ticket`."""
+class InstancePendingRequest:
+    """One request being executed; see `shoal.backends.base.PendingRequest`."""
 
     __slots__ = (
         "_closed",
