@@ -145,7 +145,7 @@ def test_gpt2_is_no_blip(export, checkpoints, tmp_path):
     [
         (["bert", "a", "b"], "shoal export --help"),
         (["blip", "a"], "OUTPUT_MODEL_FOLDER"),
-        (["blip", "a", "b", "--max-sequences", "0"], "expected a number from 1 to 4096"),
+        (["blip", "a", "b", "--max-sequences", "0"], "expected a whole number from 1 to 4096"),
         (["blip", "a", "b", "--quick"], "--quick"),
     ],
 )

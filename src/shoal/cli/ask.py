@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from shoal.cli.parser import CommandParser, help_requested, port, seconds
 from shoal.config.options import OptionError
 
 if TYPE_CHECKING:  # imported once the options are known to be right
@@ -57,7 +57,7 @@ _WIDEST = 100
 
 def run(words: Sequence[str]) -> int:
     """Ask what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
-    if {"-h", "--help"} & set(words):
+    if help_requested(words):
         print(HELP, end="")
         return 0
     options = _parse(words)
@@ -210,20 +210,13 @@ def _text(options: argparse.Namespace) -> str:
     return text.strip("\n")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells mistakes as every other command does, instead of leaving the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; shoal ask --help lists all options")
-
-
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="shoal ask", add_help=False, allow_abbrev=False)
+    parser = CommandParser("shoal ask")
     parser.add_argument("--host", default="localhost")
-    parser.add_argument("--port", type=_port)
+    parser.add_argument("--port", type=port)
     parser.add_argument("--http", default="")
     parser.add_argument("-m", "--model", default="")
-    parser.add_argument("--timeout", type=_secs, default=60.0)
+    parser.add_argument("--timeout", type=seconds, default=60.0)
     parser.add_argument("--text-file", default="")
     parser.add_argument("-q", "--question", action="append", default=[])
     parser.add_argument("--quiet", action="store_true")
@@ -243,15 +236,3 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
             "there, too; give them with --question"
         )
     return options
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, found '{text}'")
-    return int(text)
-
-
-def _secs(text: str) -> float:
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found '{text}'")
-    return float(text)

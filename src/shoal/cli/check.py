@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli import arguments
+from shoal.cli.parser import help_requested
 from shoal.cli.serve import with_repositories
 from shoal.config.options import Options
 
@@ -44,7 +45,7 @@ _NARROWEST, _WIDEST = 60, 100
 
 def run(words: Sequence[str]) -> int:
     """Check what `words` name; returns the exit code. Raises OptionError and NotFound."""
-    if {"-h", "--help"} & set(words):
+    if help_requested(words):
         print(HELP, end="")
         return 0
     load, as_json = "--load" in words, "--json" in words

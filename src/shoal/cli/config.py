@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.cli import arguments
 from shoal.cli.check import described, preparation_settings
+from shoal.cli.parser import help_requested
 from shoal.config.options import OptionError
 
 HELP = """\
@@ -35,7 +36,7 @@ _FORMATS = ("pbtxt", "json")
 
 def run(words: Sequence[str]) -> int:
     """Print a configuration; returns the exit code. Raises OptionError and NotFound."""
-    if {"-h", "--help"} & set(words):
+    if help_requested(words):
         print(HELP, end="")
         return 0
     form, rest = _format(list(words))

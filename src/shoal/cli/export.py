@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from shoal.cli import export_embedding
-from shoal.config.options import OptionError
+from shoal.cli.parser import CommandParser, help_requested, integer
 
 HELP = """\
 usage: shoal export KIND CHECKPOINT_FOLDER OUTPUT_MODEL_FOLDER [OPTION ...]
@@ -43,7 +42,7 @@ def run(words: Sequence[str]) -> int:
     """Export what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
     if words and words[0] == export_embedding.KIND:
         return export_embedding.run(words[1:])
-    if not words or {"-h", "--help"} & set(words):
+    if not words or help_requested(words):
         print(HELP, end="")
         return 0
     asked = _parse(words)
@@ -59,25 +58,12 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells mistakes as every other command does, instead of leaving the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; shoal export --help lists all options")
-
-
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="shoal export", add_help=False, allow_abbrev=False)
+    parser = CommandParser("shoal export")
     parser.add_argument("kind", choices=["blip", "gpt2", export_embedding.KIND], metavar="KIND")
     parser.add_argument("source", metavar="CHECKPOINT_FOLDER")
     parser.add_argument("target", metavar="OUTPUT_MODEL_FOLDER")
-    parser.add_argument("--max-sequences", type=_count, default=16)
+    parser.add_argument("--max-sequences", type=integer(1, 4096), default=16)
     parser.add_argument("--single-file", action="store_true")
     parser.add_argument("--force", action="store_true")
     return parser.parse_args(list(words))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to 4096, found '{text}'")
-    return int(text)

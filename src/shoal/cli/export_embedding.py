@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from shoal.config.options import OptionError
+from shoal.cli.parser import CommandParser, help_requested, integer
 
 KIND = "sentence-embedding"
 HELP = """\
@@ -33,13 +31,13 @@ It needs onnx, and neither torch nor transformers: pip install onnx
 
 def run(words: Sequence[str]) -> int:
     """Export what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
-    if not words or {"-h", "--help"} & set(words):
+    if not words or help_requested(words):
         print(HELP, end="")
         return 0
-    parser = _Parser(prog=f"shoal export {KIND}", add_help=False, allow_abbrev=False)
+    parser = CommandParser(f"shoal export {KIND}")
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("output", metavar="OUTPUT_MODEL_FOLDER", type=Path)
-    parser.add_argument("--max-batch-size", type=_count, default=32)
+    parser.add_argument("--max-batch-size", type=integer(1, 4096), default=32)
     asked = parser.parse_args(list(words))
 
     from shoal.export.sentence_embedding import export
@@ -47,16 +45,3 @@ def run(words: Sequence[str]) -> int:
     target = export(asked.source, asked.output, max_batch_size=asked.max_batch_size)
     print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
     return 0
-
-
-class _Parser(argparse.ArgumentParser):
-    """Tells mistakes as every other command does, instead of leaving the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; {self.prog} --help lists all options")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to 4096, found '{text}'")
-    return int(text)

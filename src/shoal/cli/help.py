@@ -25,7 +25,7 @@ _EXAMPLES = (
 
 def serve_help(program: str, *, paths: bool = True, width: int | None = None) -> str:
     """The whole help of the command that serves; `paths` says whether it takes bare paths."""
-    width = max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
+    width = fitted(width)
     repository = "models" if paths else "--model-repository=models"
     functions = "app.py" if paths else "--model-repository=app.py"
     examples = [
@@ -53,7 +53,7 @@ def serve_help(program: str, *, paths: bool = True, width: int | None = None) ->
     ]
     for title, options in groupby(TABLE, key=lambda option: option.group):
         lines += ["", *_group(title, list(options), width)]
-    return "\n".join(lines).replace(_UNBROKEN, " ") + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _examples(examples: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
@@ -65,42 +65,46 @@ def _examples(examples: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
 
 
 def _group(title: str, options: Sequence[Option], width: int) -> Iterator[str]:
-    """One group; what holds for all of its options is said once, beside the title."""
+    """One group. A reason that all of its options share for having no effect follows the title."""
     reasons = {option.no_effect for option in options}
     shared = reasons.pop() if len(reasons) == 1 else ""
     yield from textwrap.wrap(f"{title} (no effect: {shared}):" if shared else f"{title}:", width)
     for option in options:
-        head = (
-            f"  {option.flag} {_placeholder(option)}{' ...' if option.repeatable else ''}".rstrip()
-        )
-        body = textwrap.wrap(
-            _description(option, shared),
-            width - _HELP_COLUMN,
-            break_on_hyphens=False,
-        )
-        if len(head) < _HELP_COLUMN:
-            head = f"{head:<{_HELP_COLUMN}}{body.pop(0)}"
-        yield head
-        for line in body:
-            yield " " * _HELP_COLUMN + line
+        aliases = f"Also called {', '.join(option.aliases)}." if option.aliases else ""
+        yield from option_lines(option, option.flag, width, _HELP_COLUMN, aliases, shared)
+
+
+def option_lines(
+    option: Option, names: str, width: int, column: int, aliases: str = "", shared: str = ""
+) -> Iterator[str]:
+    """One option: its names and value on the left, its description from `column` on."""
+    head = f"  {names} {_placeholder(option)}{' ...' if option.repeatable else ''}".rstrip()
+    description = _description(option, aliases, shared)
+    body = textwrap.wrap(description, width - column, break_on_hyphens=False)
+    if len(head) < column:
+        head = f"{head:<{column}}{body.pop(0)}"
+    for line in (head, *(" " * column + line for line in body)):
+        yield line.replace(_UNBROKEN, " ")
+
+
+def fitted(width: int | None) -> int:
+    """The width of a help text: the terminal's, within what reads well."""
+    return max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
 
 
 def _placeholder(option: Option) -> str:
     if option.bare:
         return ""
-    if option.choices:
-        return "|".join(option.choices)
-    if option.form:
-        return option.form
-    return {"bool": "true|false", "int": "<n>", "float": "<x>"}.get(option.type, "<text>")
+    kinds = {"bool": "true|false", "int": "<n>", "float": "<x>"}
+    return "|".join(option.choices) or option.form or kinds.get(option.type, "<text>")
 
 
-def _description(option: Option, shared: str) -> str:
+def _description(option: Option, aliases: str, shared: str) -> str:
     parts = [option.help]
     if option.instead:
         parts.append(f"Write {option.instead} instead.")
-    if option.aliases:
-        parts.append(f"Also called {', '.join(option.aliases)}.")
+    if aliases:
+        parts.append(aliases)
     if option.no_effect != shared:
         parts.append(f"No effect: {option.no_effect}.")
     if option.default not in ("", ()) and not option.bare:

@@ -7,8 +7,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from shoal.cli.parser import CommandParser, help_requested, integer
 from shoal.config.options import OptionError
 from shoal.errors import ShoalError
 
@@ -57,7 +58,7 @@ _MOST_CLASSES = 1_000_000
 
 def run(words: Sequence[str]) -> int:
     """Classify what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
-    if {"-h", "--help"} & set(words):
+    if help_requested(words):
         print(help_text(), end="")
         return 0
     options = _parse(words)
@@ -85,21 +86,14 @@ def help_text() -> str:
     return HELP.format(scalings="\n".join(lines))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells mistakes as every other command does, instead of leaving the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; shoal image --help lists all options")
-
-
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     from shoal.image.pixels import SCALINGS
 
-    parser = _Parser(prog="shoal image", add_help=False, allow_abbrev=False)
+    parser = CommandParser("shoal image")
     parser.add_argument("-m", "--model-name", required=True)
     parser.add_argument("-x", "--model-version", default="")
-    parser.add_argument("-b", "--batch-size", type=_count, default=1)
-    parser.add_argument("-c", "--classes", type=_count, default=1)
+    parser.add_argument("-b", "--batch-size", type=integer(1), default=1)
+    parser.add_argument("-c", "--classes", type=integer(1), default=1)
     parser.add_argument("-s", "--scaling", type=str.upper, choices=list(SCALINGS), default="NONE")
     parser.add_argument("--crop", action="store_true")
     parser.add_argument("--size", type=_size)
@@ -207,12 +201,6 @@ def _described(model: Classifier) -> str:
         f"{model.height}x{model.width}, {model.channels} channel"
         f"{'' if model.channels == 1 else 's'} ({layout}){batch}; output '{model.output}'"
     )
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found '{text}'")
-    return int(text)
 
 
 def _size(text: str) -> tuple[int, int]:

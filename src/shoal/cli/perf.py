@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from shoal.cli.arguments import accepted, convert, suggest
+from shoal.cli.help import fitted, option_lines
+from shoal.cli.parser import help_requested, say
 from shoal.config.options import OptionError
 from shoal.errors import ShoalError
 from shoal.perf.option_checks import ELSEWHERE
-from shoal.perf.options import BY_FLAG, TABLE, PerfOption, PerfOptions
+from shoal.perf.options import BY_FLAG, TABLE, PerfOptions
 
 WRONG_OPTION, FAILED = 3, 99
 _COLUMN = 36
-_NARROWEST, _WIDEST = 60, 100
 _HEAD = """\
 usage: shoal perf -m MODEL [OPTION ...]
 
@@ -40,7 +40,7 @@ else that goes wrong.
 
 def run(words: Sequence[str]) -> int:
     """Measure what `words` ask for; returns the exit code."""
-    if not words or {"-h", "--help"} & set(words):
+    if not words or help_requested(words):
         print(help_text(), end="")
         return 0
     try:
@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> int:
 
     progress = Progress(sys.stderr)
     try:
-        outcome = measure(options, _say, _warn, progress)
+        outcome = measure(options, say, _warn, progress)
     except ShoalError as error:
         progress.clear()
         print(f"error: {error.message}", file=sys.stderr)
@@ -101,43 +101,14 @@ def parse(words: Sequence[str]) -> PerfOptions:
 
 def help_text(width: int | None = None) -> str:
     """What `shoal perf --help` prints."""
-    width = max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
+    width = fitted(width)
     lines = [_HEAD]
     for title, options in groupby(TABLE, key=lambda option: option.group):
-        lines += [f"{title}:", *_rows(list(options), width), ""]
+        lines.append(f"{title}:")
+        for option in options:
+            lines += option_lines(option, ", ".join(option.flags), width, _COLUMN)
+        lines.append("")
     return "\n".join(lines)
-
-
-def _rows(options: Sequence[PerfOption], width: int) -> Iterator[str]:
-    for option in options:
-        names = ", ".join(option.flags)
-        head = f"  {names} {_placeholder(option)}{' ...' if option.repeatable else ''}".rstrip()
-        body = textwrap.wrap(_description(option), width - _COLUMN, break_on_hyphens=False)
-        if len(head) < _COLUMN:
-            head = f"{head:<{_COLUMN}}{body.pop(0)}"
-        yield head
-        for line in body:
-            yield " " * _COLUMN + line
-
-
-def _placeholder(option: PerfOption) -> str:
-    if option.bare:
-        return ""
-    kinds = {"bool": "true|false", "int": "<n>", "float": "<x>"}
-    return option.form or "|".join(option.choices) or kinds.get(option.type, "<text>")
-
-
-def _description(option: PerfOption) -> str:
-    parts = [option.help]
-    if option.instead:
-        parts.append(f"Write {option.instead} instead.")
-    if option.no_effect:
-        parts.append(f"No effect: {option.no_effect}.")
-    if option.default not in ("", ()) and not option.bare:
-        default = option.default
-        shown = str(default).lower() if isinstance(default, bool) else f"{default}"
-        parts.append(f"[default: {shown.removesuffix('.0')}]")
-    return " ".join(parts)
 
 
 def _unknown(word: str, flag: str) -> str:
@@ -154,10 +125,6 @@ def _unknown(word: str, flag: str) -> str:
 def _follows(words: Sequence[str], position: int) -> bool:
     """Whether the next word is a boolean's value."""
     return position < len(words) and words[position].lower() in {"true", "false", "0", "1", "2"}
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _warn(line: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shoal.cli import arguments, demo
 from shoal.cli.help import serve_help
+from shoal.cli.parser import help_requested
 from shoal.config.options import OptionError, Options
 
 if TYPE_CHECKING:  # the server itself is imported once the options are known to be right
@@ -17,12 +18,10 @@ if TYPE_CHECKING:  # the server itself is imported once the options are known to
 
 logger = logging.getLogger(__name__)
 
-_HELP_WORDS = {"-h", "--help"}
-
 
 def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = True) -> int:
     """Serve until a signal comes; returns the exit code. Raises OptionError for wrong options."""
-    if _HELP_WORDS & set(words):
+    if help_requested(words):
         print(serve_help(program, paths=paths), end="")
         return 0
     options = with_repositories(arguments.parse(words, paths=paths), program, paths=paths)

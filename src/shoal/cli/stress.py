@@ -10,8 +10,18 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from shoal.cli.parser import (
+    CommandParser,
+    check_html,
+    help_requested,
+    integer,
+    integers,
+    port,
+    say,
+    seconds,
+)
 from shoal.config.options import OptionError
 
 if TYPE_CHECKING:  # imported once the options are known to be right
@@ -73,7 +83,7 @@ _LOCAL_ONLY = ("sessions", "batching", "model_repository", "protocol")
 
 def run(words: Sequence[str]) -> int:
     """Measure what `words` ask for; returns the exit code. Raises OptionError and ShoalErrors."""
-    if {"-h", "--help"} & set(words):
+    if help_requested(words):
         print(HELP, end="")
         return 0
     options = _parse(words)
@@ -102,7 +112,7 @@ def run(words: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # a table without ± is better than none
     progress = Progress(sys.stderr)
     try:
-        outcome = measure(plan, bench, Narrator(_say, progress))
+        outcome = measure(plan, bench, Narrator(say, progress))
     finally:
         progress.clear()
     return _conclude(outcome, options)
@@ -176,30 +186,23 @@ def _running(options: argparse.Namespace, plan: Plan) -> Bench:
     return RunningBench(target, plan)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells mistakes as every other command does, instead of leaving the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; shoal stress --help lists all options")
-
-
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="shoal stress", add_help=False, allow_abbrev=False)
-    parser.add_argument("--clients", type=_counts)
-    parser.add_argument("--sessions", type=_counts)
+    parser = CommandParser("shoal stress")
+    parser.add_argument("--clients", type=integers(1, _MOST))
+    parser.add_argument("--sessions", type=integers(1, _MOST))
     parser.add_argument("--batching", choices=["both", "off", "on"])
-    parser.add_argument("--requests", type=_count, default=10)
-    parser.add_argument("--warmup", type=_whole, default=1)
+    parser.add_argument("--requests", type=integer(1, _MOST), default=10)
+    parser.add_argument("--warmup", type=integer(0), default=1)
     parser.add_argument("--protocol", type=str.lower, choices=["tcp", "http"])
-    parser.add_argument("--timeout", type=_secs, default=60.0)
+    parser.add_argument("--timeout", type=seconds, default=60.0)
     parser.add_argument("--model-repository", "--repository", default="")
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("--host", default="")
-    parser.add_argument("--port", type=_port)
+    parser.add_argument("--port", type=port)
     parser.add_argument("--url", default="")
     parser.add_argument("--questions", default="")
     parser.add_argument("--text-file", default="")
-    parser.add_argument("--seed", type=_whole, default=0)
+    parser.add_argument("--seed", type=integer(0), default=0)
     parser.add_argument("--csv", default="")
     parser.add_argument("--json", default="")
     parser.add_argument("--report", default="")
@@ -220,39 +223,4 @@ def _check(options: argparse.Namespace) -> None:
                     f"--{name.replace('_', '-')} is for servers of our own; one that runs is "
                     f"measured as it is"
                 )
-    if options.report and not options.report.endswith((".html", ".htm")):
-        raise OptionError(f"--report writes a page: name a .html file, found '{options.report}'")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"expected a whole number, found '{text}'")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MOST:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number from 1 to {_MOST}, found '{text}'"
-        )
-    return int(text)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_count(part.strip()) for part in text.split(",")))
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, found '{text}'")
-    return int(text)
-
-
-def _secs(text: str) -> float:
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found '{text}'")
-    return float(text)
+    check_html(options.report)

@@ -7,10 +7,11 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from shoal.cli import arguments
 from shoal.cli.check import preparation_settings
+from shoal.cli.parser import CommandParser, check_html, help_requested, integer, integers, say
 from shoal.config.options import BY_FLAG, OptionError
 
 if TYPE_CHECKING:  # imported once the options are known to be right
@@ -66,11 +67,12 @@ are taken too; --backend-config and --gpu-fallback matter here.
 LIMIT_NOT_MET = 2
 _TIMES = {"us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 _LARGEST = 1_000_000
+_count = integer(1, _LARGEST)
 
 
 def run(words: Sequence[str]) -> int:
     """Tune what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
-    if not words or {"-h", "--help"} & set(words):
+    if not words or help_requested(words):
         print(HELP, end="")
         return 0
     asked, rest = _parse(words)
@@ -85,7 +87,7 @@ def run(words: Sequence[str]) -> int:
     model = tuning.find(options.model_repository, asked.repository, preparation_settings(options))
     target = _target(asked, model)
     goal = Goal(asked.objective, asked.latency_limit, asked.percentile)
-    levels = asked.concurrency or goal.levels()
+    levels = tuple(sorted(asked.concurrency)) or goal.levels()
     plan = LoadPlan(
         rows=asked.batch_size,
         percentile=asked.percentile,
@@ -100,7 +102,7 @@ def run(words: Sequence[str]) -> int:
     for note in (*model.warnings, *model.subject.fixed):
         print(note, file=sys.stderr)
     terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
-    table = Table(goal, _say, terminal)
+    table = Table(goal, say, terminal)
     table.head()
     try:
         outcome = tuning.run(model, goal, plan, bounds, levels, options, table)
@@ -156,21 +158,14 @@ def _target(asked: argparse.Namespace, model: Model) -> tuple[Path, str] | None:
     return path, "--write"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells mistakes as every other command does, instead of leaving the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(f"{message}; shoal tune --help lists all options")
-
-
 def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and the words that are a model or options of `shoal serve`."""
-    parser = _Parser(prog="shoal tune", add_help=False, allow_abbrev=False)
+    parser = CommandParser("shoal tune")
     parser.add_argument("--repository", "--model-repository", default="")
     parser.add_argument("--objective", choices=["throughput", "latency"], default="throughput")
     parser.add_argument("--latency-limit", type=_time, default=0.0)
-    parser.add_argument("--percentile", type=_percentile, default=99)
-    parser.add_argument("--concurrency", type=_levels, default=())
+    parser.add_argument("--percentile", type=integer(1, 99), default=99)
+    parser.add_argument("--concurrency", type=integers(1, _LARGEST), default=())
     parser.add_argument("-b", "--batch-size", type=_count, default=1)
     parser.add_argument("-i", "--protocol", choices=["http", "grpc"], default="http")
     parser.add_argument("--input-data", action="append", default=[])
@@ -194,8 +189,7 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             "--concurrency takes several numbers only where throughput within --latency-limit is "
             "wanted, to find out how many clients that allows; name one number"
         )
-    if asked.report and not asked.report.endswith((".html", ".htm")):
-        raise OptionError(f"--report writes a page: name a .html file, found '{asked.report}'")
+    check_html(asked.report)
     own = re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", HELP)
     for word in rest:
         flag = word.partition("=")[0]
@@ -204,26 +198,6 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             advice = f"did you mean {near}?" if near else "shoal tune --help lists all of them"
             raise OptionError(f"unknown option {flag}; {advice}")
     return asked, rest
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,7}", text) or not 1 <= int(text) <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found '{text}'")
-    return int(text)
-
-
-def _percentile(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,2}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 99, found '{text}'")
-    return int(text)
-
-
-def _levels(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_count(part) for part in text.split(",")}))
 
 
 def _time(text: str) -> float:

@@ -182,7 +182,7 @@ def test_the_command(tmp_path, capsys):
     ("words", "said"),
     [
         (["a"], "the following arguments are required"),
-        (["a", "b", "--max-batch-size=0"], "expected a number from 1 to 4096"),
+        (["a", "b", "--max-batch-size=0"], "expected a whole number from 1 to 4096"),
         (["no-such-package-anywhere", "b"], "neither a folder"),
     ],
 )

@@ -1,0 +1,65 @@
+"""What commands with argparse options share: error messages, value types and `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from shoal.config.options import OptionError
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Raises OptionError for a wrong option instead of exiting the process."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog=prog, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse; the message ends with where the options are listed."""
+        raise OptionError(f"{message}; {self.prog} --help lists all options")
+
+
+def help_requested(words: Sequence[str]) -> bool:
+    """Whether the command line has -h or --help."""
+    return not {"-h", "--help"}.isdisjoint(words)
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """An argparse type: a whole number from `low` to `high`."""
+
+    def convert(text: str) -> int:
+        if re.fullmatch(r"[0-9]{1,9}", text) and low <= int(text) <= (high or int(text)):
+            return int(text)
+        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise argparse.ArgumentTypeError(f"expected a whole number {bounds}, found '{text}'")
+
+    return convert
+
+
+def integers(low: int, high: int | None = None) -> Callable[[str], tuple[int, ...]]:
+    """An argparse type: whole numbers separated by commas; repeated ones count once."""
+    one = integer(low, high)
+    return lambda text: tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+
+port = integer(1, 65535)
+
+
+def seconds(text: str) -> float:
+    """An argparse type: a time in seconds above 0."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not float(text):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found '{text}'")
+    return float(text)
+
+
+def check_html(path: str) -> None:
+    """Raises OptionError for a --report that is no .html file."""
+    if path and not path.endswith((".html", ".htm")):
+        raise OptionError(f"--report writes an HTML page: name a .html file, found '{path}'")
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
