@@ -15,3 +15,13 @@ class Reply(Protocol):
 
     def send(self, response: Response) -> None:
         """Take one response; the one marked `final` comes last and exactly once."""
+
+
+class DiscardReply:
+    """The reply of a request whose responses no client waits for: it drops them."""
+
+    def send(self, response: Response) -> None:
+        """Drop it."""
+
+
+DISCARD = DiscardReply()

@@ -16,8 +16,8 @@ import numpy as np
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.config.model import ModelWarmup
 from shoal.core import dtypes
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request
-from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.core.validate import validate
@@ -26,14 +26,6 @@ from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import join, wanted_outputs
 from shoal.statistics.model import ModelStatistics
-
-
-class _Nobody:
-    """The reply of requests that nobody waits for."""
-
-    def send(self, response: Response) -> None:
-        """Drop it."""
-
 
 WarmUp: TypeAlias = Callable[[Executor | RequestExecutor], None]
 
@@ -106,7 +98,7 @@ def _requests(
             if name not in made_of_batches
         }
         given = {name: inputs.pop(name) for name in made if name in inputs}
-        request = Request(signature.model_name, inputs, _Nobody(), id=f"warm-up {sample.name}")
+        request = Request(signature.model_name, inputs, DISCARD, id=f"warm-up {sample.name}")
         try:
             validate(request, signature)
         except ShoalError as error:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request, State, StepRequest
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -216,7 +217,7 @@ class EnsembleRun:
 
     def _forget(self, call: StepCall) -> None:
         self._calls.discard(call)
-        call.request.reply = _NOBODY  # or the two would keep each other, and the tensors
+        call.request.reply = DISCARD  # or the two would keep each other, and the tensors
 
     def _settle(self) -> None:
         """When no step is left that could respond, the next response is the last one."""
@@ -382,16 +383,6 @@ class StepCall:
         """Whether a response of a decoupled step says no more than that it was the last."""
         decoupled = self._run._ensemble.graph.steps[self.step].model.decoupled
         return decoupled and response.final and not response.outputs
-
-
-class _Nobody:
-    """The reply of a request that has had its final response."""
-
-    def send(self, response: Response) -> None:
-        """Nobody waits for it."""
-
-
-_NOBODY = _Nobody()
 
 
 def _within(ensemble: str, error: ShoalError) -> ShoalError:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.scheduler.sequence_policy import Head
 from shoal.scheduler.sequence_table import Lane, SequenceRun
-from shoal.scheduler.sequence_turn import NOBODY, SequenceSetup, Turn, filler
+from shoal.scheduler.sequence_turn import SequenceSetup, Turn, filler
 
 
 def batch_key(run: SequenceRun, setup: SequenceSetup) -> object:
@@ -63,7 +64,7 @@ def _next(lane: Lane, run: SequenceRun, setup: SequenceSetup) -> Request:
 
 def lone_inputs(setup: SequenceSetup) -> dict[str, Tensor]:
     """What the server adds to a request that is a sequence by itself, for warming up."""
-    request = Request(setup.model_name, {}, NOBODY)
+    request = Request(setup.model_name, {}, DISCARD)
     request.flags = Request.SEQUENCE_START | Request.SEQUENCE_END
     states = setup.states.begin()
     added = {} if states is None else states.inputs()

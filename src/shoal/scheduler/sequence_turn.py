@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request, State
-from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.scheduler.sequence_controls import Controls
 from shoal.scheduler.sequence_state import SequenceStates, StateBook
@@ -85,16 +85,6 @@ class Turn:
         return [tensor for tensor in outputs if tensor.name not in self.setup.hidden_outputs]
 
 
-class _Nobody:
-    """The reply of fillers."""
-
-    def send(self, response: Response) -> None:
-        """Drop it."""
-
-
-NOBODY = _Nobody()
-
-
 def is_filler(request: Request) -> bool:
     """Whether the request only keeps a slot of the batch occupied."""
     turn: Turn | None = request.turn
@@ -109,7 +99,7 @@ def filler(like: Request) -> Request:
     made = Request(
         like.model_name,
         {**like.inputs, **setup.controls.not_ready(), **blank},
-        NOBODY,
+        DISCARD,
         model_version=like.model_version,
         requested_outputs=like.requested_outputs,
     )

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from shoal.config.options.trace import OPENTELEMETRY, OtlpOptions, TraceOptions
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.errors import InvalidArgument, Unsupported
@@ -40,16 +41,11 @@ def sampled(tracer, count, model="m", header=no_header):
         trace = tracer.start(model, header)
         if trace is not None:
             found.append(number)
-            request = Request(model, {}, _Nobody())
+            request = Request(model, {}, DISCARD)
             trace.attach(request)
             request.reply.send(Response(model, 1))
             trace.finish()
     return found
-
-
-class _Nobody:
-    def send(self, response):
-        pass
 
 
 def written(path):
@@ -205,7 +201,7 @@ def test_what_was_sampled_before_a_change_is_written_as_it_would_have_been(make,
     assert sampled(tracer, 1) == [1]
     tracer.update("", {"log_frequency": ["0"]})
     assert sampled(tracer, 1) == [1]
-    early.attach(Request("m", {}, _Nobody()))
+    early.attach(Request("m", {}, DISCARD))
     early.finish()
     tracer.close()
     assert written(tmp_path / "trace.json") == 1

@@ -13,9 +13,9 @@ from shoal.backends.python.api.errors import TritonError, TritonModelException
 from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import Answer, InferenceResponseSender
 from shoal.backends.python.api.tensor import Tensor
-from shoal.core.reply import Reply
+from shoal.core.reply import DISCARD, Reply
 from shoal.core.request import Request, RequestTrace
-from shoal.core.response import ParameterValue, Response
+from shoal.core.response import ParameterValue
 
 REQUEST_RELEASE_ALL = 1
 REQUEST_RELEASE_RESCHEDULE = 2
@@ -50,16 +50,6 @@ class InferenceTrace:
         """The trace's context as JSON text; None for a request that is not traced, or not in
         spans."""
         return None if self._core is None else self._core.context()
-
-
-class _Nobody:
-    """The reply of a request that has not been sent."""
-
-    def send(self, response: Response) -> None:
-        """Nobody waits."""
-
-
-_NOBODY = _Nobody()
 
 
 class InferenceRequest:
@@ -120,7 +110,7 @@ class InferenceRequest:
         self._core = Request(
             model_name,
             {},
-            _NOBODY,
+            DISCARD,
             model_version=model_version,
             id=request_id,
             requested_outputs=tuple(requested_output_names),
