@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.support import torch_models
 from torch import nn
 from torch.nn import functional
 
@@ -46,7 +47,6 @@ from shoal.core.dtypes import FP32
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
-from shoal.testing import torch_models
 from shoal.testing.server import running_server
 
 RESULTS = Path(__file__).parent / "results" / "pytorch_gpu.md"

@@ -17,11 +17,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
+
 from benchmarks.machine import describe, load_average
 from shoal.cli.check import preparation_settings
 from shoal.config.options import Options
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.tune.configs import Bounds
 from shoal.tune.goal import Goal
 from shoal.tune.measuring import LoadPlan, Rig

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from tests.support import onnx_models as models
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelOperations, ModelOptimizationPolicy
 from shoal.errors import ConfigError
-from shoal.testing import onnx_models as models
 from shoal.testing.server import wait_until
 
 ON_CPU = Placement("KIND_CPU")

@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import helper
+from tests.support import onnx_models
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelParameter
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
-from shoal.testing import onnx_models
 
 pytest.importorskip("openvino")
 
+from tests.support import openvino_models
+
 from shoal.backends.openvino.backend import OpenVinoBackend
-from shoal.testing import openvino_models
 
 ON_CPU = Placement("KIND_CPU")
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support import tabular_models
+from tests.support.repositories import add_model
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelParameter
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, Unsupported
-from shoal.testing import tabular_models
-from shoal.testing.repositories import add_model
 from shoal.testing.server import running_server
 
 ON_CPU = Placement("KIND_CPU")

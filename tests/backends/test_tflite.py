@@ -11,9 +11,10 @@ from shoal.errors import ConfigError, InvalidArgument
 
 pytest.importorskip("ai_edge_litert")
 
+from tests.support import tflite_models
+from tests.support.tflite_models import ModelBuilder
+
 from shoal.backends.tflite import TfliteBackend
-from shoal.testing import tflite_models
-from shoal.testing.tflite_models import ModelBuilder
 
 ON_CPU = Placement("KIND_CPU")
 

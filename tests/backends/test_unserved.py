@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.repositories import add_model
 
 from shoal.backends.extras import EXTRAS
-from shoal.testing.repositories import add_model
 from shoal.testing.server import running_server
 
 WITHOUT_LIBRARIES = """

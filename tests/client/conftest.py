@@ -19,9 +19,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.repositories import add_model
 
 from shoal.client import Client, ClientError
-from shoal.testing.repositories import add_model
 from shoal.testing.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]

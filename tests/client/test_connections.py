@@ -13,6 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx
 
 from shoal.backends.registry import BackendRegistry
 from shoal.client import (
@@ -26,9 +29,6 @@ from shoal.client import (
     Timeout,
     Unavailable,
 )
-from shoal.testing import onnx_models
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_fake, add_onnx
 from shoal.testing.server import running_server
 
 ONE = np.array([[1]], np.int32)

@@ -6,9 +6,9 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tests.support.client import Infer, outputs, to_bytes
 
 from shoal.core.dtypes import ALL, BOOL, BYTES
-from shoal.testing.client import Infer, outputs, to_bytes
 from shoal.wire.proto import messages
 
 

@@ -10,13 +10,13 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_fake
 from shoal.testing.server import running_server, wait_until
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aioclient
+from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException
 
-from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import wait_until
 
 

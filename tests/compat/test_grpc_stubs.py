@@ -12,9 +12,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
+from tests.support.fakes import WAIT_SECS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from shoal.testing.fakes import WAIT_SECS
 from shoal.wire.proto import messages
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"

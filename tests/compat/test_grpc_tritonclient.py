@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException
 
 from shoal.core.dtypes import ALL, BF16, BOOL, BYTES
-from shoal.testing import onnx_models
-from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import wait_until
 
 

@@ -8,8 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 import requests
-
-from shoal.testing.fakes import WAIT_SECS
+from tests.support.fakes import WAIT_SECS
 
 BODY = {
     "id": "1",

@@ -12,9 +12,9 @@ import pytest
 with warnings.catch_warnings():  # what its dependencies warn about is theirs to mend
     warnings.simplefilter("ignore")
     import tritonclient.http.aio as httpclient
+from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException
 
-from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import wait_until
 
 ROW = np.arange(16, dtype=np.int32)[None]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
-from shoal.testing import onnx_models
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_fake, add_onnx
 from shoal.testing.server import running_server, wait_until
 
 NOT_LOADED = "not loaded: it loads at its first request"

@@ -9,11 +9,11 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution, parameter
 from tritonclient.utils import InferenceServerException
 
-from shoal.testing import onnx_models
-from shoal.testing.fakes import WAIT_SECS
-from shoal.testing.repositories import EXECUTION_MODES, add_onnx, execution, parameter
 from shoal.testing.server import running_server
 
 BATCHING = "max_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000000 }\n"

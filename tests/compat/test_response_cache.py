@@ -9,11 +9,11 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.config.options import Setting
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 CACHED = "max_batch_size: 8 dynamic_batching { } response_cache { enable: true }\n"

@@ -10,11 +10,11 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcclient_aio
 import tritonclient.http as httpclient
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.config.options import Setting
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server, wait_until
 
 TRACE = {

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx
+from tests.support.sequences import running_total, total_config
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_fake, add_onnx
-from shoal.testing.sequences import running_total, total_config
 from shoal.testing.server import running_server, wait_until
 
 LONG = "max_sequence_idle_microseconds: 60000000"

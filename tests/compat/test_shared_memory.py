@@ -7,10 +7,10 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 ROW = np.arange(16, dtype=np.int32).reshape(1, 16)

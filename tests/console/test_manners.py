@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.client import Infer
 
 import shoal
 from shoal.cli.demo import repository as demo_repository
-from shoal.testing.client import Infer
 from shoal.testing.server import running_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

@@ -8,9 +8,9 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.curl, pytest.mark.timeout(300)]

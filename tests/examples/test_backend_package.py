@@ -8,7 +8,7 @@ import pytest
 SERVE = """
 import sys
 import numpy as np
-from shoal.testing.client import Infer, outputs
+from tests.support.client import Infer, outputs
 from shoal.testing.server import running_server
 
 with running_server(sys.argv[1]) as running:

@@ -13,8 +13,8 @@ SERVE = """
 import json, sys
 from pathlib import Path
 from onnx import helper
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 from shoal.testing.server import running_server
 
 sums = onnx_models.model(

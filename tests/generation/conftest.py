@@ -28,7 +28,7 @@ def checkpoints(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries that are imported here
         pytest.importorskip("transformers")
-        from shoal.testing.text_generators import blip_checkpoint, gpt2_checkpoint
+        from tests.support.text_generators import blip_checkpoint, gpt2_checkpoint
 
         folder = tmp_path_factory.mktemp("checkpoints")
         blip = blip_checkpoint(folder / "blip")

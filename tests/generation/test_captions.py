@@ -11,10 +11,10 @@ import subprocess
 import numpy as np
 import pytest
 from PIL import Image
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.repositories import add_onnx
 
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
@@ -205,7 +205,7 @@ def test_single_models_that_do_not_fit(copied, changes, sentence):
 def test_a_model_that_writes_nothing(tmp_path):
     task = 'parameters { key: "task" value: { string_value: "image-to-text" } }\nmax_batch_size: 4'
     folder = add_onnx(tmp_path, "sum", onnx_models.add_sub("FP32"), task)
-    from shoal.testing.text_generators import word_tokenizer
+    from tests.support.text_generators import word_tokenizer
 
     word_tokenizer().save(str(folder / "tokenizer.json"))
     with running_server(tmp_path, model_control_mode="explicit") as running:

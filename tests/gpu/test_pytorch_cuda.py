@@ -25,6 +25,9 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available():
+    from tests.support import torch_models
+    from tests.support.client import Infer, outputs
+
     from shoal.backends.base import LoadContext, Placement
     from shoal.backends.pytorch.archive import Kind
     from shoal.backends.pytorch.backend import PyTorchBackend
@@ -34,8 +37,6 @@ if torch.cuda.is_available():
     from shoal.core.device_tensor import DeviceTensor, OnDevice
     from shoal.core.dtypes import FP32
     from shoal.errors import BackendFailure, ConfigError
-    from shoal.testing import torch_models
-    from shoal.testing.client import Infer, outputs
     from shoal.testing.server import running_server
 
     ON_GPU = Placement("KIND_GPU", 0, "m_0_0")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.support import onnx_models, sequences
+from tests.support.repositories import add_model, add_onnx
 
 from shoal.cli import perf
 from shoal.config.options import Setting
-from shoal.testing import onnx_models, sequences
-from shoal.testing.repositories import add_model, add_onnx
 from shoal.testing.server import running_server
 
 ENSEMBLE = """

@@ -8,10 +8,10 @@ import ssl
 import subprocess
 
 import pytest
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 from shoal.cli import perf
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 FEW = ("--request-count", "30", "--concurrency-range", "8")

@@ -8,11 +8,11 @@ import zlib
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import LENGTH_HEADER, Infer, outputs
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
-from shoal.testing import onnx_models
-from shoal.testing.client import LENGTH_HEADER, Infer, outputs
-from shoal.testing.fakes import WAIT_SECS
-from shoal.testing.repositories import EXECUTION_MODES, add_onnx, execution
 from shoal.testing.server import running_server, wait_until
 
 MAX_INPUT = 1 << 20

@@ -5,10 +5,10 @@ import struct
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.repositories import add_onnx, execution
 
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.repositories import add_onnx, execution
 from shoal.testing.server import running_server
 
 

@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from tests.support import onnx_models
+from tests.support.repositories import add_model, add_onnx
 
 from shoal.cli.main import main
 from shoal.config.pbtxt import parse_pbtxt
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_model, add_onnx
 from shoal.testing.server import running_server
 
 BAD = """

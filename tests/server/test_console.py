@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer
+from tests.support.repositories import add_onnx
 
 import shoal
 from shoal.client import Client, ClientError
 from shoal.config.options import Setting
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

@@ -11,13 +11,13 @@ import gc
 
 import numpy as np
 import pytest
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, execution
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core import buffers
 from shoal.frontends.http.protocol import HttpConnection
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import EXECUTION_MODES, add_fake, execution
 from shoal.testing.server import running_server, wait_until
 
 COLUMNS = 60_000  # 240 KB a row

@@ -7,15 +7,15 @@ import time
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.inbox import LoopInbox
 from shoal.instance.execution import Execution
 from shoal.instance.pace import STALL_NS, Mode, Pace
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
 from shoal.testing.server import Call, running_server, wait_until
 
 LOOP_THREAD = "shoal-testing-server"

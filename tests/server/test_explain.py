@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.support.client import Infer
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, execution
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.scheduler.policy import Reason
-from shoal.testing.client import Infer
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import EXECUTION_MODES, add_fake, add_model, execution
 from shoal.testing.server import running_server
 
 ENSEMBLE = """

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_model, touch
 
 import shoal
 from shoal.server import ModelsFailed
-from shoal.testing.fakes import WAIT_SECS
-from shoal.testing.repositories import add_model, touch
 from shoal.testing.server import running_server, wait_until
 
 Floats = npt.NDArray[np.float32]
@@ -406,7 +406,7 @@ def test_models_load_on_demand(app):
 
 
 def test_a_bare_model_file(tmp_path):
-    from shoal.testing import onnx_models
+    from tests.support import onnx_models
 
     file = tmp_path / "sum.onnx"
     file.write_bytes(onnx_models.add_sub("FP32").SerializeToString())

@@ -8,11 +8,11 @@ import threading
 
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, RequestBackend
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
-from shoal.testing.fakes import WAIT_SECS, RequestBackend
 from shoal.testing.server import running_server
 
 CONFIG = """

@@ -9,10 +9,10 @@ import grpc
 import numpy as np
 import pytest
 from onnx import helper
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
-from shoal.testing import onnx_models
-from shoal.testing.fakes import WAIT_SECS
-from shoal.testing.repositories import EXECUTION_MODES, add_onnx, execution
 from shoal.testing.server import running_server, wait_until
 from shoal.wire.proto import messages
 

@@ -6,10 +6,10 @@ import queue
 
 import numpy as np
 import tritonclient.grpc as grpcclient
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_onnx, execution
 
-from shoal.testing import onnx_models
-from shoal.testing.fakes import WAIT_SECS
-from shoal.testing.repositories import add_onnx, execution
 from shoal.testing.server import running_server
 
 COUNT = 24

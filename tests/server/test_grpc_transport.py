@@ -13,6 +13,7 @@ import time
 import grpc
 import pytest
 import uvloop
+from tests.support.fakes import WAIT_SECS
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import (
@@ -25,7 +26,6 @@ from shoal.frontends.grpc import (
     Kind,
     Method,
 )
-from shoal.testing.fakes import WAIT_SECS
 
 UNLIMITED = [
     ("grpc.max_receive_message_length", -1),

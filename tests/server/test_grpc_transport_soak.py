@@ -9,6 +9,7 @@ import random
 import grpc
 import pytest
 import uvloop
+from tests.support.fakes import WAIT_SECS
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import (
@@ -20,7 +21,6 @@ from shoal.frontends.grpc import (
     Method,
     StatusCode,
 )
-from shoal.testing.fakes import WAIT_SECS
 
 CONNECTIONS = 20
 WORKERS = 4  # on each connection

@@ -6,13 +6,13 @@ import socket
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_onnx
 
 import shoal
 from shoal.config.options import Setting
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server, wait_until
 
 CONFIG = """

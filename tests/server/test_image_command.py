@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
+from tests.support import onnx_models
+from tests.support.onnx_models import value
+from tests.support.repositories import add_onnx
 
 from shoal.cli.main import main
-from shoal.testing import onnx_models
-from shoal.testing.onnx_models import value
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server
 
 Image = pytest.importorskip("PIL.Image")

@@ -4,11 +4,11 @@ import struct
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs, to_bytes
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
 from shoal.core.dtypes import ALL, BF16, BOOL, BYTES, FP16
-from shoal.testing import onnx_models
-from shoal.testing.client import LENGTH_HEADER, Infer, outputs, read_outputs, to_bytes
-from shoal.testing.repositories import EXECUTION_MODES, add_onnx, execution
 from shoal.testing.server import running_server
 
 NAMES = [datatype.name for datatype in ALL]

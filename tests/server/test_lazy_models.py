@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock
+from tests.support.repositories import add_fake, add_model
 
 from shoal.backends.registry import BackendRegistry
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend, FakeClock
-from shoal.testing.repositories import add_fake, add_model
 from shoal.testing.server import running_server, wait_until
 
 NOT_LOADED = "not loaded: it loads at its first request"

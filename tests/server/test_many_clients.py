@@ -6,10 +6,10 @@ import random
 import struct
 
 import pytest
+from tests.support import onnx_models
+from tests.support.client import LENGTH_HEADER
+from tests.support.repositories import add_onnx, execution
 
-from shoal.testing import onnx_models
-from shoal.testing.client import LENGTH_HEADER
-from shoal.testing.repositories import add_onnx, execution
 from shoal.testing.server import running_server, wait_until
 
 CONNECTIONS = 64

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import FakeBackend, RequestBackend
-from shoal.testing.repositories import (
+from tests.support.client import Infer, outputs
+from tests.support.fakes import FakeBackend, RequestBackend
+from tests.support.repositories import (
     EXECUTION_MODES,
     add_fake,
     add_model,
     execution,
     parameter,
 )
+
+from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server
 
 BATCHING = "dynamic_batching { }\ninstance_group { kind: KIND_CPU count: 1 }\n"

@@ -4,16 +4,16 @@ import base64
 
 import numpy as np
 import pytest
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import FakeBackend
-from shoal.testing.repositories import (
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import FakeBackend
+from tests.support.repositories import (
     EXECUTION_MODES,
     add_onnx,
     execution,
 )
+
+from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
 
 REFUSED = "explicit model load / unload is not allowed if polling is enabled"

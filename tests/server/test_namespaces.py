@@ -6,10 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.repositories import add_model, add_onnx
 
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.repositories import add_model, add_onnx
 from shoal.testing.server import running_server, wait_until
 
 ENSEMBLE = """

@@ -5,13 +5,13 @@ import threading
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx, touch
 
 from shoal.backends.registry import BackendRegistry
 from shoal.repository.poller import Poller
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_fake, add_onnx, touch
 from shoal.testing.server import running_server, wait_until
 
 POLL_SECS = 0.1

@@ -7,14 +7,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_model, add_onnx
 
 from shoal.backends.base import Executor, LoadedModel
 from shoal.backends.registry import BackendRegistry
 from shoal.server import ModelsFailed
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_model, add_onnx
 from shoal.testing.server import running_server, wait_until
 
 CONFIG = """

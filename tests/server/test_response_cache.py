@@ -6,15 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-
-from shoal.backends.registry import BackendRegistry
-from shoal.config.options import Setting
-from shoal.errors import InvalidArgument
-from shoal.server import ModelsFailed
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import (
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import (
     EXECUTION_MODES,
     add_fake,
     add_model,
@@ -22,6 +17,11 @@ from shoal.testing.repositories import (
     execution,
     touch,
 )
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config.options import Setting
+from shoal.errors import InvalidArgument
+from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
 
 CACHED = "response_cache { enable: true }\n"

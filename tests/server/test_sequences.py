@@ -10,14 +10,9 @@ import threading
 
 import numpy as np
 import pytest
-
-from shoal.backends.base import LoadedModel, RequestExecutor
-from shoal.backends.registry import BackendRegistry
-from shoal.core.tensor import Tensor
-from shoal.server import ModelsFailed
-from shoal.testing.client import Infer, outputs
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import (
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import (
     EXECUTION_MODES,
     add_fake,
     add_model,
@@ -26,7 +21,12 @@ from shoal.testing.repositories import (
     parameter,
     touch,
 )
-from shoal.testing.sequences import history, history_config, running_total, total_config
+from tests.support.sequences import history, history_config, running_total, total_config
+
+from shoal.backends.base import LoadedModel, RequestExecutor
+from shoal.backends.registry import BackendRegistry
+from shoal.core.tensor import Tensor
+from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
 
 ONE = "instance_group { count: 1 kind: KIND_CPU }\n"

@@ -10,14 +10,14 @@ import threading
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tests.support import onnx_models
+from tests.support.client import Infer
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_model, add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer
-from shoal.testing.fakes import WAIT_SECS, FakeBackend
-from shoal.testing.repositories import add_fake, add_model, add_onnx
 from shoal.testing.server import running_server, wait_until
 
 CALLER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}

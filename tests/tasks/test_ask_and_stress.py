@@ -17,6 +17,7 @@ import threading
 
 import psutil
 import pytest
+from tests.support.questions import QuestionServer, Refusal, last_word
 
 from shoal.ask.askers import HttpAsker, TcpAsker, find
 from shoal.ask.question import Answer, Question
@@ -29,7 +30,6 @@ from shoal.stress.cell import Setup
 from shoal.stress.load import Target
 from shoal.stress.plan import Plan
 from shoal.stress.run import run as measure
-from shoal.testing.questions import QuestionServer, Refusal, last_word
 from shoal.testing.server import running_server
 
 HERE = "127.0.0.1"

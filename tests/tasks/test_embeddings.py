@@ -9,12 +9,12 @@ import threading
 import numpy as np
 import onnxruntime
 import pytest
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.encoders import WORDS, encoder_checkpoint, tokenizer_document
+from tests.support.repositories import add_onnx, parameter
 
 from shoal.export.sentence_embedding import export
-from shoal.testing import onnx_models
-from shoal.testing.client import Infer, outputs
-from shoal.testing.encoders import WORDS, encoder_checkpoint, tokenizer_document
-from shoal.testing.repositories import add_onnx, parameter
 from shoal.testing.server import running_server
 
 pytest.importorskip("tokenizers")

@@ -16,10 +16,10 @@ import pytest
 import requests
 from onnx import helper
 from PIL import Image
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 from shoal.cli.demo import models as demo_models
-from shoal.testing import onnx_models
-from shoal.testing.repositories import add_onnx
 from shoal.testing.server import running_server, wait_until
 
 WAIT_SECS = 45

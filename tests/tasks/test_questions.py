@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
+from tests.support.fakes import WAIT_SECS
 
 from shoal.cli import demo
-from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import ADDRESS, running_server, wait_until
 
 PASSAGES = json.loads((Path(__file__).parent / "data" / "questions.json").read_text())

@@ -1,4 +1,9 @@
-"""The fakes and models Shoal is tested with, shipped so that others can test with them too.
+"""What people test their own backends, Python models and tasks with.
 
-Nothing is imported here: `shoal.testing.onnx_models` needs the `onnx` package, the rest does not.
+backends.BackendRunner            runs a backend without a server
+python_models.PythonModelRunner   runs a Python model without a server
+tasks.TaskRunner                  runs a task without a server
+server.running_server             runs a real server inside a test, on free ports
 """
+
+WAIT_SECS = 60  # how long a test waits for an event; only a failing test waits that long

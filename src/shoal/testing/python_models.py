@@ -38,7 +38,7 @@ from shoal.core.tensor import Tensor as CoreTensor
 from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.exposition import Exposition
-from shoal.testing.fakes import WAIT_SECS
+from shoal.testing import WAIT_SECS
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 # What plays another model: inputs to outputs, or for a decoupled one to several of them.

@@ -27,7 +27,7 @@ from shoal.inprocess.server import DEFAULTS, LOOPBACK
 from shoal.logs import Log
 from shoal.models.ensemble import ServedModel
 from shoal.server import ModelsFailed, Server
-from shoal.testing.fakes import WAIT_SECS
+from shoal.testing import WAIT_SECS
 
 logger = logging.getLogger(__name__)
 

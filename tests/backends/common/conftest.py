@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
+from tests.support import onnx_models
 
 from shoal.core.dtypes import ALL, BY_NAME
-from shoal.testing import onnx_models
 from shoal.testing.server import running_server
 
 WIDTH = 4
@@ -139,13 +139,13 @@ ONNX = Format(
 
 
 def ir(built, folder):
-    from shoal.testing.openvino_models import save_ir
+    from tests.support.openvino_models import save_ir
 
     return save_ir(built, folder)
 
 
 def ir_identity(datatype, folder):
-    from shoal.testing.openvino_models import save_identity
+    from tests.support.openvino_models import save_identity
 
     return save_identity(datatype, folder, WIDTH)
 
@@ -266,19 +266,19 @@ def python(execution):
 
 
 def sklearn_save(estimator, folder):
-    from shoal.testing import tabular_models
+    from tests.support import tabular_models
 
     return tabular_models.save_sklearn(estimator, folder / "model.skops")
 
 
 def sklearn_step(folder, height):
-    from shoal.testing import tabular_models
+    from tests.support import tabular_models
 
     return sklearn_save(tabular_models.step_tree(height), folder)
 
 
 def sklearn_regression(folder, size):
-    from shoal.testing import tabular_models
+    from tests.support import tabular_models
 
     return sklearn_save(tabular_models.large_regression(size), folder)
 
@@ -328,17 +328,17 @@ SKLEARN = Format(
 
 def boosted(library, filename, trees):
     def save(booster, folder):
-        from shoal.testing import tabular_models
+        from tests.support import tabular_models
 
         return tabular_models.save_booster(booster, folder / filename)
 
     def write(folder, height):
-        from shoal.testing import tabular_models
+        from tests.support import tabular_models
 
         save(getattr(tabular_models, f"step_{library}")(height), folder)
 
     def large(folder):
-        from shoal.testing import tabular_models
+        from tests.support import tabular_models
 
         save(getattr(tabular_models, f"large_{library}")(trees), folder)
 
@@ -372,7 +372,7 @@ def boosted(library, filename, trees):
 
 
 def tflite_save(make, folder, *arguments, **more):
-    from shoal.testing import tflite_models
+    from tests.support import tflite_models
 
     return tflite_models.save(
         getattr(tflite_models, make)(*arguments, **more), folder / "model.tflite"
@@ -403,7 +403,7 @@ TFLITE = Format(
 
 
 def jax_save(make, folder, *arguments):
-    from shoal.testing import jax_models
+    from tests.support import jax_models
 
     return jax_models.save(getattr(jax_models, make)(*arguments), folder / "model.jax")
 
@@ -470,9 +470,9 @@ def torch_module(kind, value, named):
 
 def torch_save(filename, folder, kind, value=None, datatype="FP32", width=WIDTH):
     import torch
+    from tests.support import torch_models
 
     from shoal.backends.pytorch.library import TORCH_TYPES
-    from shoal.testing import torch_models
 
     example = (torch.zeros((2, width), dtype=TORCH_TYPES[BY_NAME[datatype]]),)
     exports = filename == "model.pt2"

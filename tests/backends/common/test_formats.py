@@ -10,9 +10,9 @@ import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from tests.support.client import Infer, outputs
 
 from shoal.core.dtypes import BY_NAME
-from shoal.testing.client import Infer, outputs
 from shoal.testing.server import wait_until
 
 WIDTH = 4

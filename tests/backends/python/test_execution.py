@@ -9,6 +9,7 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.core import dtypes
 from shoal.core.response import Response
@@ -22,7 +23,6 @@ from shoal.errors import (
     NotFound,
     Unavailable,
 )
-from shoal.testing.fakes import WAIT_SECS, make_request
 from shoal.testing.server import wait_until
 
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.backends.python.process.executor import State
 from shoal.backends.python.process.launch import ChildProcess
@@ -15,7 +16,6 @@ from shoal.backends.python.process.link import Link
 from shoal.backends.python.process.parent import Serving
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal
-from shoal.testing.fakes import WAIT_SECS, make_request
 from shoal.testing.server import wait_until
 
 COUNTING = """

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
+from tests.support.torch_models import AddSub  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch import graphs  # noqa: E402
@@ -20,7 +21,6 @@ from shoal.backends.pytorch import model as model_module  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
 from shoal.core.dtypes import FP32  # noqa: E402
 from shoal.errors import BackendFailure, ConfigError  # noqa: E402
-from shoal.testing.torch_models import AddSub  # noqa: E402
 
 ON_GPU = Placement("KIND_GPU", 0)
 BOTH = [("left", "FP32", 2), ("right", "FP32", 2)]

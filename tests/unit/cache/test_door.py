@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, Collector, FakeClock, make_request
 
 from shoal.cache import door as door_module
 from shoal.cache.base import ResponseCache
@@ -18,7 +19,6 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, QueueRejected, Unavailable
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics, Moments
-from shoal.testing.fakes import WAIT_SECS, Collector, FakeClock, make_request
 from shoal.testing.server import wait_until
 
 

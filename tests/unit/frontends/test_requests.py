@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.fakes import Collector
 
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument
 from shoal.frontends.requests import build_request, parse_version
-from shoal.testing.fakes import Collector
 from shoal.wire.grpc_request import InferHead
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock, make_request
 
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
@@ -20,7 +21,6 @@ from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import ModelStatistics
-from shoal.testing.fakes import WAIT_SECS, FakeBackend, FakeClock, make_request
 
 SIGNATURE = Signature(
     "m", 8, {"x": TensorSpec("x", dtypes.INT32, (1,))}, {"y": TensorSpec("y", dtypes.INT32, (1,))}

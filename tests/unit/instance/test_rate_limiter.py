@@ -6,6 +6,7 @@ import logging
 import threading
 
 import pytest
+from tests.support.fakes import WAIT_SECS
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
@@ -18,7 +19,6 @@ from shoal.instance.rate_limiter import (
     ResourceLimit,
     is_limited,
 )
-from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import wait_until
 
 

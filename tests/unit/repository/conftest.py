@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.fakes import FakeBackend
 
 from shoal.config.model import (
     ModelConfig,
@@ -14,7 +15,6 @@ from shoal.config.model import (
     ModelOutput,
 )
 from shoal.models.spec import ModelSpec
-from shoal.testing.fakes import FakeBackend
 
 
 @pytest.fixture

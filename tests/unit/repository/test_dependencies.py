@@ -6,6 +6,8 @@ import threading
 
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, FakeBackend, make_request
+from tests.support.repositories import add_fake, add_model, touch
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
@@ -15,8 +17,6 @@ from shoal.repository.dependencies import Relations
 from shoal.repository.lifecycle import State
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
-from shoal.testing.fakes import WAIT_SECS, FakeBackend, make_request
-from shoal.testing.repositories import add_fake, add_model, touch
 
 
 class TestOrder:

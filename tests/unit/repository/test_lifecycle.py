@@ -6,13 +6,13 @@ import threading
 
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
 from shoal.errors import ConfigError, Internal, InvalidArgument
 from shoal.repository.lifecycle import LoadFailed, ModelLife, State
 from shoal.scheduler.batcher import BatcherClosed
-from shoal.testing.fakes import WAIT_SECS, make_request
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_broken_config_is_noted(life, make_spec):
 
 
 def test_a_failing_resize_keeps_the_instances(life, make_spec, backend, monkeypatch):
-    from shoal.testing.fakes import FakeLoadedModel
+    from tests.support.fakes import FakeLoadedModel
 
     life.load(lambda: make_spec(1, count=1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.fakes import make_request
 
 from shoal.core import dtypes
 from shoal.core.planned import PlannedRequest, RequestPlan
@@ -11,7 +12,6 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
-from shoal.testing.fakes import make_request
 
 SIGNATURE = Signature(
     "m",

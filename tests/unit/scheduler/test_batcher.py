@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 from shoal.core.request import State
 from shoal.errors import Cancelled, QueueRejected
@@ -12,7 +13,6 @@ from shoal.scheduler.alarm import Alarm
 from shoal.scheduler.batcher import Batcher, BatcherClosed
 from shoal.scheduler.policy import BatchPolicy, OneByOne
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
-from shoal.testing.fakes import WAIT_SECS, FakeClock, make_request
 from shoal.testing.server import wait_until
 
 MINUTE_NS = 60 * 10**9

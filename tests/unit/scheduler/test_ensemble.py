@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 from shoal.core.request import Request, State
 from shoal.core.response import Response
@@ -25,7 +26,6 @@ from shoal.errors import (
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
-from shoal.testing.fakes import WAIT_SECS, FakeClock, make_request
 from shoal.testing.server import wait_until
 
 

@@ -6,8 +6,9 @@ import asyncio
 import sys
 import threading
 
+from tests.support.fakes import WAIT_SECS
+
 from shoal.scheduler.ensemble_limit import StepLimit
-from shoal.testing.fakes import WAIT_SECS
 from shoal.testing.server import wait_until
 
 

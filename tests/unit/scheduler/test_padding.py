@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.fakes import make_request
 
 from shoal.core import dtypes
 from shoal.core.padding import Padding
@@ -14,7 +15,6 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import POOLED_BYTES
-from shoal.testing.fakes import make_request
 
 
 def signature(

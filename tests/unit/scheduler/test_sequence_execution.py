@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.fakes import make_request
 
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.config import normalise, pbtxt
@@ -15,7 +16,6 @@ from shoal.errors import Internal, InvalidArgument
 from shoal.instance.execution import Execution
 from shoal.scheduler.sequence_setup import build
 from shoal.statistics.model import FailureReason, ModelStatistics
-from shoal.testing.fakes import make_request
 
 START, END = Request.SEQUENCE_START, Request.SEQUENCE_END
 CONFIG = """

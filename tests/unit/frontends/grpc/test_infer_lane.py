@@ -10,6 +10,7 @@ import pytest
 from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.grpc_calls import DirectInbox
 
 from shoal.backends.base import Executor
 from shoal.core import dtypes
@@ -26,7 +27,6 @@ from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import FailureReason, ModelStatistics
 from shoal.statistics.tracer import Tracer
-from shoal.testing.grpc_calls import DirectInbox
 from shoal.wire.http2_frames import PREFACE
 from shoal.wire.proto import messages
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import ScriptedEngine
 
 from shoal.config.options.trace import TraceOptions
 from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.statistics.tracer import Tracer
-from shoal.testing.grpc_calls import DirectInbox, start
-from shoal.testing.scripted_engine import ScriptedEngine
 from shoal.wire.proto import messages
 
 DEFAULT = {

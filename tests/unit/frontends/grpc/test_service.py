@@ -6,14 +6,14 @@ import asyncio
 import threading
 
 import pytest
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import UNLOADED, ScriptedEngine
 
 from shoal.errors import Internal, InvalidArgument, Unavailable
 from shoal.frontends.grpc.call import Kind
 from shoal.frontends.grpc.errors import STATUS
 from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
-from shoal.testing.grpc_calls import DirectInbox, start
-from shoal.testing.scripted_engine import UNLOADED, ScriptedEngine
 from shoal.wire.proto import messages, schema
 
 HEALTH = "/grpc.health.v1.Health/"

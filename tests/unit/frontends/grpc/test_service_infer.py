@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
 
 from shoal.core import dtypes
 from shoal.core.request import Request
@@ -11,8 +13,6 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Cancelled, QueueRejected
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
-from shoal.testing.grpc_calls import DirectInbox, start
-from shoal.testing.scripted_engine import DECOUPLED, ScriptedEngine
 from shoal.wire.proto import messages
 
 OUT = Tensor.from_array("OUT", np.array([1.5, 2.5], np.float32))

@@ -6,12 +6,12 @@ import gc
 import weakref
 
 import pytest
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import ScriptedEngine, ScriptedModel
 
 from shoal.errors import QueueRejected
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
-from shoal.testing.grpc_calls import DirectInbox, start
-from shoal.testing.scripted_engine import ScriptedEngine, ScriptedModel
 from shoal.wire.proto import messages
 
 

@@ -6,14 +6,14 @@ import gc
 
 import numpy as np
 import pytest
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
 
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Cancelled, QueueRejected
 from shoal.frontends.grpc import stream as stream_module
 from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
-from shoal.testing.grpc_calls import DirectInbox, start
-from shoal.testing.scripted_engine import DECOUPLED, ScriptedEngine
 from shoal.wire.proto import messages
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."

@@ -7,6 +7,7 @@ import threading
 import zlib
 
 import pytest
+from tests.support.runtime_settings import RuntimeSettings
 
 from shoal.core import dtypes
 from shoal.core.inbox import LoopInbox
@@ -16,7 +17,6 @@ from shoal.core.tensor import Tensor
 from shoal.errors import NotFound
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.options import HttpOptions
-from shoal.testing.runtime_settings import RuntimeSettings
 
 WAIT_SECS = 20
 

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.fakes import WAIT_SECS, FakeBackend, FakeLoadedModel
+from tests.support.repositories import add_model, parameter
 
 from shoal.backends.base import RequestExecutor
 from shoal.backends.registry import BackendRegistry
@@ -35,8 +37,6 @@ from shoal.frontends.http.reader import NOTHING
 from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
-from shoal.testing.fakes import WAIT_SECS, FakeBackend, FakeLoadedModel
-from shoal.testing.repositories import add_model, parameter
 from shoal.wire import plan
 
 DATE = re.compile(rb"Date: [^\r]*\r\n")

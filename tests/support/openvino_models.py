@@ -13,7 +13,7 @@ import openvino
 from onnx import ModelProto
 from openvino import opset13
 
-from shoal.testing import onnx_models
+from tests.support import onnx_models
 
 _TYPES = {
     "BOOL": "boolean",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from onnx import ModelProto, helper
 
-from shoal.testing.onnx_models import ELEMENT_TYPES, model, value
+from tests.support.onnx_models import ELEMENT_TYPES, model, value
 
 SWITCHES = ("START", "END", "READY")
 _FIELDS = {

@@ -24,8 +24,7 @@ from shoal.config.model import ModelConfig
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
-
-WAIT_SECS = 60  # how long a test waits for what must happen; only a failing test waits that long
+from shoal.testing import WAIT_SECS
 
 
 class FakeClock:
@@ -76,7 +75,7 @@ def make_request(
     """A request with a collecting reply; with `rows`, as if validation had passed."""
     collector = Collector()
     inputs = {tensor.name: tensor for tensor in tensors}
-    request = Request(model, inputs, collector, **options)  # type: ignore[arg-type]
+    request = Request(model, inputs, collector, **options)
     if rows is not None:
         request.rows = rows
     return request, collector

@@ -1,7 +1,7 @@
 """Model repositories for tests, laid out as Triton's users lay out theirs.
 
     add_onnx(folder, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
-    add_fake(folder, "held")          a model of `shoal.testing.fakes.FakeBackend`
+    add_fake(folder, "held")          a model of `tests.support.fakes.FakeBackend`
 
 Each function returns the model's folder.
 """

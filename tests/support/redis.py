@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from shoal.config.options import Setting
-from shoal.testing.fakes import WAIT_SECS
+from shoal.testing import WAIT_SECS
 
 _LOOK_SECS = 0.005
 
@@ -41,7 +41,7 @@ class RunningRedis:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        self._process = subprocess.Popen(  # noqa: S603 - its words are ours
+        self._process = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + WAIT_SECS
@@ -91,7 +91,7 @@ def _free_port() -> int:
     """A port below those that systems give to clients: none of them takes it before Redis does, or
     while it is gone."""
     while True:
-        port = random.randint(15_000, 32_000)  # noqa: S311 - no secret
+        port = random.randint(15_000, 32_000)
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port

@@ -20,7 +20,7 @@ from shoal.core.dtypes import from_name
 _TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ %s ] }'
 
 
-class AddSub(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked here
+class AddSub(torch.nn.Module):
     """Sum and difference."""
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import NotFound, ShoalError
-from shoal.testing.runtime_settings import RuntimeSettings
+from tests.support.runtime_settings import RuntimeSettings
 
 MODEL = "m"
 DECOUPLED = "d"
