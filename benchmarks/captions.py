@@ -78,9 +78,8 @@ def make(folder: Path, tokens: int) -> Task:
     import torch
 
     torch.set_num_threads(1)
-    from tests.support.text_generators import BlipSize, blip_checkpoint
-
     from shoal.export.folder import ExportOptions, export_blip
+    from tests.support.text_generators import BlipSize, blip_checkpoint
 
     size = BlipSize(
         image=224,
@@ -183,8 +182,9 @@ def clients_loop(server: Server, task: Task, model: str) -> Ask:
 
 def servers_loop(server: Server, task: Task, model: str) -> Ask:
     """One client of the other two."""
-    from tests.support.text_generators import word_tokenizer
     from tokenizers import Tokenizer
+
+    from tests.support.text_generators import word_tokenizer
 
     tokenizer: Tokenizer = word_tokenizer(task.vocabulary)
     texts = [tokenizer.decode(ids).strip() for ids in task.expected]

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.support import torch_models
 from torch import nn
 from torch.nn import functional
 
@@ -48,6 +47,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.testing.server import running_server
+from tests.support import torch_models
 
 RESULTS = Path(__file__).parent / "results" / "pytorch_gpu.md"
 CLASSES = 1000

@@ -17,9 +17,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
-
 from benchmarks.machine import describe, load_average
 from shoal.cli.check import preparation_settings
 from shoal.config.options import Options
@@ -31,6 +28,8 @@ from shoal.tune.search import Search
 from shoal.tune.serving import ChildServer
 from shoal.tune.space import Point
 from shoal.tune.text import described
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 BAR, FIFTH = 0.97, 5
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support import onnx_models
 
 from shoal.backends.base import LoadContext, Placement
 from shoal.backends.onnxruntime import OnnxRuntimeBackend
 from shoal.config.model import ModelConfig, ModelParameter
+from tests.support import onnx_models
 
 ON_CPU = Placement("KIND_CPU", name="m_0_0")
 

@@ -12,10 +12,10 @@ pytest.importorskip("jax")
 
 import jax
 from jax import export
-from tests.support import jax_models
-from tests.support.jax_models import exported
 
 from shoal.backends.jax import JaxBackend
+from tests.support import jax_models
+from tests.support.jax_models import exported
 
 ON_CPU = Placement("KIND_CPU")
 FP32 = np.float32

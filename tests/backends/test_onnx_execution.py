@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
-from tests.support import onnx_models as models
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
 from shoal.core import dtypes
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
+from tests.support import onnx_models as models
 
 NUMBERS = [datatype for datatype in dtypes.ALL if datatype not in (dtypes.BYTES, dtypes.BOOL)]
 ON_CPU = Placement("KIND_CPU")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import helper
-from tests.support import onnx_models as models
 
 from shoal.backends.base import Placement
 from shoal.backends.onnx_session import clean_message
@@ -19,6 +18,7 @@ from shoal.config.model import (
     ModelTensorReshape,
 )
 from shoal.errors import ConfigError, InvalidArgument, NotFound, ShoalError
+from tests.support import onnx_models as models
 
 ON_CPU = Placement("KIND_CPU")
 

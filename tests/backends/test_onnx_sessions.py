@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from tests.support import onnx_models as models
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelOperations, ModelOptimizationPolicy
 from shoal.errors import ConfigError
 from shoal.testing.server import wait_until
+from tests.support import onnx_models as models
 
 ON_CPU = Placement("KIND_CPU")
 Accelerators = ModelOptimizationPolicy.ExecutionAccelerators

@@ -8,17 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import helper
-from tests.support import onnx_models
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelParameter
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
+from tests.support import onnx_models
 
 pytest.importorskip("openvino")
 
-from tests.support import openvino_models
-
 from shoal.backends.openvino.backend import OpenVinoBackend
+from tests.support import openvino_models
 
 ON_CPU = Placement("KIND_CPU")
 

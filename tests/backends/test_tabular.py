@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support import tabular_models
-from tests.support.repositories import add_model
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelParameter
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, Unsupported
 from shoal.testing.server import running_server
+from tests.support import tabular_models
+from tests.support.repositories import add_model
 
 ON_CPU = Placement("KIND_CPU")
 FISH = np.array(["cod", "eel", "ray"])

@@ -11,10 +11,9 @@ from shoal.errors import ConfigError, InvalidArgument
 
 pytest.importorskip("ai_edge_litert")
 
+from shoal.backends.tflite import TfliteBackend
 from tests.support import tflite_models
 from tests.support.tflite_models import ModelBuilder
-
-from shoal.backends.tflite import TfliteBackend
 
 ON_CPU = Placement("KIND_CPU")
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.repositories import add_model
 
 from shoal.backends.extras import EXTRAS
 from shoal.testing.server import running_server
+from tests.support.repositories import add_model
 
 WITHOUT_LIBRARIES = """
 import sys

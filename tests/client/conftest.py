@@ -19,10 +19,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.support.repositories import add_model
 
 from shoal.client import Client, ClientError
 from shoal.testing.server import running_server
+from tests.support.repositories import add_model
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_SECS = 60

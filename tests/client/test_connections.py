@@ -13,9 +13,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake, add_onnx
 
 from shoal.backends.registry import BackendRegistry
 from shoal.client import (
@@ -30,6 +27,9 @@ from shoal.client import (
     Unavailable,
 )
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx
 
 ONE = np.array([[1]], np.int32)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

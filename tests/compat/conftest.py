@@ -7,13 +7,13 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from tests.support import onnx_models
-from tests.support.fakes import FakeBackend
-from tests.support.repositories import add_fake, add_onnx
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.dtypes import ALL
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.fakes import FakeBackend
+from tests.support.repositories import add_fake, add_onnx
 
 LABELLED = """
 max_batch_size: 4

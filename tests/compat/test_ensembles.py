@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import add_model, add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.base import Backend, LoadedModel, RequestExecutor
@@ -19,6 +16,9 @@ from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_model, add_onnx
 
 PAIR = """
 platform: "ensemble"

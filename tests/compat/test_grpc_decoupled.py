@@ -10,8 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.support.fakes import WAIT_SECS
-from tests.support.scripted_engine import DECOUPLED, MODEL, ScriptedEngine
 from tritonclient.utils import InferenceServerException
 
 from shoal.core.inbox import LoopInbox
@@ -21,6 +19,8 @@ from shoal.frontends.grpc.grpcio_transport import GrpcioListener
 from shoal.frontends.grpc.listener import GrpcListener
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS
+from tests.support.scripted_engine import DECOUPLED, MODEL, ScriptedEngine
 
 ADDRESS = "127.0.0.1"
 

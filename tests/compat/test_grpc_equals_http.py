@@ -6,10 +6,10 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.support.client import Infer, outputs, to_bytes
 
 from shoal.core.dtypes import ALL, BOOL, BYTES
 from shoal.wire.proto import messages
+from tests.support.client import Infer, outputs, to_bytes
 
 
 def elements(datatype, seed):

@@ -10,14 +10,14 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.testing.server import running_server, wait_until
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 TRANSPORTS = ("native", "grpcio")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aioclient
-from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException
 
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS
 
 
 def make_inputs(module, number):

@@ -12,10 +12,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from tests.support.fakes import WAIT_SECS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from shoal.wire.proto import messages
+from tests.support.fakes import WAIT_SECS
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 TYPED = [

@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException
 
 from shoal.core.dtypes import ALL, BF16, BOOL, BYTES
 from shoal.testing.server import wait_until
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
 
 
 @pytest.fixture

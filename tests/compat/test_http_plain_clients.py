@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 import requests
+
 from tests.support.fakes import WAIT_SECS
 
 BODY = {

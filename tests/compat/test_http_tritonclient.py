@@ -12,11 +12,11 @@ import pytest
 with warnings.catch_warnings():  # what its dependencies warn about is theirs to mend
     warnings.simplefilter("ignore")
     import tritonclient.http as httpclient
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from shoal.core.dtypes import ALL, BF16, BOOL, BYTES, FP16
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
 
 ROW = np.arange(16, dtype=np.int32)[None]
 

@@ -12,10 +12,10 @@ import pytest
 with warnings.catch_warnings():  # what its dependencies warn about is theirs to mend
     warnings.simplefilter("ignore")
     import tritonclient.http.aio as httpclient
-from tests.support.fakes import WAIT_SECS
 from tritonclient.utils import InferenceServerException
 
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS
 
 ROW = np.arange(16, dtype=np.int32)[None]
 

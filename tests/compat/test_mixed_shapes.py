@@ -9,12 +9,12 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import EXECUTION_MODES, add_onnx, execution, parameter
 from tritonclient.utils import InferenceServerException
 
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution, parameter
 
 BATCHING = "max_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000000 }\n"
 PADDED = BATCHING + parameter("padding", "true") + parameter("padding_mask", "attention_mask")

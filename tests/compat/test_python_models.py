@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import add_model, add_onnx
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_model, add_onnx
 
 ADD_SUB = """
 import json

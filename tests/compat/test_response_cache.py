@@ -9,12 +9,12 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.config.options import Setting
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 CACHED = "max_batch_size: 8 dynamic_batching { } response_cache { enable: true }\n"
 LABELLED = """

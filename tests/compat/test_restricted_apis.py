@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.config.options import Setting
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 SETTINGS = (
     Setting("model-repository,trace", "admin-key", "secret=1"),

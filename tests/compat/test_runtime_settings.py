@@ -10,12 +10,12 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcclient_aio
 import tritonclient.http as httpclient
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.config.options import Setting
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 TRACE = {
     "trace_level": ["TIMESTAMPS"],

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake, add_onnx
-from tests.support.sequences import running_total, total_config
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx
+from tests.support.sequences import running_total, total_config
 
 LONG = "max_sequence_idle_microseconds: 60000000"
 OLDEST = "oldest { max_candidate_sequences: 16 }"

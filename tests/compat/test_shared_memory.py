@@ -7,11 +7,11 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 ROW = np.arange(16, dtype=np.int32).reshape(1, 16)
 TEXTS = np.array([[b"eel", "größer".encode()]], dtype=object)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer
-from tests.support.repositories import add_onnx
 
 import shoal
 from shoal.cli.demo import repository as demo_repository
+from tests.support import onnx_models
+from tests.support.client import Infer
+from tests.support.repositories import add_onnx
 
 MARKUP = "<img src=x onerror=document.title='hacked'>"
 WAIT_MS = 60_000  # for every wait there is: a machine may have much else to do

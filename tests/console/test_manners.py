@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.client import Infer
 
 import shoal
 from shoal.cli.demo import repository as demo_repository
 from shoal.testing.server import running_server
+from tests.support.client import Infer
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

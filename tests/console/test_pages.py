@@ -5,11 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.support.client import Infer
 
 from shoal.client import Client
 from shoal.config.options import Setting
 from shoal.testing.server import running_server
+from tests.support.client import Infer
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

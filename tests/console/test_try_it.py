@@ -8,10 +8,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 pytestmark = [pytest.mark.browser, pytest.mark.curl, pytest.mark.timeout(300)]
 

@@ -54,6 +54,7 @@ def lay_out(samples: Path, text: str, folder: Path) -> None:
 def _make_resnet(folder: Path) -> None:
     import numpy as np
     from onnx import helper
+
     from tests.support.onnx_models import model, save, value
 
     weights = np.random.default_rng(7).normal(size=(3, _CLASSES)).astype(np.float32)

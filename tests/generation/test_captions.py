@@ -11,11 +11,11 @@ import subprocess
 import numpy as np
 import pytest
 from PIL import Image
+
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.repositories import add_onnx
-
-from shoal.testing.server import running_server
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
 

@@ -11,9 +11,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.support.fakes import WAIT_SECS
 
 from shoal.testing.server import running_server, wait_until
+from tests.support.fakes import WAIT_SECS
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
 

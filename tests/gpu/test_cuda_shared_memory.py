@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS
-from tests.support.grpc_calls import start
 
 from shoal.core.inbox import LoopInbox
 from shoal.frontends.grpc.service import GrpcService
 from shoal.instance import device
 from shoal.testing.server import running_server, wait_until
 from shoal.wire.proto import messages
+from tests.support.fakes import WAIT_SECS
+from tests.support.grpc_calls import start
 
 pytestmark = [
     pytest.mark.gpu,

@@ -25,9 +25,6 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available():
-    from tests.support import torch_models
-    from tests.support.client import Infer, outputs
-
     from shoal.backends.base import LoadContext, Placement
     from shoal.backends.pytorch.archive import Kind
     from shoal.backends.pytorch.backend import PyTorchBackend
@@ -38,6 +35,8 @@ if torch.cuda.is_available():
     from shoal.core.dtypes import FP32
     from shoal.errors import BackendFailure, ConfigError
     from shoal.testing.server import running_server
+    from tests.support import torch_models
+    from tests.support.client import Infer, outputs
 
     ON_GPU = Placement("KIND_GPU", 0, "m_0_0")
     GPU = torch.device("cuda", 0)

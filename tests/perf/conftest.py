@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.support import onnx_models, sequences
-from tests.support.repositories import add_model, add_onnx
 
 from shoal.cli import perf
 from shoal.config.options import Setting
 from shoal.testing.server import running_server
+from tests.support import onnx_models, sequences
+from tests.support.repositories import add_model, add_onnx
 
 ENSEMBLE = """
 platform: "ensemble"

@@ -7,13 +7,13 @@ import threading
 from contextlib import closing, contextmanager, suppress
 
 import pytest
-from tests.support.fakes import WAIT_SECS
 
 from shoal.perf.connection import LoadFailed, Place
 from shoal.perf.fleet import Fleet, Level
 from shoal.perf.poller import Poller
 from shoal.perf.requests import Content, Form, http_head, http_request
 from shoal.perf.worker import Job
+from tests.support.fakes import WAIT_SECS
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 

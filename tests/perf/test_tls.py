@@ -8,11 +8,11 @@ import ssl
 import subprocess
 
 import pytest
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 
 from shoal.cli import perf
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 FEW = ("--request-count", "30", "--concurrency-range", "8")
 

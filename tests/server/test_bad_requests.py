@@ -8,12 +8,12 @@ import zlib
 
 import numpy as np
 import pytest
+
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, outputs
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
-
-from shoal.testing.server import running_server, wait_until
 
 MAX_INPUT = 1 << 20
 MAX_BODY = 4 << 20

@@ -5,11 +5,11 @@ import struct
 
 import numpy as np
 import pytest
+
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.repositories import add_onnx, execution
-
-from shoal.testing.server import running_server
 
 
 @pytest.fixture(scope="module")

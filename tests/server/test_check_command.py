@@ -9,12 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from tests.support import onnx_models
-from tests.support.repositories import add_model, add_onnx
 
 from shoal.cli.main import main
 from shoal.config.pbtxt import parse_pbtxt
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.repositories import add_model, add_onnx
 
 BAD = """
 backend: "identity"

@@ -13,12 +13,12 @@ import urllib.request
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeBackend
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.errors import NotFound, Unavailable, Unsupported
 from shoal.server import ModelsFailed, Server
+from tests.support.fakes import WAIT_SECS, FakeBackend
 
 ANY_PORT = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer
-from tests.support.repositories import add_onnx
 
 import shoal
 from shoal.client import Client, ClientError
 from shoal.config.options import Setting
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.client import Infer
+from tests.support.repositories import add_onnx
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 REQUEST = Infer().add("INPUT0", np.array([[7]], np.float32))

@@ -11,14 +11,14 @@ import gc
 
 import numpy as np
 import pytest
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import EXECUTION_MODES, add_fake, execution
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core import buffers
 from shoal.frontends.http.protocol import HttpConnection
 from shoal.testing.server import running_server, wait_until
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, execution
 
 COLUMNS = 60_000  # 240 KB a row
 FEWER = 12_000  # 48 KB, which the loop joins, too

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, add_onnx, execution
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server, wait_until
 
 HEAD = """
 platform: "ensemble"

@@ -7,16 +7,16 @@ import time
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.inbox import LoopInbox
 from shoal.instance.execution import Execution
 from shoal.instance.pace import STALL_NS, Mode, Pace
 from shoal.testing.server import Call, running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
 
 LOOP_THREAD = "shoal-testing-server"
 MILLISECOND = 1_000_000

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from tests.support.client import Infer
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, execution
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.scheduler.policy import Reason
 from shoal.testing.server import running_server
+from tests.support.client import Infer
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, execution
 
 ENSEMBLE = """
 platform: "ensemble"

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import add_model, touch
 
 import shoal
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_model, touch
 
 Floats = npt.NDArray[np.float32]
 Row = Annotated[Floats, (4,)]

@@ -8,12 +8,12 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, RequestBackend
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.testing.server import running_server
+from tests.support.fakes import WAIT_SECS, RequestBackend
 
 CONFIG = """
 backend: "requests"

@@ -9,12 +9,12 @@ import grpc
 import numpy as np
 import pytest
 from onnx import helper
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
 from shoal.testing.server import running_server, wait_until
 from shoal.wire.proto import messages
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
 BATCHED = "max_batch_size: 16 dynamic_batching { }"
 PATH = "/inference.GRPCInferenceService/ModelInfer"

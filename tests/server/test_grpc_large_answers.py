@@ -6,11 +6,11 @@ import queue
 
 import numpy as np
 import tritonclient.grpc as grpcclient
+
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import add_onnx, execution
-
-from shoal.testing.server import running_server
 
 COUNT = 24
 ELEMENTS = 600_000  # 2.4 MB

@@ -13,7 +13,6 @@ import time
 import grpc
 import pytest
 import uvloop
-from tests.support.fakes import WAIT_SECS
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import (
@@ -26,6 +25,7 @@ from shoal.frontends.grpc import (
     Kind,
     Method,
 )
+from tests.support.fakes import WAIT_SECS
 
 UNLIMITED = [
     ("grpc.max_receive_message_length", -1),

@@ -15,7 +15,6 @@ import h2.events
 import hpack
 import pytest
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, SettingsFrame
-from tests.support.fakes import WAIT_SECS
 
 from shoal.frontends.grpc import (
     GrpcLimits,
@@ -26,6 +25,7 @@ from shoal.frontends.grpc import (
     Method,
 )
 from shoal.frontends.grpc.h2 import Connection
+from tests.support.fakes import WAIT_SECS
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = [

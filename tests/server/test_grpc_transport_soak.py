@@ -9,7 +9,6 @@ import random
 import grpc
 import pytest
 import uvloop
-from tests.support.fakes import WAIT_SECS
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import (
@@ -21,6 +20,7 @@ from shoal.frontends.grpc import (
     Method,
     StatusCode,
 )
+from tests.support.fakes import WAIT_SECS
 
 CONNECTIONS = 20
 WORKERS = 4  # on each connection

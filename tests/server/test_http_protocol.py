@@ -11,11 +11,11 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS as PATIENCE_SECS
 
 from shoal.frontends.http.exchange import Exchange
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
+from tests.support.fakes import WAIT_SECS as PATIENCE_SECS
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
 

@@ -6,14 +6,14 @@ import socket
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import add_onnx
 
 import shoal
 from shoal.config.options import Setting
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_onnx
 
 CONFIG = """
 max_batch_size: 8

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
-from tests.support import onnx_models
-from tests.support.onnx_models import value
-from tests.support.repositories import add_onnx
 
 from shoal.cli.main import main
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.onnx_models import value
+from tests.support.repositories import add_onnx
 
 Image = pytest.importorskip("PIL.Image")
 

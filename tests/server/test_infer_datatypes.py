@@ -4,12 +4,12 @@ import struct
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs, to_bytes
-from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
 from shoal.core.dtypes import ALL, BF16, BOOL, BYTES, FP16
 from shoal.testing.server import running_server
+from tests.support import onnx_models
+from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs, to_bytes
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
 NAMES = [datatype.name for datatype in ALL]
 IN_JSON = [datatype.name for datatype in ALL if datatype not in (FP16, BF16)]

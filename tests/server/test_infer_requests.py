@@ -6,13 +6,13 @@ import zlib
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs
 from tests.support.fakes import FakeBackend
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server
 
 LABELLED = """
 max_batch_size: 4

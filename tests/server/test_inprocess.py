@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS
-from tests.support.repositories import add_model, add_onnx
 
 import shoal
 from shoal.errors import NotFound, Unavailable
 from shoal.server import ModelsFailed
+from tests.support import onnx_models
+from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import add_model, add_onnx
 
 
 @shoal.model(batch=8)

@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock
-from tests.support.repositories import add_fake, add_model
 
 from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock
+from tests.support.repositories import add_fake, add_model
 
 NOT_LOADED = "not loaded: it loads at its first request"
 AGAIN = "; it loads again at its next request"

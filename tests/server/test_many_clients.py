@@ -6,11 +6,11 @@ import random
 import struct
 
 import pytest
+
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER
 from tests.support.repositories import add_onnx, execution
-
-from shoal.testing.server import running_server, wait_until
 
 CONNECTIONS = 64
 REQUESTS = 25  # on each of them

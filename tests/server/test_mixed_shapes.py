@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server
 from tests.support.client import Infer, outputs
 from tests.support.fakes import FakeBackend, RequestBackend
 from tests.support.repositories import (
@@ -17,9 +20,6 @@ from tests.support.repositories import (
     execution,
     parameter,
 )
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server
 
 BATCHING = "dynamic_batching { }\ninstance_group { kind: KIND_CPU count: 1 }\n"
 PADDED = parameter("padding", "INPUT0=-1")

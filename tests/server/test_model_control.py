@@ -4,6 +4,9 @@ import base64
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import FakeBackend
@@ -12,9 +15,6 @@ from tests.support.repositories import (
     add_onnx,
     execution,
 )
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server, wait_until
 
 REFUSED = "explicit model load / unload is not allowed if polling is enabled"
 

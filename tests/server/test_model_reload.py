@@ -7,6 +7,9 @@ import threading
 import numpy as np
 import psutil
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -18,9 +21,6 @@ from tests.support.repositories import (
     execution,
     touch,
 )
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server, wait_until
 
 
 @pytest.fixture

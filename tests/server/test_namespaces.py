@@ -6,11 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
+
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.repositories import add_model, add_onnx
-
-from shoal.testing.server import running_server, wait_until
 
 ENSEMBLE = """
 platform: "ensemble"

@@ -10,12 +10,12 @@ import threading
 
 import numpy as np
 import pytest
+
+from shoal.testing.server import ADDRESS, running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs, read_outputs
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
-
-from shoal.testing.server import ADDRESS, running_server, wait_until
 
 BATCHED = "max_batch_size: 8 dynamic_batching { }"
 

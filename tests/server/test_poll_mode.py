@@ -5,14 +5,14 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake, add_onnx, touch
 
 from shoal.backends.registry import BackendRegistry
 from shoal.repository.poller import Poller
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_onnx, touch
 
 POLL_SECS = 0.1
 REQUEST = Infer().add("INPUT0", np.array([[7]], np.float32))

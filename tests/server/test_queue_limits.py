@@ -5,15 +5,15 @@ A model of the fake backend holds its first request while the others queue up be
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution, parameter
 
 from shoal.backends.registry import BackendRegistry
 from shoal.scheduler.alarm import Alarm
 from shoal.scheduler.batcher import Batcher
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution, parameter
 
 ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
 

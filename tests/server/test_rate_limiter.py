@@ -7,15 +7,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_model, add_onnx
 
 from shoal.backends.base import Executor, LoadedModel
 from shoal.backends.registry import BackendRegistry
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_model, add_onnx
 
 CONFIG = """
 backend: "%s"

@@ -8,13 +8,13 @@ import subprocess
 import numpy as np
 import pytest
 import redis as redis_client
+
+from shoal.cache import outage
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.redis import running_redis
 from tests.support.repositories import add_onnx
-
-from shoal.cache import outage
-from shoal.testing.server import running_server, wait_until
 
 pytestmark = pytest.mark.redis
 

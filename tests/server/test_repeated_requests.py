@@ -11,13 +11,13 @@ import struct
 import numpy as np
 import pytest
 from onnx import helper
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server
 
 TIMES = 4
 

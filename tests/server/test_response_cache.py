@@ -6,6 +6,12 @@ import threading
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config.options import Setting
+from shoal.errors import InvalidArgument
+from shoal.server import ModelsFailed
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -17,12 +23,6 @@ from tests.support.repositories import (
     execution,
     touch,
 )
-
-from shoal.backends.registry import BackendRegistry
-from shoal.config.options import Setting
-from shoal.errors import InvalidArgument
-from shoal.server import ModelsFailed
-from shoal.testing.server import running_server, wait_until
 
 CACHED = "response_cache { enable: true }\n"
 LOCAL = (Setting("local", "size", "1M"),)

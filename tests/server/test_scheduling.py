@@ -10,13 +10,13 @@ import threading
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend, echo
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server, wait_until
 
 ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
 TWO = "instance_group { count: 2 kind: KIND_CPU }\n"

@@ -10,6 +10,12 @@ import threading
 
 import numpy as np
 import pytest
+
+from shoal.backends.base import LoadedModel, RequestExecutor
+from shoal.backends.registry import BackendRegistry
+from shoal.core.tensor import Tensor
+from shoal.server import ModelsFailed
+from shoal.testing.server import running_server, wait_until
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import (
@@ -22,12 +28,6 @@ from tests.support.repositories import (
     touch,
 )
 from tests.support.sequences import history, history_config, running_total, total_config
-
-from shoal.backends.base import LoadedModel, RequestExecutor
-from shoal.backends.registry import BackendRegistry
-from shoal.core.tensor import Tensor
-from shoal.server import ModelsFailed
-from shoal.testing.server import running_server, wait_until
 
 ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
 TWO = "instance_group { count: 2 kind: KIND_CPU }\n"

@@ -5,16 +5,16 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake, add_model, add_onnx
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.instance import device
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer, outputs
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_model, add_onnx
 
 REQUEST = Infer().add("INPUT0", np.array([[7]], np.float32))
 

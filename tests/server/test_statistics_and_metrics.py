@@ -5,13 +5,13 @@ import time
 
 import numpy as np
 import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.testing.server import Call, running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
-
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import Call, running_server
 
 DURATIONS = (
     *("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"),

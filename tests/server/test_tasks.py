@@ -9,14 +9,14 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake, add_model, parameter
 
 from shoal.backends.registry import BackendRegistry
 from shoal.errors import InvalidArgument
 from shoal.tasks import registry
 from shoal.tasks.base import Task
 from shoal.testing.server import running_server
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_model, parameter
 
 PATH = "/v2/models/sums/double"
 TASK = parameter("task", "doubling")

@@ -10,15 +10,15 @@ import threading
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.support import onnx_models
-from tests.support.client import Infer
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import add_fake, add_model, add_onnx
 from tritonclient.utils import InferenceServerException
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.client import Infer
+from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.repositories import add_fake, add_model, add_onnx
 
 CALLER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 MODEL_EVENTS = ["REQUEST_START", "QUEUE_START"]

@@ -17,7 +17,6 @@ import threading
 
 import psutil
 import pytest
-from tests.support.questions import QuestionServer, Refusal, last_word
 
 from shoal.ask.askers import HttpAsker, TcpAsker, find
 from shoal.ask.question import Answer, Question
@@ -31,6 +30,7 @@ from shoal.stress.load import Target
 from shoal.stress.plan import Plan
 from shoal.stress.run import run as measure
 from shoal.testing.server import running_server
+from tests.support.questions import QuestionServer, Refusal, last_word
 
 HERE = "127.0.0.1"
 SEA = Question("The sky is blue. The sea is green.", "What colour is the sea?")

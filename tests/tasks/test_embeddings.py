@@ -9,13 +9,13 @@ import threading
 import numpy as np
 import onnxruntime
 import pytest
+
+from shoal.export.sentence_embedding import export
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.encoders import WORDS, encoder_checkpoint, tokenizer_document
 from tests.support.repositories import add_onnx, parameter
-
-from shoal.export.sentence_embedding import export
-from shoal.testing.server import running_server
 
 pytest.importorskip("tokenizers")
 

@@ -11,9 +11,6 @@ import time
 import numpy as np
 import pytest
 from openapi_schema_validator import OAS31Validator
-from tests.support.encoders import encoder_checkpoint, tokenizer_document
-from tests.support.fakes import WAIT_SECS, RequestBackend
-from tests.support.repositories import add_model, parameter
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
@@ -21,6 +18,9 @@ from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.export.sentence_embedding import export
 from shoal.testing.server import running_server
+from tests.support.encoders import encoder_checkpoint, tokenizer_document
+from tests.support.fakes import WAIT_SECS, RequestBackend
+from tests.support.repositories import add_model, parameter
 
 openai = pytest.importorskip("openai")
 
@@ -552,9 +552,8 @@ def test_wrong_questions_for_conversations(client, asked, param, words):
 @pytest.mark.timeout(300)  # it loads PyTorch and transformers
 def test_a_model_that_shoal_generates_with_itself(tmp_path):
     pytest.importorskip("transformers")
-    from tests.support.text_generators import gpt2_checkpoint
-
     from shoal.export.folder import ExportOptions, export_gpt2
+    from tests.support.text_generators import gpt2_checkpoint
 
     gpt2_checkpoint(tmp_path / "checkpoint")
     export_gpt2(tmp_path / "checkpoint", tmp_path / "models" / "gpt", ExportOptions())

@@ -16,11 +16,11 @@ import pytest
 import requests
 from onnx import helper
 from PIL import Image
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 
 from shoal.cli.demo import models as demo_models
 from shoal.testing.server import running_server, wait_until
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 WAIT_SECS = 45
 TASK = 'parameters { key: "task" value { string_value: "image-classification" } }'

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-from tests.support.fakes import WAIT_SECS
 
 from shoal.cli import demo
 from shoal.testing.server import ADDRESS, running_server, wait_until
+from tests.support.fakes import WAIT_SECS
 
 PASSAGES = json.loads((Path(__file__).parent / "data" / "questions.json").read_text())
 BY_TITLE = {passage["title"]: passage for passage in PASSAGES}

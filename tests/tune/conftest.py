@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support import onnx_models
-from tests.support.repositories import add_model, add_onnx
 
 from shoal.cli.main import main
+from tests.support import onnx_models
+from tests.support.repositories import add_model, add_onnx
 
 ENSEMBLE = """
 platform: "ensemble"

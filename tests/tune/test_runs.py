@@ -7,12 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.support import onnx_models
-from tests.support.repositories import add_model
 
 import shoal
 from shoal.cli.main import main
 from shoal.config.pbtxt import parse_pbtxt
+from tests.support import onnx_models
+from tests.support.repositories import add_model
 
 # A delay of its own: what is measured of it says nothing about the first configs that are tried.
 PICKY = """

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
-from tests.support import onnx_models
 
 from shoal.core.dtypes import ALL, BY_NAME
 from shoal.testing.server import running_server
+from tests.support import onnx_models
 
 WIDTH = 4
 MEGABYTES = 8
@@ -470,9 +470,9 @@ def torch_module(kind, value, named):
 
 def torch_save(filename, folder, kind, value=None, datatype="FP32", width=WIDTH):
     import torch
-    from tests.support import torch_models
 
     from shoal.backends.pytorch.library import TORCH_TYPES
+    from tests.support import torch_models
 
     example = (torch.zeros((2, width), dtype=TORCH_TYPES[BY_NAME[datatype]]),)
     exports = filename == "model.pt2"

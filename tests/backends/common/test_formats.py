@@ -10,10 +10,10 @@ import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tests.support.client import Infer, outputs
 
 from shoal.core.dtypes import BY_NAME
 from shoal.testing.server import wait_until
+from tests.support.client import Infer, outputs
 
 WIDTH = 4
 ROWS = np.array([[1, 2, 3, 4], [0, 5, 6, 7]], np.float32)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.backends.base import LoadContext, Placement
 from shoal.backends.python.backend import PythonBackend
@@ -18,6 +17,7 @@ from shoal.instance.execution import Execution
 from shoal.models.spec import build_signature
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.model import ModelStatistics
+from tests.support.fakes import make_request
 
 HEAD = """
 import numpy as np

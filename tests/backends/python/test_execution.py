@@ -9,7 +9,6 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.core import dtypes
 from shoal.core.response import Response
@@ -24,6 +23,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS, make_request
 
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 DOUBLE = """

@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.backends.python.process.executor import State
 from shoal.backends.python.process.launch import ChildProcess
@@ -17,6 +16,7 @@ from shoal.backends.python.process.parent import Serving
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS, make_request
 
 COUNTING = """
 import os, time

@@ -8,8 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support import torch_models  # noqa: E402
-
 from shoal.backends.base import LoadContext, Placement  # noqa: E402
 from shoal.backends.pytorch.backend import PyTorchBackend  # noqa: E402
 from shoal.config.model import (  # noqa: E402
@@ -18,6 +16,7 @@ from shoal.config.model import (  # noqa: E402
     ModelOutput,
     ModelParameter,
 )
+from tests.support import torch_models  # noqa: E402
 
 ON_CPU = Placement("KIND_CPU", name="m_0_0")
 

@@ -13,7 +13,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from tests.support.torch_models import AddSub  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch import graphs  # noqa: E402
@@ -21,6 +20,7 @@ from shoal.backends.pytorch import model as model_module  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
 from shoal.core.dtypes import FP32  # noqa: E402
 from shoal.errors import BackendFailure, ConfigError  # noqa: E402
+from tests.support.torch_models import AddSub  # noqa: E402
 
 ON_GPU = Placement("KIND_GPU", 0)
 BOTH = [("left", "FP32", 2), ("right", "FP32", 2)]

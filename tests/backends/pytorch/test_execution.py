@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from tests.support.torch_models import AddSub  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch.library import TORCH_TYPES, process  # noqa: E402
 from shoal.core import dtypes  # noqa: E402
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument  # noqa: E402
+from tests.support.torch_models import AddSub  # noqa: E402
 
 ON_CPU = Placement("KIND_CPU")
 NUMBERS = [datatype for datatype in dtypes.ALL if datatype is not dtypes.BYTES]

@@ -7,12 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from tests.support.torch_models import AddSub  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch.archive import Kind  # noqa: E402
 from shoal.config.model import ModelConfig  # noqa: E402
 from shoal.errors import ConfigError, InvalidArgument, NotFound, ShoalError  # noqa: E402
+from tests.support.torch_models import AddSub  # noqa: E402
 
 ON_CPU = Placement("KIND_CPU")
 ADD_SUB_EAGER = """

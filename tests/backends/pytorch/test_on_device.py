@@ -7,9 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from tests.support import torch_models  # noqa: E402
-from tests.support.client import Infer, outputs  # noqa: E402
-from tests.support.repositories import add_model  # noqa: E402
 
 from shoal.backends.base import DeviceExecutor  # noqa: E402
 from shoal.backends.pytorch import model as model_module  # noqa: E402
@@ -18,6 +15,9 @@ from shoal.backends.pytorch.executor import TorchExecutor  # noqa: E402
 from shoal.backends.registry import BackendRegistry  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor  # noqa: E402
 from shoal.testing.server import running_server  # noqa: E402
+from tests.support import torch_models  # noqa: E402
+from tests.support.client import Infer, outputs  # noqa: E402
+from tests.support.repositories import add_model  # noqa: E402
 
 ENSEMBLE = """
 platform: "ensemble"

@@ -14,11 +14,11 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 import tritonclient.grpc as grpc_client  # noqa: E402
 import tritonclient.http as http_client  # noqa: E402
+
+from shoal.testing.server import running_server, wait_until  # noqa: E402
 from tests.support import torch_models  # noqa: E402
 from tests.support.client import Infer, outputs  # noqa: E402
 from tests.support.repositories import add_model, parameter, touch  # noqa: E402
-
-from shoal.testing.server import running_server, wait_until  # noqa: E402
 
 SLOW = """
 import threading, torch

@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, Collector, FakeClock, make_request
 
 from shoal.cache import door as door_module
 from shoal.cache.base import ResponseCache
@@ -20,6 +19,7 @@ from shoal.errors import BackendFailure, QueueRejected, Unavailable
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics, Moments
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS, Collector, FakeClock, make_request
 
 
 class Queue:

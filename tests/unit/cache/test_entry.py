@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import make_request
 
 from shoal.cache.entry import CachedResponse
 from shoal.core import dtypes
 from shoal.core.buffers import BufferPool
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
+from tests.support.fakes import make_request
 
 ASKED, _ = make_request(id="second")
 

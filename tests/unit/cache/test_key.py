@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import make_request
 
 from shoal.cache import key as keys
 from shoal.cache.key import combined_identity, content_identity, input_bytes, request_key
 from shoal.config.model import ModelConfig, ModelInstanceGroup, ModelParameter
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
+from tests.support.fakes import make_request
 
 MODEL = b"one load of one model"
 

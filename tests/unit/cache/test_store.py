@@ -6,7 +6,6 @@ import logging
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeClock
 
 from shoal.cache.base import CacheUsage, ResponseCache
 from shoal.cache.entry import CachedResponse
@@ -17,6 +16,7 @@ from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
+from tests.support.fakes import WAIT_SECS, FakeClock
 
 KEY = bytes(32)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS
 
 from shoal.client import ClientError, ConnectionFailed, Timeout
 from shoal.client.pool import Pool
+from tests.support.fakes import WAIT_SECS
 
 
 class Connection:

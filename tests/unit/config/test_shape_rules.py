@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.repositories import parameter
 
 from shoal.config import rules
 from shoal.config.pbtxt import parse_pbtxt
 from shoal.config.shapes import by_shape_of, padding_of
 from shoal.errors import ConfigError
+from tests.support.repositories import parameter
 
 MODEL = """
 name: "m" backend: "fake" max_batch_size: 8 dynamic_batching { }

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import make_request
 
 from shoal.core import dtypes
 from shoal.core.padding import Buckets, Padding, fill_value
@@ -16,6 +15,7 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.core.validate import validate
 from shoal.errors import InvalidArgument
+from tests.support.fakes import make_request
 
 PADDING = Padding(
     inputs={"ids": ((1, "n"),), "mask": ((1, "n"),), "image": ((2, "h"), (3, "w"))},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.core import bytes_tensor, dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.core.validate import substitute, validate
 from shoal.errors import InvalidArgument
+from tests.support.fakes import make_request
 
 A = TensorSpec("a", dtypes.INT32, (3,))
 B = TensorSpec("b", dtypes.FP32, (-1,))

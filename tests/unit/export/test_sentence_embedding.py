@@ -8,11 +8,11 @@ import zipfile
 import numpy as np
 import onnxruntime
 import pytest
-from tests.support.encoders import LONGEST, encoder_checkpoint
 
 from shoal.cli.main import main
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from shoal.export.sentence_embedding import export
+from tests.support.encoders import LONGEST, encoder_checkpoint
 
 ROWS = [[2, 5, 6, 7, 3], [2, 9, 3, 0, 0], [2, 12, 3, 0, 0]]
 LENGTHS = (5, 3, 3)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fakes import Collector
 
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument
 from shoal.frontends.requests import build_request, parse_version
 from shoal.wire.grpc_request import InferHead
+from tests.support.fakes import Collector
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.text_generators import byte_tokenizer, word_tokenizer
 
 from shoal.generation.text import TextStream
+from tests.support.text_generators import byte_tokenizer, word_tokenizer
 
 BYTES = byte_tokenizer()
 WORDS = word_tokenizer()

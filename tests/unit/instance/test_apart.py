@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.backends.base import Executor
 from shoal.core.dtypes import UINT8
@@ -12,6 +11,7 @@ from shoal.core.tensor import Tensor
 from shoal.instance import inline
 from shoal.instance.inline import LoopInstance, executions_of
 from shoal.instance.pace import Pace
+from tests.support.fakes import make_request
 
 LARGE = 64 << 10
 

@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock, make_request
 
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
@@ -21,6 +20,7 @@ from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import ModelStatistics
+from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock, make_request
 
 SIGNATURE = Signature(
     "m", 8, {"x": TensorSpec("x", dtypes.INT32, (1,))}, {"y": TensorSpec("y", dtypes.INT32, (1,))}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.fakes import FakeClock
-
 from shoal.instance.pace import QUICK_NS, SLOW_NS, STALL_NS, Mode, Pace
+from tests.support.fakes import FakeClock
 
 QUICK, MIDDLE, SLOW = 20_000, (QUICK_NS + SLOW_NS) // 2, 2 * SLOW_NS
 

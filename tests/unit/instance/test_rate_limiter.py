@@ -6,7 +6,6 @@ import logging
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
@@ -20,6 +19,7 @@ from shoal.instance.rate_limiter import (
     is_limited,
 )
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS
 
 
 def wants(*resources, priority=0):

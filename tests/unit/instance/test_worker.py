@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.backends.base import Placement, RequestExecutor
 from shoal.core.signature import Signature
@@ -15,6 +14,7 @@ from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy, OneByOne
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import ModelStatistics
+from tests.support.fakes import WAIT_SECS, make_request
 
 
 class Far(RequestExecutor):

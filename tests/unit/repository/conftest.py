@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.fakes import FakeBackend
 
 from shoal.config.model import (
     ModelConfig,
@@ -15,6 +14,7 @@ from shoal.config.model import (
     ModelOutput,
 )
 from shoal.models.spec import ModelSpec
+from tests.support.fakes import FakeBackend
 
 
 @pytest.fixture

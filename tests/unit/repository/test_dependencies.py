@@ -6,8 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeBackend, make_request
-from tests.support.repositories import add_fake, add_model, touch
 
 from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
@@ -17,6 +15,8 @@ from shoal.repository.dependencies import Relations
 from shoal.repository.lifecycle import State
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
+from tests.support.fakes import WAIT_SECS, FakeBackend, make_request
+from tests.support.repositories import add_fake, add_model, touch
 
 
 class TestOrder:

@@ -6,13 +6,13 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
 from shoal.errors import ConfigError, Internal, InvalidArgument
 from shoal.repository.lifecycle import LoadFailed, ModelLife, State
 from shoal.scheduler.batcher import BatcherClosed
+from tests.support.fakes import WAIT_SECS, make_request
 
 
 @pytest.fixture

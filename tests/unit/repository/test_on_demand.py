@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS, make_request
 
 from shoal.core.not_yet import FailedToLoad, NotYet
 from shoal.errors import Cancelled, Internal, InvalidArgument, NotFound, QueueRejected, Unavailable
 from shoal.repository.on_demand import OnDemand
+from tests.support.fakes import WAIT_SECS, make_request
 
 
 class Loader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.core import dtypes
 from shoal.core.planned import PlannedRequest, RequestPlan
@@ -12,6 +11,7 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
+from tests.support.fakes import make_request
 
 SIGNATURE = Signature(
     "m",

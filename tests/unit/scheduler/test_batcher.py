@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 from shoal.core.request import State
 from shoal.errors import Cancelled, QueueRejected
@@ -14,6 +13,7 @@ from shoal.scheduler.batcher import Batcher, BatcherClosed
 from shoal.scheduler.policy import BatchPolicy, OneByOne
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 MINUTE_NS = 60 * 10**9
 

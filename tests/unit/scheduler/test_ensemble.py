@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 from shoal.core.request import Request, State
 from shoal.core.response import Response
@@ -27,6 +26,7 @@ from shoal.scheduler.batcher import BatcherClosed
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 
 def tensor(number, name="IN"):

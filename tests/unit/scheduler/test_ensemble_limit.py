@@ -6,10 +6,9 @@ import asyncio
 import sys
 import threading
 
-from tests.support.fakes import WAIT_SECS
-
 from shoal.scheduler.ensemble_limit import StepLimit
 from shoal.testing.server import wait_until
+from tests.support.fakes import WAIT_SECS
 
 
 class Call:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import make_request
 
 from shoal.core import dtypes
 from shoal.core.request import Request
@@ -25,6 +24,7 @@ from shoal.scheduler.ensemble_tensors import (
     step_place,
     told_place,
 )
+from tests.support.fakes import make_request
 
 
 def value(number=0):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import FakeClock, make_request
 
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.look_ahead import Choice, LookAhead
 from shoal.scheduler.policy import BatchPolicy, Reason
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from tests.support.fakes import FakeClock, make_request
 
 ALL = 10**9  # every request is of the highest priority
 MS = 1_000_000

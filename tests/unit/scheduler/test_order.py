@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from tests.support.fakes import WAIT_SECS, Collector, make_request
-
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.scheduler.order import OrderKeeper
+from tests.support.fakes import WAIT_SECS, Collector, make_request
 
 
 def respond(request, final=True):

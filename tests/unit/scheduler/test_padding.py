@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import make_request
 
 from shoal.core import dtypes
 from shoal.core.padding import Padding
@@ -15,6 +14,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import POOLED_BYTES
+from tests.support.fakes import make_request
 
 
 def signature(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.repositories import parameter
 
 from shoal.config.pbtxt import parse_pbtxt
 from shoal.core.padding import Buckets
 from shoal.errors import ConfigError
 from shoal.models.spec import build_signature
 from shoal.scheduler.padding_setup import padded
+from tests.support.repositories import parameter
 
 IDS = 'input { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
 MASK = 'input { name: "mask" data_type: TYPE_INT64 dims: [ -1 ] }\n'

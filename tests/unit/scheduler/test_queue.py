@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.errors import Cancelled, QueueRejected
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from tests.support.fakes import make_request
 
 
 def request(name="", **options):

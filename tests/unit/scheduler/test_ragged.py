@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import make_request
 
 from shoal.config.schema import message_type
 from shoal.core import dtypes
@@ -15,6 +14,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.ragged import KINDS, MadeInput
+from tests.support.fakes import make_request
 
 ITEMS = TensorSpec("items", dtypes.FP32, (-1, -1), ragged=True)
 

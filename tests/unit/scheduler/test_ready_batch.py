@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tests.support.fakes import FakeClock, make_request
 
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy, OneByOne
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from tests.support.fakes import FakeClock, make_request
 
 GOING = SimpleNamespace(stopping=False)
 

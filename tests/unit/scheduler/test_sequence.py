@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 from shoal.config import normalise, pbtxt
 from shoal.core.request import Request, State
@@ -18,6 +17,7 @@ from shoal.scheduler.policy import BatchPolicy, Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.scheduler.sequence_policy import DirectPolicy
 from shoal.scheduler.sequence_setup import build, read_setup
+from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
 START, END = Request.SEQUENCE_START, Request.SEQUENCE_END
 SECOND_NS = 10**9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.config import pbtxt
 from shoal.core import dtypes
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument
 from shoal.scheduler.sequence_controls import Controls
+from tests.support.fakes import make_request
 
 START, END = Request.SEQUENCE_START, Request.SEQUENCE_END
 

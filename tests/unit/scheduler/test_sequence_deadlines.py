@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.scheduler.sequence_deadlines import IdleWatch, expired, limit_wait, next_expiry_ns
 from shoal.scheduler.sequence_table import SequenceRun
+from tests.support.fakes import make_request
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.config import normalise, pbtxt
@@ -16,6 +15,7 @@ from shoal.errors import Internal, InvalidArgument
 from shoal.instance.execution import Execution
 from shoal.scheduler.sequence_setup import build
 from shoal.statistics.model import FailureReason, ModelStatistics
+from tests.support.fakes import make_request
 
 START, END = Request.SEQUENCE_START, Request.SEQUENCE_END
 CONFIG = """

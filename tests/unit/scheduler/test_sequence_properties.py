@@ -6,13 +6,13 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.fakes import FakeClock, make_request
 
 from shoal.config import normalise, pbtxt
 from shoal.core.request import Request, State
 from shoal.errors import InvalidArgument
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.scheduler.sequence_setup import build, read_setup
+from tests.support.fakes import FakeClock, make_request
 
 START, END = Request.SEQUENCE_START, Request.SEQUENCE_END
 IDLE_NS = 1_000_000_000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fakes import FakeClock, make_request
 
 from shoal.statistics.cache import CacheReading
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.model import ModelStatistics
 from shoal.statistics.prometheus import MetricsRenderer
+from tests.support.fakes import FakeClock, make_request
 
 READING = CacheReading(
     lookups=10,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.support import onnx_models
-from tests.support.repositories import add_onnx
 
 from shoal.config import pbtxt
 from shoal.config.options import Options
@@ -12,6 +10,8 @@ from shoal.errors import InvalidArgument, NotFound
 from shoal.repository.preparation import PreparationSettings
 from shoal.stress.cell import Setup
 from shoal.stress.model import QuestionModel, find_model
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
 
 CONFIG = """
 max_batch_size: 8

@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 import pytest
-from tests.support.fakes import WAIT_SECS
 
 from shoal.tasks.workers import ThreadStage, Workers
+from tests.support.fakes import WAIT_SECS
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.support.fakes import WAIT_SECS
 
 from shoal.backends.generation.asked import Wanted
 from shoal.backends.generation.counts import Counts
@@ -17,6 +16,7 @@ from shoal.errors import BackendFailure, Cancelled, InvalidArgument
 from shoal.generation.decoder import Shape
 from shoal.generation.options import Options
 from shoal.statistics.custom import CustomMetrics
+from tests.support.fakes import WAIT_SECS
 
 TOKEN = 5
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes import WAIT_SECS
 
 from shoal.backends.python.process.channel import Channel, ChannelClosed
 from shoal.backends.python.process.link import Link
 from shoal.backends.python.process.turns import Turns
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
+from tests.support.fakes import WAIT_SECS
 
 PLAIN = st.recursive(
     st.none()

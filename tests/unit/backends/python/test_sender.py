@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.fakes import make_request
 
 import triton_python_backend_utils as pb_utils
 from shoal.backends.python.api.request import InferenceRequest
 from shoal.backends.python.api.sender import Answer
+from tests.support.fakes import make_request
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RESPONSE = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.int32))])

@@ -10,7 +10,6 @@ import pytest
 from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.grpc_calls import DirectInbox
 
 from shoal.backends.base import Executor
 from shoal.core import dtypes
@@ -29,6 +28,7 @@ from shoal.statistics.model import FailureReason, ModelStatistics
 from shoal.statistics.tracer import Tracer
 from shoal.wire.http2_frames import PREFACE
 from shoal.wire.proto import messages
+from tests.support.grpc_calls import DirectInbox
 
 PATH = INFERENCE + "ModelInfer"
 POISON = 99

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import ScriptedEngine
 
 from shoal.config.options.trace import TraceOptions
 from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.statistics.tracer import Tracer
 from shoal.wire.proto import messages
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import ScriptedEngine
 
 DEFAULT = {
     "trace_level": ["TIMESTAMPS"],

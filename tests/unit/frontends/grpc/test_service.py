@@ -6,8 +6,6 @@ import asyncio
 import threading
 
 import pytest
-from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import UNLOADED, ScriptedEngine
 
 from shoal.errors import Internal, InvalidArgument, Unavailable
 from shoal.frontends.grpc.call import Kind
@@ -15,6 +13,8 @@ from shoal.frontends.grpc.errors import STATUS
 from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages, schema
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import UNLOADED, ScriptedEngine
 
 HEALTH = "/grpc.health.v1.Health/"
 

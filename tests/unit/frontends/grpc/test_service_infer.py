@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
 
 from shoal.core import dtypes
 from shoal.core.request import Request
@@ -14,6 +12,8 @@ from shoal.errors import BackendFailure, Cancelled, QueueRejected
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
 
 OUT = Tensor.from_array("OUT", np.array([1.5, 2.5], np.float32))
 

@@ -6,13 +6,13 @@ import gc
 import weakref
 
 import pytest
-from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import ScriptedEngine, ScriptedModel
 
 from shoal.errors import QueueRejected
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import ScriptedEngine, ScriptedModel
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from tests.support.grpc_calls import DirectInbox, FakeCall, start
-from tests.support.scripted_engine import ScriptedEngine
 
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages, schema
+from tests.support.grpc_calls import DirectInbox, FakeCall, start
+from tests.support.scripted_engine import ScriptedEngine
 
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"

@@ -6,8 +6,6 @@ import gc
 
 import numpy as np
 import pytest
-from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
 
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Cancelled, QueueRejected
@@ -15,6 +13,8 @@ from shoal.frontends.grpc import stream as stream_module
 from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages
+from tests.support.grpc_calls import DirectInbox, start
+from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 ENDS_AT_ERRORS = [("triton_grpc_error", "true")]

@@ -7,7 +7,6 @@ import threading
 import zlib
 
 import pytest
-from tests.support.runtime_settings import RuntimeSettings
 
 from shoal.core import dtypes
 from shoal.core.inbox import LoopInbox
@@ -17,6 +16,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import NotFound
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.options import HttpOptions
+from tests.support.runtime_settings import RuntimeSettings
 
 WAIT_SECS = 20
 

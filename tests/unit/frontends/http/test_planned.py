@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.fakes import WAIT_SECS, FakeBackend, FakeLoadedModel
-from tests.support.repositories import add_model, parameter
 
 from shoal.backends.base import RequestExecutor
 from shoal.backends.registry import BackendRegistry
@@ -38,6 +36,8 @@ from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
 from shoal.wire import plan
+from tests.support.fakes import WAIT_SECS, FakeBackend, FakeLoadedModel
+from tests.support.repositories import add_model, parameter
 
 DATE = re.compile(rb"Date: [^\r]*\r\n")
 BROKEN = -666  # a model that sees this fails
