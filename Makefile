@@ -64,24 +64,24 @@ accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests, where 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	    .import_linter_cache
-	find src tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src demo tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: each says that what it is named for was installed after pyproject.toml last changed.
 
 $(VENV)/bin/python:
 	@tools/make_venv.sh "$(PYTHON)" "$(VENV)"
 
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml demo/pyproject.toml | $(VENV)/bin/python
 	@echo "installing shoal into $(VENV)"
-	@$(PIP) --editable '.[tasks]'
+	@$(PIP) --editable '.[demo]' --editable demo
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-dev: pyproject.toml demo/pyproject.toml | $(VENV)/bin/python
 	@echo "installing shoal and its development tools into $(VENV)"
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev,demo]' --editable demo
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-docs: pyproject.toml demo/pyproject.toml | $(VENV)/bin/python
 	@echo "installing shoal and Sphinx into $(VENV)"
-	@$(PIP) --editable '.[docs]'
+	@$(PIP) --editable '.[docs,demo]' --editable demo
 	@touch $(VENV)/.installed $@

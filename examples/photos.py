@@ -11,7 +11,7 @@ from pathlib import Path
 import requests
 
 ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "localhost:8000"
-CAT = Path(__file__).resolve().parents[1] / "src" / "shoal" / "demo" / "cat.jpg"
+CAT = Path(__file__).resolve().parents[1] / "demo" / "shoal_demo" / "cat.jpg"
 FILES = [Path(name) for name in sys.argv[2:]] or [CAT, CAT]
 
 answer = requests.post(

@@ -2,7 +2,7 @@
 # What is on a photo? With curl alone: sh photos.sh [ADDRESS]
 set -e
 address=${1:-localhost:8000}
-cat=$(dirname "$0")/../src/shoal/demo/cat.jpg
+cat=$(dirname "$0")/../demo/shoal_demo/cat.jpg
 ask() { curl --silent --show-error --fail-with-body "$@"; echo; }
 
 # A file, and the three best labels:

@@ -1,9 +1,9 @@
 """Make the models of the demo repository: add_sub, digits and upper.
 
-    python tools/make_demo_models.py [--into src/shoal/demo/models]
+    python tools/make_demo_models.py [--into demo/shoal_demo/models]
 
-Needs the `demo` extra (onnx, scikit-learn). Everything is seeded, so the same versions of numpy,
-scikit-learn and onnx write the same bytes. IR version and opset are old on purpose: every
+Needs the `make-demo` extra (onnx, scikit-learn). Everything is seeded, so the same versions of
+numpy, scikit-learn and onnx write the same bytes. IR version and opset are old on purpose: every
 onnxruntime that Shoal accepts can read them.
 """
 
@@ -132,7 +132,7 @@ def main() -> None:
     """Write the three model files and the labels; the configurations are kept by hand."""
     parser = argparse.ArgumentParser(description="Make the models of the demo repository.")
     root = Path(__file__).resolve().parent.parent
-    parser.add_argument("--into", type=Path, default=root / "src" / "shoal" / "demo" / "models")
+    parser.add_argument("--into", type=Path, default=root / "demo" / "shoal_demo" / "models")
     folder = parser.parse_args().into
     digits_model, accuracy = digits()
     for model in (add_sub(), digits_model, upper()):

@@ -17,7 +17,7 @@ from pathlib import Path
 import requests
 
 ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "localhost:8000"
-CAT = Path(__file__).resolve().parents[2] / "src" / "shoal" / "demo" / "cat.jpg"
+CAT = Path(__file__).resolve().parents[2] / "demo" / "shoal_demo" / "cat.jpg"
 FILE = Path(sys.argv[2]) if len(sys.argv) > 2 else CAT
 
 with requests.post(

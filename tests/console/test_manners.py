@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import shoal
+from shoal.cli.demo import photo as demo_photo
 from shoal.cli.demo import repository as demo_repository
 from shoal.testing.server import running_server
 from tests.support.client import Infer
@@ -144,7 +144,7 @@ def paste(page, language, folder):
 
 @pytest.mark.curl
 def test_a_cat(page, demo, expect, tmp_path):
-    photo = Path(shoal.__file__).parent / "demo" / "cat.jpg"
+    photo = demo_photo()
     shutil.copy(photo, tmp_path)
     page.goto(f"http://{demo.http_address}/#/models/photos/try")
     page.locator("input[type=file]").set_input_files(photo)

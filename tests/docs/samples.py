@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pages import ROOT
 
-DEMO_MODELS = ROOT / "src" / "shoal" / "demo" / "models"
+DEMO_MODELS = ROOT / "demo" / "shoal_demo" / "models"
 NAMES = ("examples", "src", "models", "resnet50.onnx", "mug.jpg")
 _CLASSES = 1000
 

@@ -51,7 +51,7 @@ def gpu():
 
 @pytest.fixture(scope="module")
 def cat():
-    return (demo._place() / "cat.jpg").read_bytes()
+    return demo.photo().read_bytes()
 
 
 def encode(image, kind="JPEG", **options):

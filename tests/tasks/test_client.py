@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.cli.demo import models as demo_models
+from shoal.cli.demo import photo, repository
 from shoal.client import AsyncClient, Client, ServerError
 from shoal.testing.server import running_server
 
@@ -16,13 +16,13 @@ CATS = {"tabby cat", "tiger cat", "Egyptian cat"}
 
 @pytest.fixture(scope="module")
 def server():
-    with running_server(demo_models().folder) as running:
+    with running_server(repository()) as running:
         yield running
 
 
 @pytest.fixture
 def cat():
-    return demo_models().folder.parent / "cat.jpg"
+    return photo()
 
 
 def test_photos_and_questions(server, cat):

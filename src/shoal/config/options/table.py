@@ -52,7 +52,7 @@ class Options:
     OptionError names the flags that do not go together."""
 
     id: str = _server("triton", "Name the server reports in its metadata.")
-    demo: bool = _server(False, "Serve the small models that come with Shoal.", bare=True)
+    demo: bool = _server(False, "Serve the demo models (pip install 'shoal[demo]').", bare=True)
     exit_timeout_secs: int = _server(
         30,
         "Seconds to wait at exit for requests in flight; after that the server exits with 1.",
