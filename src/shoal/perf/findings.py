@@ -1,4 +1,4 @@
-"""A run in the numbers that pages and pictures show, once for both."""
+"""The numbers of a run that HTML and PNG reports both show."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _reports(options: PerfOptions) -> None:
         raise OptionError("--collect-metrics fills columns of --verbose-csv: add it and -f FILE")
     for path in options.report:
         if not path.endswith((".html", ".htm", ".png")):
-            raise OptionError(f"--report={path}: write a page to .html, or a picture to .png")
+            raise OptionError(f"--report={path}: write an HTML page (.html) or an image (.png)")
 
 
 _OTHER_SERVERS = "it is for other kinds of servers; only KServe v2 can be measured"

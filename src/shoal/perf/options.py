@@ -211,7 +211,7 @@ class PerfOptions:
     )
     report: tuple[str, ...] = _report(
         (),
-        "Write a page or a picture with curves, latencies and where the time went.",
+        "Write a report (.html or .png) with curves, latencies and where the time went.",
         form="<file.html|file.png>",
     )
     verbose: bool = _report(

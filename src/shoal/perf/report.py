@@ -1,13 +1,10 @@
-"""`--report`: a run as a page (.html, complete in itself) or as a picture (.png)."""
+"""`--report`: a run as a self-contained HTML page or as a PNG image."""
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 
-import shoal
 from shoal.errors import InvalidArgument
 from shoal.perf import page as parts
 from shoal.perf import svg
@@ -20,21 +17,21 @@ from shoal.perf.svg import Bar, Point, Series
 
 
 def write(path: str, options: PerfOptions, facts: ModelFacts, profile: Profile) -> None:
-    """Write the report. InvalidArgument when it cannot be."""
-    place = Path(path)
+    """Write the report. Raises InvalidArgument when the file cannot be written."""
+    file = Path(path)
     try:
-        if place.suffix == ".png":
-            from shoal.perf import picture
+        if file.suffix == ".png":
+            from shoal.perf import png_chart
 
-            picture.draw(place, options, facts, profile)
+            png_chart.draw(file, options, facts, profile)
         else:
-            place.write_text(page(options, facts, profile), encoding="utf-8")
+            file.write_text(page(options, facts, profile), encoding="utf-8")
     except OSError as error:
         raise InvalidArgument(f"--report={path} cannot be written: {error}") from None
 
 
 def page(options: PerfOptions, facts: ModelFacts, profile: Profile) -> str:
-    """The whole page; it asks for nothing from elsewhere."""
+    """The whole page."""
     found = findings(profile)
     title = f"{facts.name} under load"
     body = "\n".join(_sections(options, profile, found))
@@ -42,15 +39,11 @@ def page(options: PerfOptions, facts: ModelFacts, profile: Profile) -> str:
 
 
 def _sections(options: PerfOptions, profile: Profile, found: Sequence[Finding]) -> Iterator[str]:
-    now = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     protocol = {"http": "HTTP", "grpc": "gRPC"}[options.protocol]
     protocol += " streams" if options.streaming else ""
     server = options.url or "localhost"
-    yield (
-        f'<p class="about">{escape(server)} over {protocol}, {options.batch_size} '
-        f"row{'' if options.batch_size == 1 else 's'} per request · measured {now} with Shoal "
-        f"{escape(shoal.__version__)}</p>"
-    )
+    rows = f"{options.batch_size} row{'' if options.batch_size == 1 else 's'} per request"
+    yield parts.about(f"{server} over {protocol}, {rows}")
     yield parts.verdict(verdict(options, profile))
     if not found:
         return
@@ -58,13 +51,13 @@ def _sections(options: PerfOptions, profile: Profile, found: Sequence[Finding]) 
     yield "<h2>Latency over throughput</h2>"
     yield parts.figure(
         svg.lines(_curves(found, level), "inferences a second", "latency in ms"),
-        f"A dot is a {level}, which stands beside the dots of the mean.",
+        f"Each dot is a {level}; its value is written beside the dot of the mean.",
     )
     yield "<h2>Where the time went</h2>"
-    rows = [Bar(f"{finding.value}", finding.parts_us) for finding in found]
+    stacks = [Bar(f"{finding.value}", finding.parts_us) for finding in found]
     yield parts.figure(
-        svg.stacked(rows, PARTS, f"mean time of a request in µs, by {level}"),
-        "Queue and compute are what the server counted; the network's part is what is left over.",
+        svg.stacked(stacks, PARTS, f"mean time of a request in µs, by {level}"),
+        "Queue and compute times are the server's statistics; the network's part is the rest.",
     )
     yield "<h2>Latency distribution</h2>"
     for finding in found if len(found) <= 4 else (found[0], found[len(found) // 2], found[-1]):

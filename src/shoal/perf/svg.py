@@ -1,24 +1,25 @@
-"""Small charts as SVG, for pages that must need nothing from elsewhere.
+"""Charts as SVG for report pages, which load nothing from other files.
 
-    lines(…)   bars(…)   stacked(…)  -->  "<svg …>…</svg>"
+    lines(…)   bars(…)   stacked(…)   scatter(…)  -->  "<svg …>…</svg>"
 
-Colours are classes (s0, s1, …) that the page's style sheet fills in, so that they follow its theme.
+Colours are CSS classes (s0, s1, …) that the style sheet in `page` defines for both themes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
 _WIDTH, _HEIGHT = 720, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 34, 46
 _TICKS = 5
+_TIMES_LIMIT = 4  # how far above a limit the axis of a scatter chart reaches
 
 
 class Point(NamedTuple):
-    """A place on a chart; its label stands beside it, its hint shows under the pointer."""
+    """A point of a chart; its label is drawn beside it, its hint is shown on hover."""
 
     x: float
     y: float
@@ -27,14 +28,23 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Points that a line connects."""
+    """Points connected by a line."""
 
     name: str
     points: Sequence[Point]
 
 
+class Dot(NamedTuple):
+    """A point of a scatter chart; `kind` is the CSS class that colours it."""
+
+    x: float
+    y: float
+    kind: str
+    hint: str
+
+
 class Bar(NamedTuple):
-    """What one row is made of, one value per part."""
+    """One row of a stacked chart, one value per part."""
 
     label: str
     values: Sequence[float]
@@ -65,18 +75,48 @@ def lines(series: Sequence[Series], x_title: str, y_title: str) -> str:
     across = ticks(max((point.x for point in points), default=0))
     up = ticks(max((point.y for point in points), default=0))
     frame = _Frame(across[-1], up[-1])
-    parts = [*frame.grid(across, up), *frame.titles(x_title, y_title), *_legend(series)]
+    parts = [*frame.grid(across, up), *frame.titles(x_title, y_title)]
+    parts += _legend([(f"s{index}", each.name) for index, each in enumerate(series)])
     for index, each in enumerate(series):
-        places = [(frame.x(point.x), frame.y(point.y), point) for point in each.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
-        parts.append(f'<polyline class="line s{index}" points="{path}"/>')
-        for x, y, point in places:
-            hint = f"<title>{escape(point.hint)}</title>" if point.hint else ""
-            parts.append(
-                f'<circle class="dot s{index}" cx="{x:.1f}" cy="{y:.1f}" r="4">{hint}</circle>'
-            )
+        parts.append(frame.path(each.points, f"line s{index}"))
+        for point in each.points:
+            x, y = frame.x(point.x), frame.y(point.y)
+            parts.append(_circle(x, y, 4, f"s{index}", point.hint))
             if point.label:
                 parts.append(_text(x + 7, y - 7, point.label, "label"))
+    return _svg(parts, f"{y_title} over {x_title}")
+
+
+def front(dots: Sequence[Dot]) -> list[Dot]:
+    """The Pareto front: dots with no other dot both further right and lower, from left to right."""
+    kept: list[Dot] = []
+    for dot in sorted(dots, key=lambda each: (-each.x, each.y)):
+        if not kept or dot.y < kept[-1].y:
+            kept.append(dot)
+    return kept[::-1]
+
+
+def scatter(
+    dots: Sequence[Dot], names: Mapping[str, str], limit: float, x_title: str, y_title: str
+) -> str:
+    """Dots and their Pareto front. `names` are the legend by kind, the most important kind first;
+    `limit` is a horizontal line, 0 for none."""
+    across = ticks(max((dot.x for dot in dots), default=0))
+    # Clip the axis: one dot far above the limit would press all others onto the bottom.
+    highest = max((dot.y for dot in dots), default=0)
+    up = ticks(max(limit, min(highest, _TIMES_LIMIT * limit)) if limit else highest)
+    frame = _Frame(across[-1], up[-1])
+    parts = [*frame.grid(across, up), *frame.titles(x_title, y_title)]
+    if limit:
+        y = frame.y(limit)
+        parts.append(_rule(_LEFT, _WIDTH - _RIGHT, y, y, "limit"))
+    parts.append(frame.path(front(dots), "front"))
+    order = list(names)
+    for dot in sorted(dots, key=lambda each: -order.index(each.kind)):
+        radius = 7 if order.index(dot.kind) < 2 else 4
+        parts.append(_circle(frame.x(dot.x), frame.y(dot.y), radius, dot.kind, dot.hint))
+    kinds = {dot.kind for dot in dots}
+    parts += _legend([(kind, name) for kind, name in names.items() if kind in kinds])
     return _svg(parts, f"{y_title} over {x_title}")
 
 
@@ -86,9 +126,9 @@ def bars(
     x_title: str,
     y_title: str,
 ) -> str:
-    """Counts between edges on a logarithmic axis: each entry is a bar's right edge and its count.
+    """A histogram on a logarithmic axis; each entry is the right edge of a bar and its count.
 
-    `marks` are upright lines with a label.
+    `marks` are vertical lines with a label.
     """
     if len(edges) < 2:
         return _svg([], x_title)
@@ -120,7 +160,7 @@ def bars(
 
 
 def stacked(rows: Sequence[Bar], names: Sequence[str], x_title: str) -> str:
-    """Rows of parts, one below the other."""
+    """Horizontal bars, each stacked from its parts."""
     height = _TOP + 30 * len(rows) + _BOTTOM + 18
     across = ticks(max((sum(row.values) for row in rows), default=0))
     left = 90
@@ -144,14 +184,15 @@ def stacked(rows: Sequence[Bar], names: Sequence[str], x_title: str) -> str:
             )
             x += width
     parts.append(_text((left + _WIDTH - _RIGHT) / 2, bottom + 36, x_title, "title", "middle"))
-    parts += _legend([Series(name, ()) for name in names])
+    parts += _legend([(f"s{index}", name) for index, name in enumerate(names)])
     return _svg(parts, x_title, height)
 
 
 class _Frame:
-    """Where numbers lie on the paper; both axes start at 0."""
+    """Maps values to pixels; both axes start at 0. Values above the y axis are clipped."""
 
     def __init__(self, highest_x: float, highest_y: float) -> None:
+        self._highest_y = highest_y
         self._per_x = (_WIDTH - _LEFT - _RIGHT) / (highest_x or 1)
         self._per_y = (_HEIGHT - _TOP - _BOTTOM) / (highest_y or 1)
 
@@ -159,7 +200,11 @@ class _Frame:
         return _LEFT + value * self._per_x
 
     def y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - value * self._per_y
+        return _HEIGHT - _BOTTOM - min(value, self._highest_y) * self._per_y
+
+    def path(self, points: Sequence[Point] | Sequence[Dot], kind: str) -> str:
+        pairs = " ".join(f"{self.x(point.x):.1f},{self.y(point.y):.1f}" for point in points)
+        return f'<polyline class="{kind}" points="{pairs}"/>'
 
     def grid(self, across: Sequence[float], up: Sequence[float]) -> list[str]:
         parts = []
@@ -188,27 +233,32 @@ def _rule(x0: float, x1: float, y0: float, y1: float, kind: str = "grid") -> str
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, 20, … between two numbers; fewer where they would crowd."""
+    """1, 2, 5, 10, 20, … between two numbers; powers of 10 alone for wide ranges."""
     factors = (1, 2, 5) if high / low < 1000 else (1,)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
     return [value for value in values if low <= value <= high]
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
-    """Names with their colours, in as many rows as they take."""
+def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:
+    """CSS classes and names, wrapped to the width of the chart."""
     parts = []
     x, y = float(_LEFT), 8
-    for index, each in enumerate(series):
-        width = 34 + 6.2 * len(each.name)
+    for kind, name in entries:
+        width = 34 + 6.2 * len(name)
         if x + width > _WIDTH - _RIGHT:
             x, y = float(_LEFT), y + 16
         parts.append(
-            f'<rect class="bar s{index}" x="{x:.0f}" y="{y}" width="11" height="11" rx="2"/>'
+            f'<rect class="bar {kind}" x="{x:.0f}" y="{y}" width="11" height="11" rx="2"/>'
         )
-        parts.append(_text(x + 16, y + 10, each.name, "tick"))
+        parts.append(_text(x + 16, y + 10, name, "tick"))
         x += width
     return parts
+
+
+def _circle(x: float, y: float, radius: int, kind: str, hint: str) -> str:
+    title = f"<title>{escape(hint)}</title>" if hint else ""
+    return f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">{title}</circle>'
 
 
 def _text(x: float, y: float, content: str, kind: str, anchor: str = "start") -> str:

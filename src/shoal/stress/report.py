@@ -1,12 +1,9 @@
-"""`--report`: a run as one page, complete in itself: what it says, two charts, every number."""
+"""`--report`: a run as a self-contained HTML page: conclusions, two charts, all numbers."""
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator
-from html import escape
 
-import shoal
 from shoal.perf import page as parts
 from shoal.perf import svg
 from shoal.perf.svg import Point, Series
@@ -15,7 +12,7 @@ from shoal.stress.findings import verdict
 from shoal.stress.plan import Outcome
 from shoal.stress.table import milliseconds
 
-_MOST_LINES = 8  # as many as there are colours
+_MOST_LINES = 8  # the style sheet has 8 colours
 _HEAD = (
     "sessions",
     "batching",
@@ -33,26 +30,24 @@ _HEAD = (
 
 
 def page(outcome: Outcome) -> str:
-    """The whole page; it asks for nothing from elsewhere."""
+    """The whole page."""
     return parts.page("Questions under load", "\n".join(_sections(outcome)))
 
 
 def _sections(outcome: Outcome) -> Iterator[str]:
     plan = outcome.plan
-    now = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     machine = "" if outcome.cores is None else f" on {outcome.cores} cores"
-    yield (
-        f'<p class="about">{escape(outcome.what)}{machine}, over {plan.protocol.upper()}, '
-        f"{plan.requests} questions per client · measured {now} with Shoal "
-        f"{escape(shoal.__version__)}</p>"
+    yield parts.about(
+        f"{outcome.what}{machine}, over {plan.protocol.upper()}, "
+        f"{plan.requests} questions per client"
     )
-    yield parts.verdict([line.strip() for line in verdict(outcome)])
+    yield parts.verdict(verdict(outcome))
     if not outcome.cells:
         return
     yield "<h2>Latency by clients</h2>"
     yield parts.figure(
         svg.lines(_curves(outcome, lambda cell: cell.mean_ms), "clients", "mean latency in ms"),
-        "A line is a number of sessions, without batching and batched. Lower is better.",
+        "Each line is a number of sessions, with or without batching. Lower is better.",
     )
     yield "<h2>Throughput by clients</h2>"
     yield parts.figure(

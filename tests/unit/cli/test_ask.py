@@ -56,7 +56,7 @@ def piped(monkeypatch):
         (["stress", "--url", "https://a"], "--url takes an address of plain HTTP"),
         (
             ["stress", "--report", "a.png"],
-            "--report writes a page: name a .html file, found 'a.png'",
+            "--report writes an HTML page: name a .html file, found 'a.png'",
         ),
         (
             ["stress", "--csv", "none/a.csv"],

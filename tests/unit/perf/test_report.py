@@ -1,4 +1,4 @@
-"""Pages, pictures and the parts they are drawn from."""
+"""HTML and PNG reports, and the charts in them."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def test_a_page_of_nothing(facts):
     assert "Nothing was measured" in report.page(OPTIONS, facts(), Profile())
 
 
-def test_a_picture(result, tally, facts, tmp_path):
+def test_a_png_image(result, tally, facts, tmp_path):
     pytest.importorskip("matplotlib")
-    path = tmp_path / "picture.png"
+    path = tmp_path / "run.png"
     report.write(str(path), OPTIONS, facts(), profile(result, tally))
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_without_matplotlib(result, tally, facts, tmp_path, monkeypatch):
+def test_a_png_image_without_matplotlib(result, tally, facts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(Unsupported, match=r"pip install 'shoal\[report\]'"):
-        report.write(str(tmp_path / "picture.png"), OPTIONS, facts(), profile(result, tally))
+        report.write(str(tmp_path / "run.png"), OPTIONS, facts(), profile(result, tally))
 
 
 def test_a_place_that_cannot_be_written(result, tally, facts, tmp_path):

@@ -10,11 +10,11 @@ import pytest
 
 from shoal.config.pbtxt import parse_pbtxt
 from shoal.errors import InvalidArgument
+from shoal.perf.svg import Dot, front, scatter
 from shoal.tune.configs import Bounds, Change, Subject
 from shoal.tune.goal import LATENCY, Goal, Measurement
 from shoal.tune.report import page
 from shoal.tune.run import Model, Outcome, check_writable, write
-from shoal.tune.scatter import Dot, front, scatter
 from shoal.tune.search import Search
 from shoal.tune.space import Point
 from shoal.tune.text import Table, change_lines, milliseconds, row, verdict
@@ -91,7 +91,7 @@ def test_the_page_has_everything_that_was_tried(outcome):
 def test_a_page_without_a_change(outcome):
     made = outcome(fixed_us=3000, row_us=20)
     made.changes.clear()
-    assert "Nothing: the config as it was" in page(made)
+    assert "None: the config as it was" in page(made)
 
 
 def test_a_page_of_a_limit_that_was_not_met(outcome):
@@ -175,8 +175,8 @@ def test_times(value_us, text):
 
 def test_the_front():
     dots = [Dot(x, y, "tried", "") for x, y in [(1, 1), (2, 2), (3, 1.5), (2.5, 9)]]
-    assert [(dot.per_second, dot.latency_ms) for dot in front(dots)] == [(1, 1), (3, 1.5)]
-    assert "<svg" in scatter([], 0, "p99 in ms")
+    assert [(dot.x, dot.y) for dot in front(dots)] == [(1, 1), (3, 1.5)]
+    assert "<svg" in scatter([], {}, 0, "inferences a second", "p99 in ms")
 
 
 def test_files_are_checked_before(tmp_path):

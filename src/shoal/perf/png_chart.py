@@ -1,4 +1,4 @@
-"""A run as a picture: curve, distribution and where the time went, drawn by matplotlib."""
+"""A run as a PNG image, drawn by matplotlib: curve, distribution, where the time went."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _COLOURS = (
 _DOTS_PER_INCH = 130
 
 
-def draw(place: Path, options: PerfOptions, facts: ModelFacts, profile: Profile) -> None:
-    """Write a PNG. Raises Unsupported when matplotlib is missing, OSError as files do."""
+def draw(file: Path, options: PerfOptions, facts: ModelFacts, profile: Profile) -> None:
+    """Write a PNG. Raises Unsupported when matplotlib is missing, and OSError."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise Unsupported(
-            "a picture needs matplotlib: pip install 'shoal[report]', or write a page with "
+            "a PNG image needs matplotlib: pip install 'shoal[report]', or write a page with "
             "--report FILE.html"
         ) from None
     found = findings(profile)
@@ -37,7 +37,7 @@ def draw(place: Path, options: PerfOptions, facts: ModelFacts, profile: Profile)
     _parts(parts, found, label(options))
     _distribution(distribution, found[-1], label(options))
     figure.suptitle(f"{facts.name} under load", fontsize=13)
-    figure.savefig(place, dpi=_DOTS_PER_INCH)
+    figure.savefig(file, dpi=_DOTS_PER_INCH)
 
 
 def _curve(axis: Any, found: list[Finding], level: str) -> None:
