@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
-from shoal.backends.extras import EXTRAS
+from shoal.config.backends import BACKENDS
 from shoal.testing.server import running_server
 from tests.support.repositories import add_model
+
+EXTRAS = {name: backend.extra for name, backend in BACKENDS.items() if backend.extra}
 
 WITHOUT_LIBRARIES = """
 import sys

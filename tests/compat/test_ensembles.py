@@ -68,7 +68,6 @@ class CounterBackend(Backend):
     """Counts from 0 to what it is given, a response for each number; refuses what is negative."""
 
     name = "counter"
-    default_filename = ""
 
     def complete(self, config, model_folder, version_folder, settings):
         return config

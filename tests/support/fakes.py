@@ -129,7 +129,6 @@ class RequestBackend(Backend):
     """A backend whose executor hands the requests of each batch to a function of the test's."""
 
     name = "requests"
-    default_filename = "model.requests"
 
     def __init__(self, execute: Callable[[Sequence[PendingRequest]], None]) -> None:
         self.execute = execute
@@ -172,7 +171,6 @@ class FakeBackend(Backend):
     """A backend whose executions a test can hold (`gate`), see (`batches`) and fail (`compute`)."""
 
     name = "fake"
-    default_filename = "model.fake"
 
     def __init__(
         self,

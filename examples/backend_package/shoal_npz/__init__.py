@@ -22,7 +22,6 @@ class NpzBackend(Backend):
     """Serves model.npz."""
 
     name = "npz"
-    default_filename = "model.npz"
     uses_gpus = False
 
     def complete(

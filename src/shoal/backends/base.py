@@ -212,7 +212,6 @@ class Backend(ABC):
     """One runtime."""
 
     name: str
-    default_filename: str  # e.g. "model.onnx"
     default_cpu_instances: int = 1  # what an empty instance_group means on a CPU
     uses_gpus: bool = True  # false: KIND_AUTO is the CPU, also on a machine with GPUs
 

@@ -24,7 +24,6 @@ class IdentityBackend(Backend):
     """Echoes inputs."""
 
     name = "identity"
-    default_filename = ""
 
     def complete(
         self,

@@ -28,12 +28,11 @@ from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Pla
 from shoal.backends.files import config_file, find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.parameters import Parameters
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, Unsupported
-
-FILENAME = "model.jax"
 
 _WIDE = ("float64", "int64", "uint64")  # JAX narrows these unless it is told not to
 
@@ -42,7 +41,6 @@ class JaxBackend(Backend):
     """Loads exported functions."""
 
     name = "jax"
-    default_filename = FILENAME
 
     def complete(
         self,
@@ -209,7 +207,7 @@ def wide_types() -> AbstractContextManager[Any]:
 
 def _load(config: ModelConfig, version_folder: Path, file: str) -> Function:
     what = "file that jax.export.Exported.serialize made"
-    model_file = find_model_file(config, version_folder, (FILENAME,), what, file)
+    model_file = find_model_file(config, version_folder, BACKENDS["jax"].filenames, what, file)
     name = short_name(model_file)
     try:
         return Function(export.deserialize(bytearray(model_file.read_bytes())))

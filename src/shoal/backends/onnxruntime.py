@@ -53,7 +53,6 @@ class OnnxRuntimeBackend(Backend):
     """Loads ONNX files, and folders that hold one beside its external data."""
 
     name = "onnxruntime"
-    default_filename = onnx_session.DEFAULT_FILENAME
     default_cpu_instances = 2  # as Triton; they share weights, and the cores between them
 
     def complete(

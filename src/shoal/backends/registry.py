@@ -3,9 +3,9 @@
     config.backend | config.platform --backend_name--> "onnxruntime" --get--> Backend
 
 Backends come from the entry points of the group `shoal.backends`, so an installed package can
-add one. Those that ship with Shoal are found even when Shoal runs from a source tree that
-nobody installed. A backend's module, and with it the runtime library, is imported when the first
-model asks for it.
+add one. Those of `config.backends` are found even when Shoal runs from a source tree that is not
+installed. A backend's module, and with it the runtime library, is imported when the first model
+needs it.
 """
 
 from __future__ import annotations
@@ -14,88 +14,50 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from types import MappingProxyType
 
 from shoal.backends.base import Backend
-from shoal.backends.extras import missing_library
+from shoal.config.backends import BACKEND_NAMES, BACKENDS
 from shoal.errors import ConfigError, ShoalError
 
 GROUP = "shoal.backends"
 
-BUILT_IN = MappingProxyType(
-    {
-        "fil": "shoal.backends.tabular.fil:FilBackend",
-        "function": "shoal.backends.function.backend:FunctionBackend",
-        "generation": "shoal.backends.generation.backend:GenerationBackend",
-        "identity": "shoal.backends.identity:IdentityBackend",
-        "jax": "shoal.backends.jax:JaxBackend",
-        "lightgbm": "shoal.backends.tabular.lightgbm:LightgbmBackend",
-        "onnxruntime": "shoal.backends.onnxruntime:OnnxRuntimeBackend",
-        "openvino": "shoal.backends.openvino.backend:OpenVinoBackend",
-        "python": "shoal.backends.python.backend:PythonBackend",
-        "pytorch": "shoal.backends.pytorch.backend:PyTorchBackend",
-        "sklearn": "shoal.backends.tabular.sklearn:SklearnBackend",
-        "tflite": "shoal.backends.tflite:TfliteBackend",
-        "xgboost": "shoal.backends.tabular.xgboost:XgboostBackend",
-    }
-)
-
-# Older configs name a platform instead of a backend; some name one in the backend field.
-PLATFORMS = MappingProxyType(
-    {
-        "onnxruntime_onnx": "onnxruntime",
-        "pytorch_libtorch": "pytorch",
-        "torch_aoti": "pytorch",
-        "tensorrt_plan": "tensorrt",
-        "tensorflow_graphdef": "tensorflow",
-        "tensorflow_savedmodel": "tensorflow",
-        "ensemble": "ensemble",
-    }
-)
-_ALIASES = MappingProxyType(
-    {
-        **PLATFORMS,
-        "onnx": "onnxruntime",
-        "libtorch": "pytorch",
-        "scikit-learn": "sklearn",
-        "tensorflow_lite": "tflite",
-    }
-)
-
-# What Triton users may have in their repositories and Shoal does not run, with the way out.
-_WAYS_OUT = MappingProxyType(
-    {
-        "tensorrt": 'Serve the ONNX file the plan was built from, with backend: "onnxruntime" and, '
-        "for TensorRT's kernels, optimization { execution_accelerators { "
-        'gpu_execution_accelerator: [ { name: "tensorrt" } ] } }',
-        "tensorflow": "Convert the model: python -m tf2onnx.convert --saved-model model.savedmodel "
-        "--output model.onnx, or tf.lite.TFLiteConverter.from_saved_model for model.tflite",
-        "dali": 'Write the pipeline as a Python model (model.py, backend: "python"), in which '
-        "nvidia.dali can be imported",
-        "vllm": "Use the engine in a Python model (model.py), which can stream its replies",
-        "tensorrtllm": "Use the engine in a Python model (model.py), which can stream its replies",
-    }
-)
+_BUILT_IN = tuple(name for name, backend in BACKENDS.items() if backend.entry_point)
 
 
 def backend_name(backend: str, platform: str = "") -> str:
-    """The one name of the backend a config asks for, or "" where it names neither."""
+    """The name of the backend that a config specifies; "" if it specifies none.
+
+    Older configs name a platform instead of a backend; some name one in the backend field.
+    """
     name = backend or platform
-    return _ALIASES.get(name, name)
+    return BACKEND_NAMES.get(name, name)
+
+
+def missing_library(backend: str, error: ImportError, *, file: str) -> ConfigError:
+    """The error for a backend whose library is not installed; it says how to install it."""
+    missing = error.name or str(error)
+    extra = BACKENDS[backend].extra if backend in BACKENDS else ""
+    package = f"'shoal[{extra}]'" if extra else missing.partition(".")[0]
+    return ConfigError(
+        f"the backend '{backend}' cannot be used because {missing!r} is not installed",
+        file=file,
+        field="backend",
+        fix=f"Install it, for instance with: pip install {package}",
+    )
 
 
 class BackendRegistry:
-    """Every backend there is, each made once, when it is first asked for."""
+    """All backends, each created once, when it is first requested."""
 
     def __init__(self, extra: Mapping[str, Callable[[], Backend]] | None = None) -> None:
-        """`extra` adds backends by name, before installed ones; tests bring theirs this way."""
+        """`extra` adds backends by name, before installed ones; for tests."""
         self._extra = dict(extra or {})
         self._made: dict[str, Backend] = {}
-        self._lock = threading.Lock()  # guards _made; two models may load at once
+        self._lock = threading.Lock()  # guards _made: models load concurrently
 
     def names(self) -> tuple[str, ...]:
-        """The names `get` knows, sorted."""
-        return tuple(sorted({*self._extra, *BUILT_IN, *entry_points(group=GROUP).names}))
+        """The names that `get` accepts, sorted."""
+        return tuple(sorted({*self._extra, *_BUILT_IN, *entry_points(group=GROUP).names}))
 
     def get(self, name: str, *, file: str = "config.pbtxt") -> Backend:
         """The backend called `name` (a platform's name works too).
@@ -132,8 +94,8 @@ class BackendRegistry:
         for entry in entry_points(group=GROUP, name=name):
             installed: Callable[[], Backend] = entry.load()
             return installed
-        if name in BUILT_IN:
-            module, _, attribute = BUILT_IN[name].partition(":")
+        if name in _BUILT_IN:
+            module, _, attribute = BACKENDS[name].entry_point.partition(":")
             built_in: Callable[[], Backend] = getattr(importlib.import_module(module), attribute)
             return built_in
         return None
@@ -141,9 +103,9 @@ class BackendRegistry:
     def _unknown(self, name: str, file: str) -> ConfigError:
         known = ", ".join(self.names())
         fix = f"The backends installed here are: {known}"
-        if name in _WAYS_OUT:
+        if name in BACKENDS:
             message = f"Shoal has no '{name}' backend"
-            fix = f"{_WAYS_OUT[name]}. {fix}"
+            fix = f"{BACKENDS[name].alternative}. {fix}"
         elif name:
             message = f"unknown backend '{name}'"
         else:

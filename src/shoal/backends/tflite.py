@@ -22,12 +22,12 @@ from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Pla
 from shoal.backends.files import config_file, find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.parameters import Parameters
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
 
-FILENAME = "model.tflite"
 SIGNATURE = "signature"  # the parameter that chooses one of several
 _SERVING = "serving_default"
 
@@ -36,7 +36,6 @@ class TfliteBackend(Backend):
     """Loads flat buffers."""
 
     name = "tflite"
-    default_filename = FILENAME
     uses_gpus = False
 
     def complete(
@@ -211,7 +210,9 @@ class TfliteExecutor(Executor):
 
 def _read(config: ModelConfig, version_folder: Path, file: str) -> tuple[bytes, Path]:
     """The file's bytes: mapped into memory, a file that is replaced would change under us."""
-    model_file = find_model_file(config, version_folder, (FILENAME,), "TensorFlow Lite model", file)
+    model_file = find_model_file(
+        config, version_folder, BACKENDS["tflite"].filenames, "TensorFlow Lite model", file
+    )
     try:
         content = model_file.read_bytes()
     except OSError as error:

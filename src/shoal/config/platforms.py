@@ -1,4 +1,4 @@
-"""Which backend serves a model, when the config says it or only the model's files do."""
+"""Which backend serves a model, by its config or else by its files."""
 
 from __future__ import annotations
 
@@ -7,40 +7,26 @@ import posixpath
 from collections.abc import Collection
 from typing import NamedTuple
 
+from shoal.config.backends import BACKEND_NAMES, BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.config.suggest import near_match
 from shoal.errors import ConfigError
 
 
 class Platform(NamedTuple):
-    """A backend, the name it has as a `platform`, and the file it looks for."""
+    """A backend, the name it has as a `platform`, and the file it reads."""
 
     name: str  # "" where the backend has no platform name
     backend: str
     filename: str
 
 
-# In the order in which the files of a version folder are looked at.
-PLATFORMS = (
-    Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel"),
-    Platform("tensorflow_graphdef", "tensorflow", "model.graphdef"),
-    Platform("tensorrt_plan", "tensorrt", "model.plan"),
-    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx"),
-    Platform("", "openvino", "model.xml"),
-    Platform("", "openvino", "model.onnx"),
-    Platform("pytorch_libtorch", "pytorch", "model.pt"),
-    Platform("torch_aoti", "pytorch", "model.pt2"),
-    Platform("", "python", "model.py"),
-    Platform("", "sklearn", "model.skops"),
-    Platform("", "sklearn", "model.joblib"),
-    Platform("", "sklearn", "model.pkl"),
-    Platform("", "xgboost", "model.ubj"),
-    Platform("", "xgboost", "model.json"),
-    Platform("", "lightgbm", "model.txt"),
-    Platform("", "tflite", "model.tflite"),
-    Platform("", "jax", "model.jax"),
+# In the order in which the files of a version folder are checked.
+PLATFORMS = tuple(
+    Platform(file.platform, backend.name, file.filename)
+    for backend in BACKENDS.values()
+    for file in backend.formats
 )
-_ALIASES = {"libtorch": "pytorch_libtorch"}
 _ENSEMBLE = "ensemble"
 
 
@@ -48,7 +34,7 @@ def infer_backend(config: ModelConfig, version_files: Collection[str], file: str
     """Set backend, platform and default_model_filename where the config leaves them out.
 
     `version_files` are the names in the model's first version folder; none if there is no such
-    folder. ConfigError when the backend cannot be told, or when `platform` and `backend`
+    folder. ConfigError when the backend cannot be determined, or when `platform` and `backend`
     contradict each other. An ensemble has no backend and stays as it is.
     """
     if config.platform == _ENSEMBLE:
@@ -68,7 +54,7 @@ def infer_backend(config: ModelConfig, version_files: Collection[str], file: str
         config = dataclasses.replace(config, backend=found.backend)
     own = [platform for platform in PLATFORMS if platform.backend == config.backend]
     if not own:
-        return config  # somebody's own backend: it knows its files
+        return config  # a third-party backend, which knows its own files
     chosen = _choose(config, own, version_files, file)
     return dataclasses.replace(
         config,
@@ -78,7 +64,7 @@ def infer_backend(config: ModelConfig, version_files: Collection[str], file: str
 
 
 def _from_config(config: ModelConfig, file: str) -> Platform | None:
-    """What `platform` or `default_model_filename` say."""
+    """The row that `platform` or `default_model_filename` names."""
     found = _by_name(config.platform) if config.platform else None
     suffix = posixpath.splitext(config.default_model_filename)[1]
     if found is None and suffix:
@@ -100,7 +86,7 @@ def _from_files(config: ModelConfig, version_files: Collection[str]) -> Platform
 
 
 def _from_name(config: ModelConfig, version_files: Collection[str], file: str) -> ModelConfig:
-    """The last resort: a model called `something.identity` wants the backend `identity`."""
+    """The last resort: a model called `something.identity` is served by `identity`."""
     backend = config.name.partition(".")[2]
     if backend and not config.default_model_filename:
         return dataclasses.replace(
@@ -141,7 +127,7 @@ def _choose(
         assert named is not None
         return named
     written = config.default_model_filename
-    for platform in own:  # one backend, several formats: the file decides
+    for platform in own:  # one backend, several formats
         suffix = platform.filename.removeprefix("model")
         if written.endswith(suffix) if written else platform.filename in version_files:
             return platform
@@ -149,9 +135,10 @@ def _choose(
 
 
 def _by_name(platform: str) -> Platform | None:
-    """The row a `platform` names; a backend's own name will do, because many write that."""
-    name = _ALIASES.get(platform, platform)
-    return next((known for known in PLATFORMS if name in (known.name, known.backend)), None)
+    """The row that a `platform` names; a backend's own name is accepted too."""
+    backend = BACKEND_NAMES.get(platform, "")
+    own = [known for known in PLATFORMS if known.backend == backend]
+    return next((known for known in own if known.name == platform), own[0] if own else None)
 
 
 def _platform_fix(written: str) -> str:

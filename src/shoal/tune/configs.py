@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shoal.config.backends import BACKENDS
 from shoal.config.model import (
     ModelConfig,
     ModelDynamicBatching,
@@ -21,12 +22,6 @@ from shoal.config.model import (
 from shoal.errors import InvalidArgument
 from shoal.tune.space import DELAYS_US, Point, Space, doubling, with_value
 
-# The parameter by which a backend is told how many threads an instance has.
-THREAD_PARAMETERS = {
-    "onnxruntime": "intra_op_thread_count",
-    "pytorch": "INTRA_OP_THREAD_COUNT",
-    "tflite": "num_threads",
-}
 _CROWD = 2  # instances per core, at most
 
 
@@ -79,7 +74,8 @@ class Subject:
     @property
     def thread_parameter(self) -> str:
         """The parameter for threads, or nothing where they are not to be chosen."""
-        return "" if self.on_gpu else THREAD_PARAMETERS.get(self.whole.backend, "")
+        backend = BACKENDS.get(self.whole.backend)
+        return "" if self.on_gpu or backend is None else backend.thread_parameter
 
     @property
     def fixed(self) -> list[str]:

@@ -9,10 +9,13 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 
 from shoal.backends import registry
-from shoal.backends.extras import EXTRAS
 from shoal.backends.identity import IdentityBackend
 from shoal.backends.registry import BackendRegistry, backend_name
+from shoal.config.backends import BACKENDS
 from shoal.errors import ConfigError
+
+BUILT_IN = {name: backend for name, backend in BACKENDS.items() if backend.entry_point}
+EXTRAS = {name: backend.extra for name, backend in BUILT_IN.items() if backend.extra}
 
 
 @pytest.fixture
@@ -50,9 +53,9 @@ def test_backend_name(backend, platform, name):
 
 def test_the_built_in_ones_need_no_installation(installed):
     backends = BackendRegistry()
-    assert backends.names() == tuple(sorted(registry.BUILT_IN))
+    assert backends.names() == tuple(sorted(BUILT_IN))
     assert backends.get("identity").name == "identity"
-    assert backends.get("onnxruntime").default_filename == "model.onnx"
+    assert backends.get("onnxruntime").name == "onnxruntime"
 
 
 def test_a_backend_is_made_once(installed):
@@ -69,7 +72,7 @@ def test_the_process_has_one_registry():
 def test_an_installed_package_adds_one(installed):
     installed(mine="shoal.backends.identity:IdentityBackend")
     backends = BackendRegistry()
-    assert backends.names() == tuple(sorted({"mine", *registry.BUILT_IN}))
+    assert backends.names() == tuple(sorted({"mine", *BUILT_IN}))
     assert isinstance(backends.get("mine"), IdentityBackend)
 
 
@@ -85,7 +88,7 @@ def test_unknown(installed):
         BackendRegistry().get("onnxrt", file="m/config.pbtxt")
     assert raised.value.message == (
         "m/config.pbtxt: backend: unknown backend 'onnxrt'. "
-        f"The backends installed here are: {', '.join(sorted(registry.BUILT_IN))}"
+        f"The backends installed here are: {', '.join(sorted(BUILT_IN))}"
     )
 
 
@@ -133,12 +136,20 @@ def test_the_missing_library_of_a_built_in_one_names_its_extra(installed, name):
     )
 
 
-def test_every_built_in_one_is_an_entry_point_and_every_extra_exists(root):
+def test_pyproject_has_the_declared_entry_points_and_extras(root):
     text = (root / "pyproject.toml").read_text()
-    for name, target in registry.BUILT_IN.items():
-        assert f'{name} = "{target}"' in text
+    section = text.partition('[project.entry-points."shoal.backends"]\n')[2].partition("\n\n")[0]
+    written = dict(line.replace('"', "").split(" = ") for line in section.splitlines())
+    assert written == {name: backend.entry_point for name, backend in BUILT_IN.items()}
     for extra in EXTRAS.values():
         assert f"\n{extra} = [" in text
+
+
+@pytest.mark.parametrize("declaration", BUILT_IN.values(), ids=str)
+def test_a_declared_backend_has_the_name_of_its_class(declaration):
+    module, _, attribute = declaration.entry_point.partition(":")
+    made = getattr(pytest.importorskip(module, exc_type=ImportError), attribute)
+    assert made.name == declaration.name
 
 
 def test_a_broken_plug_in_costs_only_its_own_models(installed):

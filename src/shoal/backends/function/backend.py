@@ -40,7 +40,6 @@ class FunctionBackend(Backend):
     """Serves functions and classes with `@shoal.model`."""
 
     name = BACKEND
-    default_filename = "model.py"
     uses_gpus = False  # what a function does with one is its own affair
 
     def __init__(
@@ -158,7 +157,7 @@ class FunctionModel(LoadedModel):
 
 
 def _file(config: ModelConfig, version_folder: Path) -> Path:
-    return version_folder / (config.default_model_filename or FunctionBackend.default_filename)
+    return version_folder / (config.default_model_filename or "model.py")
 
 
 def _only(code: CodeFile, config: ModelConfig, model_folder: Path) -> Declaration:

@@ -18,7 +18,7 @@ from shoal.backends.base import Backend, LoadContext, LoadedModel, Placement
 from shoal.backends.generation import asked
 from shoal.backends.generation.counts import Counts
 from shoal.backends.generation.executor import GenerationExecutor
-from shoal.backends.generation.files import DECODER, ModelFiles, OnnxDecoder, OnnxEncoder
+from shoal.backends.generation.files import ModelFiles, OnnxDecoder, OnnxEncoder
 from shoal.backends.onnx_options import SessionSettings, session_settings
 from shoal.backends.onnx_providers import CPU, providers
 from shoal.backends.parameters import Parameters
@@ -47,7 +47,6 @@ class GenerationBackend(Backend):
     """Loads folders that `shoal export` has written, and others with such files."""
 
     name = "generation"
-    default_filename = DECODER
     uses_gpus = False  # past states are in the CPU's memory
 
     def complete(

@@ -31,12 +31,13 @@ from shoal.backends.openvino.ports import (
     with_free_batch,
 )
 from shoal.backends.parameters import Parameters
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
 
-FILENAMES = ("model.xml", "model.onnx")
+FILENAMES = BACKENDS["openvino"].filenames
 
 # What the runtime puts around its sentences.
 _NOISE = re.compile(
@@ -48,7 +49,6 @@ class OpenVinoBackend(Backend):
     """Loads what OpenVINO's readers for IR and ONNX take."""
 
     name = "openvino"
-    default_filename = FILENAMES[0]
     uses_gpus = False  # those it knows are not the ones that instance groups count
 
     def __init__(self) -> None:

@@ -30,7 +30,6 @@ class PythonBackend(Backend):
     """Serves `class TritonPythonModel`."""
 
     name = "python"
-    default_filename = "model.py"
 
     def complete(
         self,
@@ -164,4 +163,4 @@ class PythonModel(LoadedModel):
 
 
 def _model_file(config: ModelConfig, version_folder: Path) -> Path:
-    return version_folder / (config.default_model_filename or PythonBackend.default_filename)
+    return version_folder / (config.default_model_filename or "model.py")

@@ -19,7 +19,6 @@ class PyTorchBackend(Backend):
     """Serves TorchScript, torch.export programs, AOTInductor packages and modules in Python."""
 
     name = BACKEND
-    default_filename = "model.pt"
 
     def complete(
         self,

@@ -15,9 +15,9 @@ from types import MappingProxyType
 import numpy as np
 
 from shoal.backends import graph_config
-from shoal.backends.extras import missing_library
 from shoal.backends.files import config_file, find_model_file
 from shoal.backends.parameters import Parameters
+from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Answer, Predictor
@@ -42,7 +42,6 @@ class FilBackend(TabularBackend):
     """Serves a repository made for Triton's forest inference backend."""
 
     name = "fil"
-    default_filename = "xgboost.ubj"
     filenames = tuple(name for names in _FILES.values() for name in names)
     what = "forest"
     input_name = "input__0"

@@ -14,6 +14,7 @@ from shoal.backends.parameters import Parameters
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Predictor
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 
@@ -25,8 +26,7 @@ class LightgbmBackend(TabularBackend):
     """Serves boosters: a number for a regression, class and probabilities for a classifier."""
 
     name = "lightgbm"
-    default_filename = "model.txt"
-    filenames = ("model.txt",)
+    filenames = BACKENDS["lightgbm"].filenames
     what = "LightGBM model"
 
     def open(

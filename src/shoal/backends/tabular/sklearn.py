@@ -22,11 +22,12 @@ import joblib
 import numpy as np
 import sklearn
 
-from shoal.backends.extras import missing_library
 from shoal.backends.files import config_file, short_name, what_else
 from shoal.backends.parameters import Parameters
+from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.predictor import Answer, Predictor
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument, ShoalError, Unsupported
 
@@ -40,8 +41,7 @@ class SklearnBackend(TabularBackend):
     """Serves estimators: `predict`, `predict_proba`, or `transform` for those without them."""
 
     name = "sklearn"
-    default_filename = "model.skops"
-    filenames = ("model.skops", "model.joblib", "model.pkl", "model.pickle")
+    filenames = BACKENDS["sklearn"].filenames
     what = "estimator, stored by skops,"
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from shoal.backends.tabular import ubjson
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Predictor
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 
@@ -29,8 +30,7 @@ class XgboostBackend(TabularBackend):
     """Serves boosters: a number for a regression, class and probabilities for a classifier."""
 
     name = "xgboost"
-    default_filename = "model.ubj"
-    filenames = ("model.ubj", "model.json")
+    filenames = BACKENDS["xgboost"].filenames
     what = "XGBoost model"
 
     def open(

@@ -1,6 +1,7 @@
-"""The fields that Shoal reads but does not act on: who sets one is told, and the model is served.
+"""The fields that Shoal reads but that have no effect: a warning names those a config sets.
 
-One line per field. A feature that begins to act on a field removes its line.
+One line per field. A feature that begins to use a field removes its line; a backend that alone
+uses one lists it in `config.backends`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 
 
@@ -34,22 +36,11 @@ _NOT_ACTED_ON: dict[str, Callable[[Any, Any], bool]] = {
     "cc_model_filenames": _is_set,
 }
 
-# What single backends do act on.
-_ACTED_ON_BY = {
-    "pytorch": frozenset(
-        {
-            "runtime",
-            "optimization.cuda",
-            "optimization.input_pinned_memory.enable",
-            "optimization.output_pinned_memory.enable",
-        }
-    ),
-}
-
 
 def not_acted_on(config: ModelConfig) -> list[str]:
     """The fields that are set in `config` and have no effect, by name, each once."""
-    known = _ACTED_ON_BY.get(config.backend, frozenset())
+    backend = BACKENDS.get(config.backend)
+    known = backend.config_fields if backend is not None else frozenset()
     return [
         path
         for path, matters in _NOT_ACTED_ON.items()
@@ -59,7 +50,7 @@ def not_acted_on(config: ModelConfig) -> list[str]:
 
 
 def without_use(config: ModelConfig, *, cache: bool, limiter: bool) -> list[str]:
-    """A sentence for each field that needs a flag which the server was not started with."""
+    """A warning for each field that needs a server option which is not set."""
     sentences = []
     if not cache and config.response_cache is not None and config.response_cache.enable:
         sentences.append(
@@ -75,7 +66,7 @@ def without_use(config: ModelConfig, *, cache: bool, limiter: bool) -> list[str]
 
 
 def _values(source: Any, path: list[str]) -> Iterator[tuple[Any, Any]]:
-    """What stands at `path`, with the default, in every element where a list is on the way."""
+    """The value at `path`, with its default, for every element of repeated fields."""
     field = next(entry for entry in dataclasses.fields(source) if entry.name == path[0])
     value = getattr(source, path[0])
     if len(path) == 1:
