@@ -103,7 +103,7 @@ class Engine:
             return False
         return True
 
-    def infer_together(self, requests: Sequence[PlannedRequest], model: ServedModel) -> bool:
+    def infer_group(self, requests: Sequence[PlannedRequest], model: ServedModel) -> bool:
         """As `infer_planned`, for requests of one plan that arrived together: all or none.
 
         False, with the requests untouched, where they have to be handed over one by one. Never
@@ -112,7 +112,7 @@ class Engine:
         first = requests[0]
         if self._repository.serving(first.model_name, first.model_version) is not model:
             return False
-        return model.accept_together(requests)
+        return model.accept_group(requests)
 
     # ---- health
 

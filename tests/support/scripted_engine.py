@@ -81,7 +81,7 @@ class ScriptedEngine(RuntimeSettings):
         self.planned.append(request)
         return True
 
-    def infer_together(self, requests: Sequence[Request], model: Any) -> bool:
+    def infer_group(self, requests: Sequence[Request], model: Any) -> bool:
         """Keep the requests, if `model` is the one that accepts now; or none where it refuses."""
         if self.refusal is not None:
             return False

@@ -1,19 +1,20 @@
-"""Requests that follow a plan: what they share was read and checked once, with the first of them.
+"""Planned requests: made from a template, so that what they share is read and checked once.
 
-    message --plan--> PlannedRequest --batch--> PlannedAnswer --> BatchReplies, all at once
+    message --template--> PlannedRequest --batch--> PlannedResponses --> BatchReplies, all at once
 
-A batch whose requests follow one plan is joined and answered as a whole: nothing is made for a
-single request that is the same for all of them, and its inputs become tensors only for those who
-ask for tensors.
+A template is what one request left behind that was parsed, validated and accepted. A batch of
+requests made from one template is joined and answered as a whole: nothing is computed for each
+request that is the same for all of them, and inputs become tensors only if someone reads them.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from shoal.core.dtypes import DataType
+from shoal.core.dtypes import BYTES, DataType
 from shoal.core.reply import Reply
 from shoal.core.request import NEW, Request
 from shoal.core.response import ParameterValue, Response
@@ -21,17 +22,17 @@ from shoal.core.tensor import Buffer, Tensor
 
 
 class BatchReplies(Protocol):
-    """Takes the answers of a batch at once. Callable from any thread; must not raise or block."""
+    """Takes the responses of a batch at once. Callable from any thread; must not raise or block."""
 
-    reply_type: type  # of the replies it answers to; another one stands in for it
+    reply_type: type  # of the replies it can answer; a request with another one is answered alone
 
-    def send_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
-        """Answer each of `requests`, in whose order `answer` is, with its only response."""
+    def send_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+        """Answer each of `requests`, in the order of `responses`, with its only response."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RequestPlan:
-    """What all requests that follow it have in common; compare with `is`."""
+class RequestTemplate:
+    """What all requests made from it have in common; compare with `is`."""
 
     model_name: str
     model_version: int
@@ -43,16 +44,48 @@ class RequestPlan:
     rows: int
     batch_key: Any
     replies: BatchReplies
+    sizes: tuple[int, ...] = ()  # of the inputs, in bytes
+    model: weakref.ref[Any] | None = None  # the version that accepted it; None: for tests
+
+    @classmethod
+    def of(
+        cls, accepted: Request, sizes: Mapping[str, int], replies: BatchReplies
+    ) -> RequestTemplate | None:
+        """A template from a request that a model has accepted; None if one must be checked anew
+        each time: it belongs to a sequence, or its strings have to be decoded.
+
+        `sizes` are the bytes of each input, in the order in which they were sent.
+        """
+        model = accepted.served_by
+        if model is None or accepted.correlation_id or accepted.flags:
+            return None
+        tensors = [accepted.inputs[name] for name in sizes]
+        if any(tensor.datatype is BYTES for tensor in tensors):
+            return None
+        return cls(
+            accepted.model_name,
+            accepted.model_version,
+            tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors]),
+            accepted.requested_outputs,
+            accepted.parameters,
+            accepted.priority,
+            accepted.timeout_us,
+            accepted.rows,
+            accepted.batch_key,
+            replies,
+            tuple(sizes.values()),
+            weakref.ref(model),
+        )
 
 
 class PlannedRequest(Request):
-    """A request that differs from others of its plan in its id and its tensors' bytes alone."""
+    """A request that differs from others of its template in its id and its tensors' bytes alone."""
 
-    __slots__ = ("_inputs", "message", "places", "plan")
+    __slots__ = ("_inputs", "message", "places", "template")
 
     def __init__(
         self,
-        plan: RequestPlan,
+        template: RequestTemplate,
         message: bytes,
         places: tuple[slice, ...],
         id: str,
@@ -60,20 +93,20 @@ class PlannedRequest(Request):
         model: Any,
         start_ns: int,
     ) -> None:
-        """The plan's inputs are at `places` in `message`; `model` is about to accept it."""
+        """The inputs are at `places` in `message`; `model` is about to accept it."""
         # Every attribute of a request, without the default arguments and the clock of its own
-        # `__init__`: this is made for each of many thousand requests a second.
-        self.plan: RequestPlan | None = plan  # None: somebody has given it other inputs
+        # `__init__`: this runs for each of many thousand requests a second.
+        self.template: RequestTemplate | None = template  # None once it was given other inputs
         self.message = message
         self.places = places
         self._inputs: dict[str, Tensor] | None = None
-        self.model_name = plan.model_name
-        self.model_version = plan.model_version
+        self.model_name = template.model_name
+        self.model_version = template.model_version
         self.id = id
-        self.requested_outputs = plan.requested_outputs
-        self.parameters = dict(plan.parameters) if plan.parameters else {}
-        self.priority = plan.priority
-        self.timeout_us = plan.timeout_us
+        self.requested_outputs = template.requested_outputs
+        self.parameters = dict(template.parameters) if template.parameters else {}
+        self.priority = template.priority
+        self.timeout_us = template.timeout_us
         self.correlation_id = 0
         self.flags = 0
         self.reply = reply
@@ -81,8 +114,8 @@ class PlannedRequest(Request):
         self.cancelled = False
         self.on_cancel = None
         self.one_answer = False
-        self.rows = plan.rows
-        self.batch_key = plan.batch_key
+        self.rows = template.rows
+        self.batch_key = template.batch_key
         self.served_by = model
         self.turn = None
         self.trace = None
@@ -93,14 +126,14 @@ class PlannedRequest(Request):
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """The inputs as tensors, made when somebody asks for them."""
+        """The inputs as tensors, made when they are first read."""
         if self._inputs is None:
-            assert self.plan is not None
+            assert self.template is not None
             message = self.message
             self._inputs = {
                 name: Tensor(name, datatype, shape, raw=message[place])
                 for (name, datatype, shape), place in zip(
-                    self.plan.inputs, self.places, strict=True
+                    self.template.inputs, self.places, strict=True
                 )
             }
         return self._inputs
@@ -108,13 +141,13 @@ class PlannedRequest(Request):
     @inputs.setter
     def inputs(self, inputs: dict[str, Tensor]) -> None:
         self._inputs = inputs
-        self.plan = None
+        self.template = None
 
 
-class AnswerForm:
-    """What the answers to requests of one plan look like; compare with `is`."""
+class ResponseLayout:
+    """What the responses to requests of one template look like; compare with `is`."""
 
-    __slots__ = ("known", "model_name", "model_version", "outputs", "sizes", "total_bytes")
+    __slots__ = ("encoded", "model_name", "model_version", "outputs", "sizes", "total_bytes")
 
     def __init__(
         self,
@@ -123,25 +156,25 @@ class AnswerForm:
         outputs: tuple[tuple[str, DataType, tuple[int, ...]], ...],
         sizes: tuple[int, ...],
     ) -> None:
-        """`outputs` are name, datatype and shape of one answer's, `sizes` their bytes."""
+        """`outputs` are name, datatype and shape of one response's, `sizes` their bytes."""
         self.model_name = model_name
         self.model_version = model_version
         self.outputs = outputs
         self.sizes = sizes
         self.total_bytes = sum(sizes)
-        self.known: Any = None  # what those who answer have made of it, for the next batch
+        self.encoded: Any = None  # what a frontend made of it, for the next batch
 
 
-class PlannedAnswer(NamedTuple):
-    """The outputs of a batch whose requests follow one plan."""
+class PlannedResponses(NamedTuple):
+    """The outputs of a batch whose requests were made from one template."""
 
-    form: AnswerForm
+    layout: ResponseLayout
     contents: Sequence[Buffer]  # of each output, those of all requests in their order
 
     def columns(self) -> list[list[bytes]]:
         """For each output the bytes of each request: copies, for small ones cheaper than views."""
         columns: list[list[bytes]] = []
-        for content, size in zip(self.contents, self.form.sizes, strict=True):
+        for content, size in zip(self.contents, self.layout.sizes, strict=True):
             whole = bytes(content)
             if len(whole) == size:
                 columns.append([whole])
@@ -150,31 +183,31 @@ class PlannedAnswer(NamedTuple):
         return columns
 
     def response(self, index: int, request_id: str) -> Response:
-        """What one request of the batch is answered."""
-        form = self.form
+        """The response to one request of the batch."""
+        layout = self.layout
         outputs = [
             Tensor(name, datatype, shape, raw=content[index * size : (index + 1) * size])
             for (name, datatype, shape), size, content in zip(
-                form.outputs, form.sizes, self.contents, strict=True
+                layout.outputs, layout.sizes, self.contents, strict=True
             )
         ]
-        return Response(form.model_name, form.model_version, request_id, outputs)
+        return Response(layout.model_name, layout.model_version, request_id, outputs)
 
 
-def shared_plan(requests: Sequence[Request]) -> RequestPlan | None:
-    """The plan that all of `requests` follow, if they are to be answered together."""
+def shared_template(requests: Sequence[Request]) -> RequestTemplate | None:
+    """The template that all of `requests` were made from, if they can be answered as a group."""
     first = requests[0]
     if not isinstance(first, PlannedRequest) or first.turn is not None:
         return None
-    plan = first.plan
-    if plan is None:
+    template = first.template
+    if template is None:
         return None
-    reply_type = plan.replies.reply_type
+    reply_type = template.replies.reply_type
     for request in requests:
         if (
             not isinstance(request, PlannedRequest)
-            or request.plan is not plan
+            or request.template is not template
             or type(request.reply) is not reply_type
         ):
             return None
-    return plan
+    return template

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.errors import ShoalError
 
 
-def when_loaded(pending: NotYet, resume: Callable[[ShoalError | None], None]) -> Callable[[], None]:
+def when_loaded(
+    pending: ModelLoading, resume: Callable[[ShoalError | None], None]
+) -> Callable[[], None]:
     """Have the model loaded and `resume` called, on this loop, with why that failed if it did.
 
     What this returns takes it back: then `resume` is not called any more. It must not raise.

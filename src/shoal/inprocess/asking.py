@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core.casting import cast_to
 from shoal.core.dtypes import BYTES
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
@@ -76,7 +76,7 @@ def when_loaded(question: Callable[[], Result]) -> Result:
     while True:
         try:
             return question()
-        except NotYet as pending:
+        except ModelLoading as pending:
             settled: queue.SimpleQueue[ShoalError | None] = queue.SimpleQueue()
             pending.then(settled.put)
             error = settled.get()

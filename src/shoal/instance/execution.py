@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from shoal.backends.base import DeviceExecutor, Executor, RequestExecutor
-from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan, shared_plan
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate, shared_template
 from shoal.core.request import DONE, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -31,7 +31,7 @@ from shoal.statistics.model import ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
 
-_MOST_PLANS = 64  # to remember the outputs of
+_MOST_TEMPLATES = 64  # to remember the outputs of
 
 
 class Execution:
@@ -57,7 +57,7 @@ class Execution:
         self._version = version
         self._statistics = statistics
         self._assembly = assembly
-        self._planned_outputs: dict[RequestPlan, PlannedOutputs] = {}
+        self._planned_outputs: dict[RequestTemplate, PlannedOutputs] = {}
         # Padding, states and the like are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
@@ -71,9 +71,9 @@ class Execution:
         if isinstance(executor, RequestExecutor):
             self._run_requests(executor, batch, start_ns)
             return time.monotonic_ns() - start_ns
-        plan = shared_plan(batch) if self._plain else None
+        template = shared_template(batch) if self._plain else None
         try:
-            answers, moments = self._compute(executor, batch, plan, start_ns)
+            answers, moments = self._compute(executor, batch, template, start_ns)
         except BaseException as failure:  # noqa: BLE001 - even a model's sys.exit() is an answer
             asked = _without_fillers(batch)
             if len(asked) > 1:
@@ -84,12 +84,12 @@ class Execution:
             return time.monotonic_ns() - start_ns
         rows = sum([request.rows for request in batch])
         self._statistics.executed(_without_fillers(batch), rows, moments)
-        if isinstance(answers, PlannedAnswer):
-            assert plan is not None
+        if isinstance(answers, PlannedResponses):
+            assert template is not None
             for request in batch:
                 request.state = DONE
                 request.moments = moments
-            plan.replies.send_all(answers, cast("Sequence[PlannedRequest]", batch))
+            template.replies.send_all(answers, cast("Sequence[PlannedRequest]", batch))
             return moments.compute_end_ns - start_ns
         name = self._signature.model_name
         for request, outputs in zip(batch, answers, strict=True):
@@ -102,15 +102,15 @@ class Execution:
         self,
         executor: Executor,
         batch: Sequence[Request],
-        plan: RequestPlan | None,
+        template: RequestTemplate | None,
         start_ns: int,
-    ) -> tuple[list[list[Tensor]] | PlannedAnswer, Moments]:
+    ) -> tuple[list[list[Tensor]] | PlannedResponses, Moments]:
         if self._on_device and isinstance(executor, DeviceExecutor):
             names = wanted_outputs(batch, self._signature)
             return self._compute_on_device(executor, batch, names, start_ns)
-        if plan is not None:
+        if template is not None:
             return self._compute_planned(
-                executor, cast("Sequence[PlannedRequest]", batch), plan, start_ns
+                executor, cast("Sequence[PlannedRequest]", batch), template, start_ns
             )
         names = wanted_outputs(batch, self._signature)
         assembly = self._assembly
@@ -130,26 +130,26 @@ class Execution:
         self,
         executor: Executor,
         batch: Sequence[PlannedRequest],
-        plan: RequestPlan,
+        template: RequestTemplate,
         start_ns: int,
-    ) -> tuple[list[list[Tensor]] | PlannedAnswer, Moments]:
-        """The same for requests of one plan: what holds for one of them holds for all."""
-        outputs = self._planned_outputs.get(plan) or self._outputs_of(plan)
+    ) -> tuple[list[list[Tensor]] | PlannedResponses, Moments]:
+        """The same for requests made from one template: what holds for one holds for all."""
+        outputs = self._planned_outputs.get(template) or self._outputs_of(template)
         names = outputs.names
-        inputs = join_planned(batch, plan)
+        inputs = join_planned(batch, template)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        answers: list[list[Tensor]] | PlannedAnswer | None = outputs.split(len(batch), arrays)
+        answers: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
         if answers is None:
             answers = split(batch, names, arrays, self._signature)
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
-    def _outputs_of(self, plan: RequestPlan) -> PlannedOutputs:
+    def _outputs_of(self, template: RequestTemplate) -> PlannedOutputs:
         # Instances on several threads may come here at once: to forget is no fault.
-        outputs = PlannedOutputs(plan, self._signature, self._version)
-        self._planned_outputs[plan] = outputs
-        for oldest in list(self._planned_outputs)[:-_MOST_PLANS]:
+        outputs = PlannedOutputs(template, self._signature, self._version)
+        self._planned_outputs[template] = outputs
+        for oldest in list(self._planned_outputs)[:-_MOST_TEMPLATES]:
             self._planned_outputs.pop(oldest, None)
         return outputs
 

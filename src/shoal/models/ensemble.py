@@ -126,11 +126,11 @@ class EnsembleModel:
         self._enqueue(request)
 
     @property
-    def takes_together(self) -> bool:
-        """Whether `accept_together` is of use: it is not."""
+    def takes_groups(self) -> bool:
+        """Whether `accept_group` is of use: it is not."""
         return False
 
-    def accept_together(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
+    def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
         """Not offered: each request of an ensemble is started by itself."""
         return False
 

@@ -173,17 +173,17 @@ class Model:
             raise
 
     @property
-    def takes_together(self) -> bool:
-        """Whether `accept_together` is of use for requests without a time-out."""
+    def takes_groups(self) -> bool:
+        """Whether `accept_group` is of use for requests without a time-out."""
         batcher = self._batcher
-        return self._cache is None and isinstance(batcher, Batcher) and batcher.takes_together
+        return self._cache is None and isinstance(batcher, Batcher) and batcher.takes_groups
 
-    def accept_together(self, requests: Sequence[PlannedRequest]) -> bool:
+    def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:
         """Queue valid requests that arrived at the same moment, all of them or none."""
         batcher = self._batcher
         if self._cache is not None or not isinstance(batcher, Batcher):
             return False
-        return batcher.enqueue_together(requests)
+        return batcher.enqueue_group(requests)
 
     def _dropped(self, request: Request, error: ShoalError) -> None:
         self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())

@@ -74,7 +74,7 @@ class LazyModels:
             self._loader.know(folder.as_posix() if self._namespaced else name)
 
     def absent(self, life: ModelLife) -> ShoalError:
-        """What to raise about a model that does not serve: NotYet, or why it failed lately."""
+        """The error for a model that does not serve: ModelLoading, or why its last load failed."""
         return self._loads.absent(life.name)
 
     def would_serve(self, life: ModelLife, version: int) -> bool:

@@ -1,6 +1,6 @@
 """Models that load at their first request (`--model-control-mode=lazy`).
 
-    request for "m" --NotYet--> wait --> one load, on a thread --> everybody who waited for "m"
+    request for "m" --ModelLoading--> wait --> one load, on a thread --> all who waited for "m"
 
 A load that failed answers those who waited with its own sentence. The next request tries again,
 but not sooner than the back-off says, so that a broken model costs no more than a look now and
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from shoal.core.not_yet import FailedToLoad, NotYet
+from shoal.core.model_loading import FailedToLoad, ModelLoading
 from shoal.core.request import Request, State
 from shoal.errors import Cancelled, Internal, NotFound, QueueRejected, ShoalError, Unavailable
 from shoal.scheduler.alarm import alarm
@@ -80,7 +80,7 @@ class OnDemand:
         self._closed = False
 
     def absent(self, key: str) -> ShoalError:
-        """What to raise about a model that does not serve: NotYet, or why it failed lately."""
+        """The error for a model that does not serve: ModelLoading, or why its last load failed."""
         failure = self._failures.get(key)
         if failure is not None and self._clock() < failure.again_at and key not in self._loads:
             return copy.copy(failure.error)
@@ -100,7 +100,7 @@ class OnDemand:
             self._failures.pop(key, None)
 
     def wait(self, key: str, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
-        """As `NotYet.then`, for one model."""
+        """As `ModelLoading.then`, for one model."""
         with self._changed:
             load = self._loads.get(key)
             if self._closed:
@@ -186,7 +186,7 @@ class OnDemand:
         self._failures[key] = _Failure(error, rest_secs, self._clock() + rest_secs)
 
 
-class _FirstUse(NotYet):
+class _FirstUse(ModelLoading):
     """A model that loads when somebody waits for it."""
 
     def __init__(self, loads: OnDemand, key: str) -> None:
@@ -195,11 +195,11 @@ class _FirstUse(NotYet):
         self._key = key
 
     def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
-        """See `NotYet`."""
+        """See `ModelLoading`."""
         return self._loads.wait(self._key, settled, inside=inside)
 
     def hold(self, request: Request, again: Callable[[], None], *, inside: bool = False) -> None:
-        """See `NotYet`."""
+        """See `ModelLoading`."""
         _Held(request, again).begin(self, inside=inside)
 
 
@@ -212,7 +212,7 @@ class _Held:
         self._held: tuple[Request, Callable[[], None]] | None = (request, again)
         self._leave: Callable[[], None] = lambda: None
 
-    def begin(self, pending: NotYet, *, inside: bool) -> None:
+    def begin(self, pending: ModelLoading, *, inside: bool) -> None:
         assert self._held is not None
         request, _ = self._held
         request.on_cancel = self._cancelled

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
 from shoal.models.ensemble import ServedModel
@@ -80,7 +80,7 @@ class ModelRepository:
         """The model that serves `name`; the newest ready version unless one is named.
 
         Raises NotFound, or Unavailable for a named version that exists but is not ready; in lazy
-        mode NotYet for a model that is not loaded.
+        mode ModelLoading for a model that is not loaded.
         """
         life = self._lives.get(name)
         if life is None:
@@ -174,7 +174,7 @@ class ModelRepository:
         """Whether a model can be asked now. Raises NotFound as `find`; blocks while it is asked."""
         try:
             return self.find(name, version).ready()
-        except NotYet:
+        except ModelLoading:
             assert self._lazy is not None
             return self._lazy.would_serve(self._lives.get(name) or self._only(name), version)
         except Unavailable:
@@ -244,7 +244,7 @@ class ModelRepository:
                     model = newer
                 else:
                     return
-        except NotYet as pending:
+        except ModelLoading as pending:
             pending.hold(request, lambda: self.infer(request, name), inside=True)
 
     # ---- control

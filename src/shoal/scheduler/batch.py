@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core.buffers import pool
 from shoal.core.dtypes import BYTES
-from shoal.core.planned import AnswerForm, PlannedAnswer, PlannedRequest, RequestPlan
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate, ResponseLayout
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Buffer, Tensor
@@ -62,11 +62,13 @@ def _joined(raws: Sequence[Buffer]) -> Buffer:
     return whole
 
 
-def join_planned(requests: Sequence[PlannedRequest], plan: RequestPlan) -> dict[str, np.ndarray]:
-    """As `join`, for requests of one plan: their bytes are put together as they came."""
+def join_planned(
+    requests: Sequence[PlannedRequest], template: RequestTemplate
+) -> dict[str, np.ndarray]:
+    """As `join`, for requests made from one template: their bytes are joined as they came."""
     inputs: dict[str, np.ndarray] = {}
     count = len(requests)
-    for index, (name, datatype, one) in enumerate(plan.inputs):
+    for index, (name, datatype, one) in enumerate(template.inputs):
         raws = [request.message[request.places[index]] for request in requests]
         shape = one if count == 1 else (count * one[0], *one[1:])
         inputs[name] = np.ndarray(shape, datatype.numpy, raws[0] if count == 1 else _joined(raws))
@@ -117,23 +119,23 @@ def split(
 
 
 class PlannedOutputs:
-    """Handing out the outputs of batches whose requests follow one plan: as `split`, but what is
-    the same for all of them is looked at once."""
+    """Splits the outputs of batches whose requests were made from one template: as `split`, but
+    what is the same for all of them is computed once."""
 
-    __slots__ = ("_last", "_places", "_plan", "_signature", "_version", "names")
+    __slots__ = ("_last", "_places", "_signature", "_template", "_version", "names")
 
-    def __init__(self, plan: RequestPlan, signature: Signature, version: int) -> None:
-        asked = plan.requested_outputs or tuple(signature.outputs)
+    def __init__(self, template: RequestTemplate, signature: Signature, version: int) -> None:
+        asked = template.requested_outputs or tuple(signature.outputs)
         self.names = [name for name in signature.outputs if name in asked]  # to be computed
         self._places: list[int] | None = [self.names.index(name) for name in asked]
         if self._places == list(range(len(self.names))):
             self._places = None
-        self._plan = plan
+        self._template = template
         self._signature = signature
         self._version = version
         self._last: _Seen | None = None  # replaced as a whole: instances share this
 
-    def split(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedAnswer | None:
+    def split(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedResponses | None:
         """The outputs of `count` requests; None where one is not plain bytes.
 
         Raises BackendFailure when an output does not have one row per row of the batch.
@@ -141,7 +143,7 @@ class PlannedOutputs:
         last = self._last
         if last is None or count > last.most:
             return self._split_anew(count, arrays)
-        total = count * self._plan.rows
+        total = count * self._template.rows
         contents: list[Buffer] = []
         for array, (row_shape, dtype) in zip(arrays, last.arrays, strict=True):
             if array.shape != (total, *row_shape) or array.dtype != dtype:
@@ -149,12 +151,12 @@ class PlannedOutputs:
             contents.append(array.tobytes())
         if self._places is not None:
             contents = [contents[place] for place in self._places]
-        return PlannedAnswer(last.form, contents)
+        return PlannedResponses(last.layout, contents)
 
-    def _split_anew(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedAnswer | None:
+    def _split_anew(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedResponses | None:
         signature = self._signature
         batched = signature.max_batch_size > 0
-        rows = self._plan.rows
+        rows = self._template.rows
         total = count * rows if batched else 1
         wholes = [
             WholeOutput(signature, name, array, total)
@@ -178,21 +180,21 @@ class PlannedOutputs:
         else:
             asked_sizes = sizes
         last = self._last
-        if last is not None and last.form.outputs == tuple(outputs):
-            form = last.form
+        if last is not None and last.layout.outputs == tuple(outputs):
+            layout = last.layout
         else:
             name, version = signature.model_name, self._version
-            form = AnswerForm(name, version, tuple(outputs), tuple(asked_sizes))
+            layout = ResponseLayout(name, version, tuple(outputs), tuple(asked_sizes))
         plain = batched and all(whole.plain for whole in wholes)
         most = _SMALL_BYTES // max(sizes) if plain else 0
-        self._last = _Seen(form, [(whole.row_shape, whole.array.dtype) for whole in wholes], most)
-        return PlannedAnswer(form, contents)
+        self._last = _Seen(layout, [(whole.row_shape, whole.array.dtype) for whole in wholes], most)
+        return PlannedResponses(layout, contents)
 
 
 class _Seen(NamedTuple):
     """What the last batch's outputs were like."""
 
-    form: AnswerForm
+    layout: ResponseLayout
     arrays: list[tuple[tuple[int, ...], np.dtype]]  # less their first dimension
     most: int  # requests in a batch for which that is all one needs to know
 

@@ -110,11 +110,11 @@ class Batcher:
             self._cancelled()
 
     @property
-    def takes_together(self) -> bool:
-        """Whether `enqueue_together` is of use for requests without a time-out."""
+    def takes_groups(self) -> bool:
+        """Whether `enqueue_group` is of use for requests without a time-out."""
         return self._order is None and self._queue.plain
 
-    def enqueue_together(self, requests: Sequence[Request]) -> bool:
+    def enqueue_group(self, requests: Sequence[Request]) -> bool:
         """Take requests over that arrived at the same moment, none of which was withdrawn.
 
         False, with none taken, where one of them could need more than a place in the line: then

@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from shoal.core.tensor import Buffer
-from shoal.wire.plan import PlanCache
 from shoal.wire.protobuf_wire import tag, take_out
+from shoal.wire.template import TemplateCache
 
 Read = TypeVar("Read")
 Span: TypeAlias = tuple[int, int]  # start and end in a message
@@ -114,7 +114,7 @@ class KnownMessages(Generic[Read]):
 
     def __init__(self) -> None:
         self._layouts: dict[int, list[Layout]] = {}
-        self._read: PlanCache[Read] = PlanCache()
+        self._read: TemplateCache[Read] = TemplateCache()
 
     def find(self, message: bytes) -> Found[Read] | None:
         """What is known of a message like this one; None for one that nobody has seen."""

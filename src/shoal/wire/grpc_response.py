@@ -15,7 +15,7 @@ from itertools import repeat
 from types import MappingProxyType
 
 from shoal.core.dtypes import BYTES, DataType
-from shoal.core.planned import AnswerForm, PlannedAnswer
+from shoal.core.planned import PlannedResponses, ResponseLayout
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
@@ -77,33 +77,33 @@ def _encode_small(response: Response) -> bytes | None:
     return b"".join(parts)
 
 
-def small_columns(answer: PlannedAnswer) -> tuple[list[Iterable[bytes]], int] | None:
+def small_columns(answer: PlannedResponses) -> tuple[list[Iterable[bytes]], int] | None:
     """The answers of a batch, side by side: what the messages of all requests begin with, then
     what follows in each of them, and so on; and how many bytes that is for one request.
 
     Row by row, after `id_field` of the request's id where it has one, it is what `encode_infer`
     makes of each response. None where that would not be one small piece.
     """
-    form = answer.form
-    fronts: list[bytes] | None = form.known
+    layout = answer.layout
+    fronts: list[bytes] | None = layout.encoded
     if fronts is None:
-        fronts = form.known = _fronts(form)
+        fronts = layout.encoded = _fronts(layout)
     if not fronts:
         return None
     columns: list[Iterable[bytes]] = []
-    message_bytes = form.total_bytes
+    message_bytes = layout.total_bytes
     for front, contents in zip(fronts, answer.columns(), strict=True):
         columns += (repeat(front), contents)
         message_bytes += len(front)
     return columns, message_bytes
 
 
-def _fronts(form: AnswerForm) -> list[bytes]:
+def _fronts(layout: ResponseLayout) -> list[bytes]:
     """As `_around`; empty where it is None or for strings."""
-    if any(datatype is BYTES for _, datatype, _ in form.outputs):
+    if any(datatype is BYTES for _, datatype, _ in layout.outputs):
         return []
-    sized = [(*output, size) for output, size in zip(form.outputs, form.sizes, strict=True)]
-    return _around(form.model_name, form.model_version, tuple(sized)) or []
+    sized = [(*output, size) for output, size in zip(layout.outputs, layout.sizes, strict=True)]
+    return _around(layout.model_name, layout.model_version, tuple(sized)) or []
 
 
 @lru_cache(1024)

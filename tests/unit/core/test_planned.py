@@ -1,4 +1,4 @@
-"""Requests of one plan are requests like any other, and are told apart from those of another."""
+"""Requests of one template are requests like any other, and are told apart from those of another."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 from shoal.core import dtypes
 from shoal.core.planned import (
-    AnswerForm,
-    PlannedAnswer,
     PlannedRequest,
-    RequestPlan,
-    shared_plan,
+    PlannedResponses,
+    RequestTemplate,
+    ResponseLayout,
+    shared_template,
 )
 from shoal.core.request import Request
 
@@ -33,17 +33,17 @@ class Replies:
 
 def make_plan(**parameters):
     inputs = (("A", dtypes.INT32, (1, 1)), ("B", dtypes.FP64, (1, 1)))
-    return RequestPlan("m", 3, inputs, ("OUT",), parameters, 2, 50, 1, ("key",), Replies())
+    return RequestTemplate("m", 3, inputs, ("OUT",), parameters, 2, 50, 1, ("key",), Replies())
 
 
-def make_request(plan, reply=None):
-    return PlannedRequest(plan, MESSAGE, PLACES, "id", reply or Reply(), "model", 7)
+def make_request(template, reply=None):
+    return PlannedRequest(template, MESSAGE, PLACES, "id", reply or Reply(), "model", 7)
 
 
 def test_it_has_everything_that_a_request_has():
-    plan = make_plan(p=1)
+    template = make_plan(p=1)
     reply = Reply()
-    made = make_request(plan, reply)
+    made = make_request(template, reply)
     usual = Request(
         "m",
         {},
@@ -58,7 +58,7 @@ def test_it_has_everything_that_a_request_has():
     usual.batch_key, usual.served_by, usual.start_ns = ("key",), "model", 7
     for name in set(Request.__slots__) - {"inputs"}:
         assert getattr(made, name) == getattr(usual, name), name
-    assert made.parameters is not plan.parameters
+    assert made.parameters is not template.parameters
 
 
 def test_inputs_are_made_when_they_are_asked_for():
@@ -69,22 +69,22 @@ def test_inputs_are_made_when_they_are_asked_for():
     }
     assert request.inputs["B"].datatype is dtypes.FP64
     assert request.inputs is request.inputs
-    assert shared_plan([request]) is request.plan
+    assert shared_template([request]) is request.template
 
 
 def test_requests_of_one_plan():
-    plan = make_plan()
-    assert shared_plan([make_request(plan) for _ in range(3)]) is plan
+    template = make_plan()
+    assert shared_template([make_request(template) for _ in range(3)]) is template
 
 
 @pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("other", ["usual", "plan", "reply", "inputs", "turn"])
+@pytest.mark.parametrize("other", ["usual", "template", "reply", "inputs", "turn"])
 def test_requests_that_do_not_belong_together(place, other):
-    plan = make_plan()
-    odd = make_request(plan)
+    template = make_plan()
+    odd = make_request(template)
     if other == "usual":
         odd = Request("m", {}, Reply())
-    elif other == "plan":
+    elif other == "template":
         odd = make_request(make_plan())
     elif other == "reply":
         odd.reply = object()
@@ -93,15 +93,15 @@ def test_requests_that_do_not_belong_together(place, other):
     elif other == "turn":
         odd.turn = object()
         place = 0  # all of a batch have one, or none has
-    requests = [make_request(plan), make_request(plan)]
+    requests = [make_request(template), make_request(template)]
     requests.insert(place, odd)
-    assert shared_plan(requests) is None
+    assert shared_template(requests) is None
 
 
 def test_the_answer_of_one_of_them():
     content = np.arange(6, dtype=np.int32).data.cast("B")
-    form = AnswerForm("m", 4, (("OUT", dtypes.INT32, (1, 2)),), (8,))
-    answer = PlannedAnswer(form, [content])
+    form = ResponseLayout("m", 4, (("OUT", dtypes.INT32, (1, 2)),), (8,))
+    answer = PlannedResponses(form, [content])
     response = answer.response(1, "x")
     assert (response.model_name, response.model_version, response.request_id) == ("m", 4, "x")
     assert response.final

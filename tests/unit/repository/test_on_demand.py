@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shoal.core.not_yet import FailedToLoad, NotYet
+from shoal.core.model_loading import FailedToLoad, ModelLoading
 from shoal.errors import Cancelled, Internal, InvalidArgument, NotFound, QueueRejected, Unavailable
 from shoal.repository.on_demand import OnDemand
 from tests.support.fakes import WAIT_SECS, make_request
@@ -108,7 +108,7 @@ def test_everybody_shares_one_load(on_demand, loader):
 
 def test_who_comes_too_late_need_not_wait(on_demand, loader):
     pending = on_demand.absent("m")
-    assert isinstance(pending, NotYet)
+    assert isinstance(pending, ModelLoading)
     assert pending.message == "model 'm' is not loaded: it loads at its first request"
     loader.serving.add("m")
     told = Told()
@@ -142,7 +142,7 @@ def test_a_failure_is_told_and_tried_again_after_a_rest(on_demand, loader, clock
         assert isinstance(refused, FailedToLoad)
         assert refused.message == error.message
         began = clock.now
-        while not isinstance(on_demand.absent("m"), NotYet):
+        while not isinstance(on_demand.absent("m"), ModelLoading):
             clock.now += 0.5
         waits.append(clock.now - began)
     assert waits == [1, 2, 4, 8, 10, 10]
@@ -162,7 +162,7 @@ def test_a_load_by_hand_ends_the_rest(on_demand, loader):
     told.wait()
     assert isinstance(on_demand.absent("m"), FailedToLoad)
     on_demand.forget_failure("m")
-    assert isinstance(on_demand.absent("m"), NotYet)
+    assert isinstance(on_demand.absent("m"), ModelLoading)
 
 
 def test_what_is_not_there_is_not_remembered(on_demand, loader):
@@ -170,7 +170,7 @@ def test_what_is_not_there_is_not_remembered(on_demand, loader):
     told = Told()
     on_demand.absent("m").then(told)
     assert isinstance(told.wait(), NotFound)
-    assert isinstance(on_demand.absent("m"), NotYet)
+    assert isinstance(on_demand.absent("m"), ModelLoading)
 
 
 def test_a_surprise_is_told_too(on_demand, loader, caplog):

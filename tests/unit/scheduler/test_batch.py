@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.core import dtypes
-from shoal.core.planned import PlannedRequest, RequestPlan
+from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
@@ -97,7 +97,7 @@ def planned(*rows, outputs=()):
     """Requests of one plan, each with as many rows, and the same as usual requests."""
     count = len(rows[0])
     inputs = (("x", dtypes.INT32, (count, 2)),)
-    plan = RequestPlan("m", -1, inputs, outputs, {}, 0, 0, count, (), Replies())
+    plan = RequestTemplate("m", -1, inputs, outputs, {}, 0, 0, count, (), Replies())
     made = []
     for own in rows:
         message = b"before" + np.array(own, np.int32).tobytes() + b"after"
@@ -141,8 +141,8 @@ def test_outputs_that_look_otherwise_than_before():
     wide = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
     for _ in range(2):
         assert first_of(narrow) == ([[1, 2]], (1, 2))
-        form = outputs.split(2, [narrow]).form
-        assert outputs.split(2, [narrow + 1]).form is form
+        form = outputs.split(2, [narrow]).layout
+        assert outputs.split(2, [narrow + 1]).layout is form
         assert first_of(wide) == ([[1, 2, 3]], (1, 3))
         assert first_of(narrow.astype(np.int64)) == ([[1, 2]], (1, 2))  # another type: converted
         assert first_of(np.asfortranarray(narrow)) == ([[1, 2]], (1, 2))

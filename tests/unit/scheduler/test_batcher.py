@@ -353,7 +353,7 @@ def test_requests_that_arrived_together():
     line, _ = batcher()
     pulling = Pulling(line)
     requests = [make_request(rows=2)[0] for _ in range(2)]
-    assert line.enqueue_together(requests)
+    assert line.enqueue_group(requests)
     assert pulling.result() == requests
 
 
@@ -362,7 +362,7 @@ def test_the_loop_hears_once_of_requests_that_arrived_together():
     heard = []
     line.hand_to_loop(lambda: heard.append(line.pending()))
     requests = [make_request(rows=1)[0] for _ in range(3)]
-    assert line.enqueue_together(requests)
+    assert line.enqueue_group(requests)
     assert heard == [3]
     assert [request.state for request in requests] == [State.QUEUED] * 3
     assert line.take_now() == (requests, None)
@@ -372,7 +372,7 @@ def test_each_of_them_can_be_withdrawn():
     line, dropped = batcher(BatchPolicy(4))
     line.hand_to_loop(lambda: None)
     requests = [make_request(rows=1)[0] for _ in range(3)]
-    assert line.enqueue_together(requests)
+    assert line.enqueue_group(requests)
     requests[1].cancel()
     assert [(request, type(error)) for request, error in dropped] == [(requests[1], Cancelled)]
     assert line.take_now()[0] == [requests[0], requests[2]]
@@ -385,6 +385,6 @@ def test_requests_that_have_to_be_queued_one_by_one(why):
     if why == "closed":
         line.close()
     requests = [make_request(rows=1)[0] for _ in range(2)]
-    assert not line.enqueue_together(requests)
+    assert not line.enqueue_group(requests)
     assert line.pending() == 0
     assert [(r.state, r.on_cancel) for r in requests] == [(State.NEW, None)] * 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core import dtypes
-from shoal.core.planned import AnswerForm, PlannedAnswer
+from shoal.core.planned import PlannedResponses, ResponseLayout
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
@@ -160,8 +160,8 @@ def test_a_stream_error_is_never_empty():
 )
 def test_the_answers_of_a_batch_side_by_side(ids, sizes):
     outputs = [(f"OUT{number}", dtypes.UINT8, (1, size)) for number, size in enumerate(sizes)]
-    form = AnswerForm("m", 3, tuple(outputs), tuple(sizes))
-    answer = PlannedAnswer(form, [bytes(range(size)) * len(ids) for size in sizes])
+    form = ResponseLayout("m", 3, tuple(outputs), tuple(sizes))
+    answer = PlannedResponses(form, [bytes(range(size)) * len(ids) for size in sizes])
     small_columns(answer)  # what it knows of the form serves the next batch
     columns, message_bytes = small_columns(answer)
     rows = zip(*columns, strict=False)
@@ -172,8 +172,10 @@ def test_the_answers_of_a_batch_side_by_side(ids, sizes):
 
 
 def test_large_or_variable_outputs_are_not_put_side_by_side():
-    large = AnswerForm("m", 1, (("OUT", dtypes.UINT8, (1, 5000)),), (5000,))
-    text = AnswerForm("m", 1, (("OUT", dtypes.BYTES, (1,)),), (4,))
-    none = AnswerForm("m", 1, (), ())
+    large = ResponseLayout("m", 1, (("OUT", dtypes.UINT8, (1, 5000)),), (5000,))
+    text = ResponseLayout("m", 1, (("OUT", dtypes.BYTES, (1,)),), (4,))
+    none = ResponseLayout("m", 1, (), ())
     for form in (large, text, none):
-        assert small_columns(PlannedAnswer(form, [bytes(2 * size) for size in form.sizes])) is None
+        assert (
+            small_columns(PlannedResponses(form, [bytes(2 * size) for size in form.sizes])) is None
+        )

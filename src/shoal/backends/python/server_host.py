@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from shoal.backends.base import OtherModels
 from shoal.backends.python.api.host import NOT_FROM_FORKS, Context, FamilyHandle, write_log
 from shoal.backends.python.waits import WaitedFor, Waits
-from shoal.core.not_yet import FailedToLoad, NotYet
+from shoal.core.model_loading import FailedToLoad, ModelLoading
 from shoal.core.request import Request
 from shoal.errors import Internal, NotFound, Unavailable
 from shoal.statistics.custom import CustomMetrics
@@ -44,7 +44,7 @@ class ServerHost:
         others = self._others
         try:
             is_decoupled = others.is_decoupled(name, version)
-        except NotYet as pending:
+        except ModelLoading as pending:
             again = partial(self.infer, request, decoupled=decoupled, waiting=waiting)
             pending.hold(request, again, inside=True)
             return

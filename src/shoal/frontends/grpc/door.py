@@ -15,8 +15,8 @@ from typing import Any
 
 from shoal.core.dtypes import BYTES
 from shoal.core.inbox import LoopInbox
-from shoal.core.not_yet import NotYet
-from shoal.core.planned import BatchReplies, RequestPlan
+from shoal.core.model_loading import ModelLoading
+from shoal.core.planned import BatchReplies, RequestTemplate
 from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -30,8 +30,8 @@ from shoal.frontends.grpc.status import MetadataValue
 from shoal.frontends.requests import build_request, parse_version
 from shoal.wire.grpc_layout import Pattern
 from shoal.wire.grpc_request import InferDecoder, InferHead, InferMessage, peek
-from shoal.wire.plan import PlanCache
 from shoal.wire.regions import Regions
+from shoal.wire.template import TemplateCache
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Plan:
     version: int  # the one that was asked for
     plain: bool  # neither of a sequence nor for a decoupled model
     alone: bool = False  # whether such requests have to be handed over one by one
-    shared: RequestPlan | None = None  # the same for the core, once it is needed
+    shared: RequestTemplate | None = None  # the same for the core, once it is needed
 
 
 class InferDoor:
@@ -67,7 +67,7 @@ class InferDoor:
         self.accepting = True  # False: the server is on its way out
         self._forwarding = forwarding
         self._decoder = InferDecoder(remembers=plans)
-        self._plans: PlanCache[Plan] | None = PlanCache() if plans else None
+        self._plans: TemplateCache[Plan] | None = TemplateCache() if plans else None
 
     def decode(self, message: Buffer) -> InferMessage:
         """Read a request. Raises a ShoalError; an unknown model comes before all other mistakes."""
@@ -78,7 +78,7 @@ class InferDoor:
         except ShoalError:
             name, version, _ = peek(message)
             if name:
-                with contextlib.suppress(NotYet):  # known, and not worth loading for this
+                with contextlib.suppress(ModelLoading):  # known, and not worth loading for this
                     self.engine.is_decoupled(name, parse_version(version))
             raise
 
@@ -140,14 +140,16 @@ class InferDoor:
         if plan is None or not plan.plain or plan.alone or plan.sizes != pattern.sizes:
             return None
         model = plan.model()
-        if model is None or not model.takes_together:
+        if model is None or not model.takes_groups:
             return None
         return pattern, plan
 
-    def shared_plan(self, head: InferHead, plan: Plan, replies: BatchReplies) -> RequestPlan:
+    def shared_template(
+        self, head: InferHead, plan: Plan, replies: BatchReplies
+    ) -> RequestTemplate:
         """What requests with that plan have in common, in the core's terms."""
         if plan.shared is None or plan.shared.replies is not replies:
-            plan.shared = RequestPlan(
+            plan.shared = RequestTemplate(
                 head.model_name,
                 plan.version,
                 tuple(head.inputs),
@@ -196,7 +198,7 @@ class InferDoor:
 
     def _learn(
         self,
-        plans: PlanCache[Plan],
+        plans: TemplateCache[Plan],
         message: InferMessage,
         inputs: dict[str, Tensor],
         accepted: Request,

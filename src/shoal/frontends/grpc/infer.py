@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import cast
 
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
@@ -68,13 +68,13 @@ class InferCall:
             elif not asked.head.classifies and door.infer_plain(asked, self._call, self):
                 return
             self._submit(asked, trace)
-        except NotYet as pending:
+        except ModelLoading as pending:
             self._wait(pending, trace)
         except Exception as error:  # noqa: BLE001 - becomes the answer
             self._release()
             fail(self._call, error, self._model)
 
-    def _wait(self, pending: NotYet, trace: Trace | None) -> None:
+    def _wait(self, pending: ModelLoading, trace: Trace | None) -> None:
         """Go on when the model has been loaded."""
         take_back = when_loaded(pending, lambda error: self._resume(trace, error))
 
@@ -91,7 +91,7 @@ class InferCall:
                 raise error
             assert self._asked is not None
             self._submit(self._asked, trace)
-        except NotYet as still:  # it has been evicted again
+        except ModelLoading as still:  # it has been evicted again
             self._wait(still, trace)
         except Exception as failure:  # noqa: BLE001 - becomes the answer
             self._release()

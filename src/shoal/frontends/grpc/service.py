@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
 from shoal.errors import ShoalError
@@ -22,9 +22,9 @@ from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail, note_error
+from shoal.frontends.grpc.fast_path import GrpcFastPath
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.infer import InferMethod
-from shoal.frontends.grpc.infer_lane import InferLane
 from shoal.frontends.grpc.memory import MemoryMethods
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
@@ -102,7 +102,7 @@ class GrpcService:
 
     def _add_inference(self) -> None:
         infer = InferMethod(self._door)
-        lane = partial(InferLane, self._door)
+        lane = partial(GrpcFastPath, self._door)
         self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start, lane=lane))
         self._add("inference", "ModelStreamInfer", Method(Kind.STREAM, self._stream.start))
 
@@ -197,7 +197,7 @@ def _answer_when_loaded(answer: Answer) -> Start:
                 if failure is not None:
                     raise failure
                 call.reply([answer(message)])
-            except NotYet as pending:
+            except ModelLoading as pending:
                 call.on_cancel = when_loaded(pending, partial(attempt, message))
             except Exception as error:  # noqa: BLE001 - becomes the answer
                 fail(call, error)

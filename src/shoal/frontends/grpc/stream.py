@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -128,7 +128,7 @@ class _InferStream:
                 raise refusal
             assert asked.message is not None
             self._submit(asked, asked.message)
-        except NotYet as pending:
+        except ModelLoading as pending:
             self._held.appendleft((asked, message, None))
             self._load = when_loaded(pending, self._loaded)
         except Exception as error:  # noqa: BLE001 - becomes the answer

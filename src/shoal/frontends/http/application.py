@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Callable
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.errors import NotFound
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.console import ConsoleRoutes
@@ -19,10 +19,10 @@ from shoal.frontends.http.cors import Cors
 from shoal.frontends.http.description import DescriptionRoutes
 from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
 from shoal.frontends.http.explain import ExplainRoute
+from shoal.frontends.http.fast_path import HttpFastPath
 from shoal.frontends.http.generate import GenerateRoutes
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
-from shoal.frontends.http.lane import InferLane
 from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.openai.door import OpenAiDoor
@@ -70,9 +70,9 @@ class Application:
         page = ConsoleRoutes(console, metadata.welcome)
         infer = InferRoute(engine, inbox, self._options, memory)
         # The lane knows neither origins nor restrictions.
-        self.lane: InferLane | None = None
+        self.lane: HttpFastPath | None = None
         if infer.plans is not None and not (self._cors or self._options.restricted_apis):
-            self.lane = InferLane(engine, inbox, infer.plans)
+            self.lane = HttpFastPath(engine, inbox, infer.plans)
         self._handlers: dict[str, Handler] = {
             "infer": infer.infer,
             "live": health.live,
@@ -140,7 +140,7 @@ class Application:
             return
         try:
             self._handlers[route.name](exchange, target)
-        except NotYet as pending:
+        except ModelLoading as pending:
             if route.name not in _LOADING:
                 raise
             handler = self._handlers[route.name]

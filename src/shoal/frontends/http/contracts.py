@@ -96,7 +96,7 @@ class Engine(Protocol):
     def infer_planned(self, request: Request, model: Any) -> bool:
         """Take over a request like one that `model` accepted; false if it no longer serves."""
 
-    def infer_together(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
+    def infer_group(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
         """The same for requests of one plan that arrived together: all or none. Never raises."""
 
     def exiting(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shoal.core.inbox import LoopInbox, LoopReply
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -251,7 +251,7 @@ class _InferCall:
         asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(finish)
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, NotYet):  # the model went while the body was read
+        if isinstance(error, ModelLoading):  # the model went while the body was read
             answer_when_loaded(error, self._exchange, self._start_again)
             return
         send_error(self._exchange, as_shoal_error(error))

@@ -3,7 +3,7 @@
     exchange --header bytes--> plan --> Request --> engine --> template + tensors --> answer
 
 Everything a plan does not cover, and every doubt, goes to the full path in `infer`, which also
-teaches the plans. See `shoal.wire.plan` for why the answers are the same.
+teaches the plans. See `shoal.wire.template` for why the answers are the same.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.message import Header, response_lines
 from shoal.frontends.http.routes import Target
-from shoal.wire import http_body, plan
+from shoal.wire import http_body
+from shoal.wire import template as plan
 from shoal.wire.http_body import InferBody
-from shoal.wire.plan import InferPlan, PlanCache
+from shoal.wire.template import InferPlan, TemplateCache
 
 _ID_KEY = b'{"id":'
 _LENGTH_NAME = http_body.LENGTH_HEADER.encode()
@@ -36,7 +37,7 @@ class PlannedInference:
         self.engine = engine
         self.inbox = inbox
         self._most_header_bytes = min(most_header_bytes, plan.LONGEST_KEY)
-        self._plans: PlanCache[InferPlan] = PlanCache()
+        self._plans: TemplateCache[InferPlan] = TemplateCache()
 
     def infer(self, exchange: Exchange, target: Target) -> bool:
         """Take the exchange over if there is a plan for it; false leaves it to the full path.

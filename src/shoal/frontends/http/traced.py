@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.contracts import Exchange, HttpRequest
@@ -44,7 +44,7 @@ def serve_traced(
     traced = TracedExchange(exchange, trace)
     try:
         serve(traced, target)
-    except NotYet as pending:
+    except ModelLoading as pending:
         answer_when_loaded(pending, traced, lambda: serve(traced, target))
     except Exception as error:  # noqa: BLE001 - becomes the answer
         send_error(traced, as_shoal_error(error))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.errors import ShoalError
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.waiting import when_loaded
 
 
-def answer_when_loaded(pending: NotYet, exchange: Exchange, again: Callable[[], None]) -> None:
+def answer_when_loaded(
+    pending: ModelLoading, exchange: Exchange, again: Callable[[], None]
+) -> None:
     """Have `again` answer `exchange` once the model is loaded; a load that fails is the answer.
 
     When the client goes away meanwhile, that is the end of it.
@@ -23,7 +25,7 @@ def answer_when_loaded(pending: NotYet, exchange: Exchange, again: Callable[[], 
             if error is not None:
                 raise error
             again()
-        except NotYet as still:  # it has been evicted again
+        except ModelLoading as still:  # it has been evicted again
             answer_when_loaded(still, exchange, again)
         except Exception as failure:  # noqa: BLE001 - becomes the answer
             send_error(exchange, as_shoal_error(failure))

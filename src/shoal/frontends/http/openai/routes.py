@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.not_yet import NotYet
+from shoal.core.model_loading import ModelLoading
 from shoal.core.response import ParameterValue
 from shoal.errors import InvalidArgument, NotFound, ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
@@ -226,7 +226,7 @@ class OpenAiRoutes:
         while True:
             try:
                 return find()
-            except NotYet as pending:
+            except ModelLoading as pending:
                 await _until_loaded(pending)
             except NotFound:
                 raise no_such_model(name) from None
@@ -305,7 +305,7 @@ async def _send_events(
     exchange.end_stream()
 
 
-async def _until_loaded(pending: NotYet) -> None:
+async def _until_loaded(pending: ModelLoading) -> None:
     """Wait until a model is loaded; raises why that failed."""
     settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

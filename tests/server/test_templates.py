@@ -34,10 +34,10 @@ def count_planned(running, by_lane=None):
     """A list that gets an element for each request that takes the short way; `by_lane` gets those
     that took the shortest."""
     engine, taken = running.server.engine, []
-    infer_planned, infer_together = engine.infer_planned, engine.infer_together
+    infer_planned, infer_group = engine.infer_planned, engine.infer_group
 
     def count_all(requests, model):
-        accepted = infer_together(requests, model)
+        accepted = infer_group(requests, model)
         for request in requests if accepted else ():
             taken.append(request.id)
             if by_lane is not None:
@@ -51,7 +51,7 @@ def count_planned(running, by_lane=None):
         return accepted
 
     engine.infer_planned = count
-    engine.infer_together = count_all
+    engine.infer_group = count_all
     return taken
 
 

@@ -50,7 +50,7 @@ def together(monkeypatch):
     from shoal.engine import Engine
 
     taken = []
-    hand_over = Engine.infer_together
+    hand_over = Engine.infer_group
 
     def counted(self, requests, model):
         accepted = hand_over(self, requests, model)
@@ -58,7 +58,7 @@ def together(monkeypatch):
             taken.append(len(requests))
         return accepted
 
-    monkeypatch.setattr(Engine, "infer_together", counted)
+    monkeypatch.setattr(Engine, "infer_group", counted)
     return taken
 
 

@@ -1,6 +1,6 @@
 """The short way of inference: requests like others before them, begun and answered many at a time.
 
-    connection --take--> LaneCall, PlannedRequest --submit, once per turn of the loop--> engine
+    connection --take--> call, PlannedRequest --submit, once per loop iteration--> engine
     connection <--one write per call-- send_all, once per batch <----------------------'
 
 A client's requests are alike but for their ids and their tensors. On this way they are compared
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.response import Response
-from shoal.frontends.gathering import Gathering
+from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.http.contracts import Engine
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import Exchange
@@ -26,8 +26,8 @@ from shoal.frontends.http.message import Head, HttpRequest
 from shoal.frontends.http.planned import HEAD_LINES, PlannedInference, PlannedReply
 from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.http.routes import resolve
-from shoal.wire import plan as plans
-from shoal.wire.plan import InferPlan
+from shoal.wire import template as plans
+from shoal.wire.template import InferPlan
 
 _MOST_FORMS = 8  # kept for one plan: ids of other lengths, other head bytes
 _MOST_ANSWER_BYTES = 16 * 1024  # larger ones are sent from where they are
@@ -40,12 +40,12 @@ class Known:
 
     __slots__ = ("after", "forms", "lane", "plan", "shared")
 
-    def __init__(self, lane: InferLane, found: InferPlan, model_name: str) -> None:
+    def __init__(self, lane: HttpFastPath, found: InferPlan, model_name: str) -> None:
         self.lane = lane
         self.plan = found
         self.after = b""  # of its last form: mostly that of all, and long
         self.forms: dict[tuple[bytes, int], Form] = {}
-        self.shared = RequestPlan(
+        self.shared = RequestTemplate(
             model_name,
             found.model_version,
             tuple([(name, datatype, shape) for name, datatype, shape, _, _ in found.inputs]),
@@ -91,7 +91,7 @@ class Form:
             [slice(start + begin, start + end) for *_, begin, end in known.plan.inputs]
         )
 
-    def take(self, connection: HttpConnection, data: bytes) -> LaneCall | None:
+    def take(self, connection: HttpConnection, data: bytes) -> HttpFastPathCall | None:
         """Start a call with `data`, all that came; None, with nothing done, if it is not alike."""
         if (
             len(data) != self._length
@@ -108,7 +108,7 @@ class Form:
         lane = known.lane
         if lane.plan is not known.plan and not lane.turn_to(known.plan):
             return None
-        call = LaneCall(connection, self, request_id)
+        call = HttpFastPathCall(connection, self, request_id)
         call.request = request = PlannedRequest(
             known.shared,
             data,
@@ -146,7 +146,7 @@ class AnswerHeads:
         return front, after
 
 
-class InferLane(Gathering):
+class HttpFastPath(Coalescer):
     """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
 
     def __init__(
@@ -155,7 +155,7 @@ class InferLane(Gathering):
         inbox: LoopInbox,
         planned: PlannedInference,
     ) -> None:
-        super().__init__(engine, inbox, LaneCall, as_shoal_error)
+        super().__init__(engine, inbox, HttpFastPathCall, as_shoal_error)
         self._tracer = engine.tracer
         self._planned = planned
 
@@ -180,7 +180,7 @@ class InferLane(Gathering):
             return None
         plan, id_at, id_bytes = found
         model = plan.model()
-        if plan.flags or plan.timeout_us or plan.alone or not (model and model.takes_together):
+        if plan.flags or plan.timeout_us or plan.alone or not (model and model.takes_groups):
             return None
         known = plan.known
         if not isinstance(known, Known) or known.lane is not self:
@@ -209,22 +209,22 @@ class InferLane(Gathering):
 
     # ---- out
 
-    def write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
-        """One write per call; see `Gathering`."""
-        form = answer.form
-        heads: AnswerHeads | None = form.known
+    def write_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+        """One write per call; see `Coalescer`."""
+        layout = answer.layout
+        heads: AnswerHeads | None = layout.encoded
         if heads is None:
-            known = cast("LaneCall", requests[0].reply).form.known
-            template = known.plan.answers.get(form.outputs)
-            if template is None or form.total_bytes > _MOST_ANSWER_BYTES:
+            known = cast("HttpFastPathCall", requests[0].reply).form.known
+            template = known.plan.answers.get(layout.outputs)
+            if template is None or layout.total_bytes > _MOST_ANSWER_BYTES:
                 self.write_one_by_one(answer, requests)
                 return
-            heads = form.known = AnswerHeads(template, form.total_bytes)
+            heads = layout.encoded = AnswerHeads(template, layout.total_bytes)
         id_bytes = -1
         front = after = b""
         rows = zip(*answer.columns(), strict=True)
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
-            call: Any = request.reply  # a LaneCall: to say so by `cast` takes 5 % of this loop
+            call: Any = request.reply  # an HttpFastPathCall; a `cast` takes 5 % of this loop
             request_id = call.request_id
             if len(request_id) != id_bytes:
                 id_bytes = len(request_id)
@@ -236,7 +236,7 @@ class InferLane(Gathering):
                 call.deliver(answer.response(index, request.id))
 
 
-class LaneCall:
+class HttpFastPathCall:
     """A request that came in one piece: what its connection is busy with, and its reply."""
 
     __slots__ = ("connection", "form", "request", "request_id")

@@ -1,6 +1,6 @@
 """A model that is there but not loaded: who can wait for it is called back.
 
-    find(model) --raises--> NotYet --then--> its load --> settled(None), or settled(error)
+    find(model) --raises--> ModelLoading --then--> its load --> settled(None), or settled(error)
 
 It is an error like any other to those who cannot wait.
 """
@@ -13,7 +13,7 @@ from shoal.core.request import Request
 from shoal.errors import ShoalError, Unavailable
 
 
-class NotYet(Unavailable):
+class ModelLoading(Unavailable):
     """What is asked for has to be loaded first."""
 
     def then(

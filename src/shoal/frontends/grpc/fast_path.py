@@ -1,6 +1,6 @@
 """The short way of ModelInfer: calls like others before them, begun and answered many at a time.
 
-    connection --take--> LaneCall, PlannedRequest --submit, once per turn of the loop--> engine
+    connection --take--> call, PlannedRequest --submit, once per loop iteration--> engine
     connection <--one piece per call-- send_all, once per batch <-----------------------'
 
 A call on this way is one object where the usual way has four. Whatever is not plain about it (it
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from shoal.core.planned import PlannedAnswer, PlannedRequest, RequestPlan
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.response import Response
-from shoal.frontends.gathering import Gathering
+from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.door import InferDoor, Plan
 from shoal.frontends.grpc.errors import as_shoal_error
@@ -37,18 +37,18 @@ class _Known:
 
     __slots__ = ("lane", "pattern", "plan", "shared")
 
-    def __init__(self, lane: InferLane, pattern: Pattern[InferHead], plan: Plan) -> None:
+    def __init__(self, lane: GrpcFastPath, pattern: Pattern[InferHead], plan: Plan) -> None:
         self.lane = lane
         self.pattern = pattern
         self.plan = plan
-        self.shared: RequestPlan = lane.door.shared_plan(pattern.read, plan, lane)
+        self.shared: RequestTemplate = lane.door.shared_template(pattern.read, plan, lane)
 
 
-class InferLane(Gathering):
+class GrpcFastPath(Coalescer):
     """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
 
     def __init__(self, door: InferDoor, usual: UsualWay, max_send_bytes: int) -> None:
-        super().__init__(door.engine, door.inbox, LaneCall, as_shoal_error)
+        super().__init__(door.engine, door.inbox, GrpcFastPathCall, as_shoal_error)
         self.door = door
         self.usual = usual
         self.max_send_bytes = max_send_bytes
@@ -76,7 +76,7 @@ class InferLane(Gathering):
             except UnicodeDecodeError:
                 self.hand_over()
                 return False
-        call = LaneCall(stream_id, window, connection, form.head, known)
+        call = GrpcFastPathCall(stream_id, window, connection, form.head, known)
         call.request = request = PlannedRequest(
             known.shared, message, pattern.contents, request_id, call, self.model, self.now_ns
         )
@@ -107,8 +107,8 @@ class InferLane(Gathering):
 
     # ---- out
 
-    def write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
-        """One piece per call; see `Gathering`."""
+    def write_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+        """One piece per call; see `Coalescer`."""
         small = small_columns(answer)
         if small is None:
             self.write_one_by_one(answer, requests)
@@ -116,7 +116,7 @@ class InferLane(Gathering):
         columns, message_bytes = small
         rows = zip(*columns, strict=False)  # what is the same in all of them has no end
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
-            call: Any = request.reply  # a LaneCall: to say so by `cast` takes 5 % of this loop
+            call: Any = request.reply  # a GrpcFastPathCall; a `cast` takes 5 % of this loop
             if call.gone:  # the client has left
                 continue
             field = id_field(request.id) if request.id else b""
@@ -128,7 +128,7 @@ class InferLane(Gathering):
                 call.deliver(answer.response(index, request.id))
 
 
-class LaneCall(Stream):
+class GrpcFastPathCall(Stream):
     """A unary call that has come whole: its stream, who receives what becomes of that, and the
     reply of its request."""
 

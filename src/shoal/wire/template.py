@@ -1,6 +1,6 @@
 """Plans: what was learnt from a request, for the next one that looks the same.
 
-    header bytes --without ids--> PlanCache --> InferPlan: inputs, outputs, rows, batch key
+    header bytes --without ids--> TemplateCache --> InferPlan: inputs, outputs, rows, batch key
 
 Clients repeat themselves: around the tensors, a request is byte for byte the one before, but for
 its id and the id of its sequence. A plan is found by those bytes (compared, not only hashed), so a
@@ -41,7 +41,7 @@ _JSON_SEQUENCE = re.compile(
 )
 
 
-class PlanCache(Generic[Plan]):
+class TemplateCache(Generic[Plan]):
     """Plans by the bytes they were made from; the oldest go when there are too many."""
 
     def __init__(self, most_plans: int = MOST_PLANS, most_bytes: int = MOST_BYTES) -> None:

@@ -26,8 +26,8 @@ from shoal.core.tensor import Tensor
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.application import Application
+from shoal.frontends.http.fast_path import HttpFastPathCall
 from shoal.frontends.http.head import parse_head
-from shoal.frontends.http.lane import LaneCall
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.protocol import HttpConnection, ListenerState
@@ -35,7 +35,7 @@ from shoal.frontends.http.reader import NOTHING
 from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
-from shoal.wire import plan
+from shoal.wire import template as plan
 from tests.support.fakes import WAIT_SECS, FakeBackend, FakeLoadedModel
 from tests.support.repositories import add_model, parameter
 
@@ -321,7 +321,7 @@ class World:
         self.engine = Engine(self.repository)
         self.planned = self.together = 0
         infer_planned = self.engine.infer_planned
-        infer_together = self.engine.infer_together
+        infer_group = self.engine.infer_group
 
         def count(request, model):
             taken = infer_planned(request, model)
@@ -329,13 +329,13 @@ class World:
             return taken
 
         def count_all(requests, model):
-            taken = infer_together(requests, model)
+            taken = infer_group(requests, model)
             self.together += taken * len(requests)
             self.planned += taken * len(requests)
             return taken
 
         self.engine.infer_planned = count
-        self.engine.infer_together = count_all
+        self.engine.infer_group = count_all
         assert self.run(self.off_loop(self.repository.start)) == {}
         self.changed = False
 
@@ -1118,7 +1118,7 @@ def test_the_last_answer_before_the_end_says_so(world, sides):
 
 def test_what_is_not_taken_together_goes_the_usual_way(world, sides, monkeypatch):
     world.compare(sides, numbered(1, 2))
-    monkeypatch.setattr(world.engine, "infer_together", lambda requests, model: False)
+    monkeypatch.setattr(world.engine, "infer_group", lambda requests, model: False)
     answers = world.compare(sides, numbered(3, 4))
     assert [answer[9:12] for answer in answers] == [b"200", b"200"]
     monkeypatch.undo()
@@ -1196,6 +1196,6 @@ def test_calls_are_freed_at_once(world, sides):
     try:
         _, count = by_lane(world, sides, numbered(3, 4))
         assert count == 2
-        assert not [found for found in gc.get_objects() if type(found) is LaneCall]
+        assert not [found for found in gc.get_objects() if type(found) is HttpFastPathCall]
     finally:
         gc.enable()

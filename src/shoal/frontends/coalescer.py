@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.planned import PlannedAnswer, PlannedRequest
+from shoal.core.planned import PlannedRequest, PlannedResponses
 from shoal.core.response import Response
 from shoal.errors import ShoalError
 
@@ -43,11 +43,11 @@ class GatheredCall(Protocol):
 class Together(Protocol):
     """The engine, as far as it matters here."""
 
-    def infer_together(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
+    def infer_group(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
         """Take over all of `requests`, or none."""
 
 
-class Gathering(ABC):
+class Coalescer(ABC):
     """What was taken since the last `hand_over`: requests of one plan, for one model.
 
     Its methods belong to the loop, but for `send_all`.
@@ -99,7 +99,7 @@ class Gathering(ABC):
         requests, self.requests = self.requests, []
         # Some of their clients may have left meanwhile.
         requests = [request for request in requests if not request.cancelled]
-        if not requests or self._engine.infer_together(requests, model):
+        if not requests or self._engine.infer_group(requests, model):
             return
         plan.alone = True
         for request in requests:
@@ -107,28 +107,30 @@ class Gathering(ABC):
 
     # ---- out
 
-    def send_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+    def send_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """Answer the requests of a batch, from whichever thread ran it."""
         self.inbox.post(self._answer_all, (answer, requests))
 
-    def _answer_all(self, batch: tuple[PlannedAnswer, Sequence[PlannedRequest]]) -> None:
+    def _answer_all(self, batch: tuple[PlannedResponses, Sequence[PlannedRequest]]) -> None:
         """Answer, on the loop. Never raises: others wait behind it."""
         answer, requests = batch
         try:
             self.write_all(answer, requests)
         except Exception as failure:  # noqa: BLE001 - becomes the answer of those who have none
             error = self._as_error(failure)
-            name, version = answer.form.model_name, answer.form.model_version
+            name, version = answer.layout.model_name, answer.layout.model_version
             for request in requests:
                 call = cast("GatheredCall", request.reply)
                 if not call.gone:
                     call.deliver(Response(name, version, request.id, error=error))
 
     @abstractmethod
-    def write_all(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+    def write_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """Write the answers. What it raises becomes the answer of those it has not answered."""
 
-    def write_one_by_one(self, answer: PlannedAnswer, requests: Sequence[PlannedRequest]) -> None:
+    def write_one_by_one(
+        self, answer: PlannedResponses, requests: Sequence[PlannedRequest]
+    ) -> None:
         """Have each of them answered the usual way."""
         for index, request in enumerate(requests):
             cast("GatheredCall", request.reply).deliver(answer.response(index, request.id))

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from shoal.core import dtypes
 from shoal.core.request import Request
 from shoal.core.tensor import Tensor
-from shoal.wire import json_text, plan
-from shoal.wire.plan import PlanCache
+from shoal.wire import json_text
+from shoal.wire import template as plan
+from shoal.wire.template import TemplateCache
 
 plain_text = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
 documents = st.dictionaries(
@@ -235,7 +236,7 @@ def test_the_answers_of_a_plan_are_few():
 
 
 def test_the_oldest_plans_make_room():
-    cache = PlanCache(most_plans=3, most_bytes=100)
+    cache = TemplateCache(most_plans=3, most_bytes=100)
     for number in range(4):
         cache.put(number, f"plan {number}", 10)
     assert [cache.get(number) for number in range(4)] == [None, "plan 1", "plan 2", "plan 3"]
@@ -248,13 +249,13 @@ def test_the_oldest_plans_make_room():
 
 
 def test_very_long_keys_are_not_kept():
-    cache = PlanCache()
+    cache = TemplateCache()
     cache.put("long", "plan", plan.LONGEST_KEY + 1)
     assert (len(cache), cache.bytes, cache.get("long")) == (0, 0, None)
 
 
 def test_dropping_twice_is_dropping_once():
-    cache = PlanCache()
+    cache = TemplateCache()
     cache.put("key", "plan", 10)
     cache.drop("key")
     cache.drop("key")
@@ -268,7 +269,7 @@ def test_dropping_twice_is_dropping_once():
     )
 )
 def test_bounds_and_counts_hold_whatever_is_done(steps):
-    cache = PlanCache(most_plans=5, most_bytes=100)
+    cache = TemplateCache(most_plans=5, most_bytes=100)
     kept = {}  # what a cache without eviction would hold
     for step, key, size in steps:
         if step == "put":

@@ -16,7 +16,7 @@ from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.validate import validate
 from shoal.errors import NotFound
-from shoal.frontends.grpc.infer_lane import InferLane, LaneCall
+from shoal.frontends.grpc.fast_path import GrpcFastPath, GrpcFastPathCall
 from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
 from shoal.frontends.grpc.status import StatusCode
@@ -86,11 +86,11 @@ class Model:
         self.batcher.enqueue(request)
 
     @property
-    def takes_together(self):
-        return self.batcher.takes_together
+    def takes_groups(self):
+        return self.batcher.takes_groups
 
-    def accept_together(self, requests):
-        taken = self.batcher.enqueue_together(requests)
+    def accept_group(self, requests):
+        taken = self.batcher.enqueue_group(requests)
         self.together += len(requests) if taken else 0
         return taken
 
@@ -126,8 +126,8 @@ class Engine:
             return False
         return True
 
-    def infer_together(self, requests, model):
-        return model is self.model and model.accept_together(requests)
+    def infer_group(self, requests, model):
+        return model is self.model and model.accept_group(requests)
 
     def is_decoupled(self, name, version=-1):
         if name != "m":
@@ -202,7 +202,7 @@ def client(tools):
 def on_lane(monkeypatch):
     """The ids of the streams whose calls took the short way."""
     taken = []
-    take = InferLane.take
+    take = GrpcFastPath.take
 
     def watched(self, connection, form, stream_id, window, message):
         accepted = take(self, connection, form, stream_id, window, message)
@@ -210,7 +210,7 @@ def on_lane(monkeypatch):
             taken.append(stream_id)
         return accepted
 
-    monkeypatch.setattr(InferLane, "take", watched)
+    monkeypatch.setattr(GrpcFastPath, "take", watched)
     return taken
 
 
@@ -485,14 +485,14 @@ def test_an_answer_that_is_too_large(tools):
 def test_a_mistake_of_ours_is_an_answer_too(client, monkeypatch):
     warm(client)
     streams = [client.ask(make_message(n)) for n in (1, 2)]
-    ends = LaneCall.finish_with
+    ends = GrpcFastPathCall.finish_with
 
     def fails_once(call, answer, total):
         if call.id == streams[1]:
             raise RuntimeError("nobody foresaw this")
         return ends(call, answer, total)
 
-    monkeypatch.setattr(LaneCall, "finish_with", fails_once)
+    monkeypatch.setattr(GrpcFastPathCall, "finish_with", fails_once)
     client.run()
     assert client.sums(streams[0]) == ("", [1, 2, 3, 4])
     assert client.peer.answers[streams[1]].status == StatusCode.INTERNAL
@@ -504,7 +504,7 @@ def test_calls_on_it_leave_nothing_behind(client):
     warm(client)
     client.ask(make_message(1))
     call = client.peer.connection.streams[client.next_id - 2]
-    assert isinstance(call, LaneCall)
+    assert isinstance(call, GrpcFastPathCall)
     client.run()
     assert (call.gone, call.request, call.receiver) == (True, None, None)  # no cycles
     assert not client.peer.connection.streams
