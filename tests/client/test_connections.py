@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.client import (
     AsyncClient,
     Client,
@@ -92,7 +91,7 @@ def world(tmp_path_factory):
     add_fake(folder, "held")
     add_onnx(folder, "bf16", onnx_models.identity("BF16"), "max_batch_size: 8")
     fake = FakeBackend()
-    with running_server(folder, backends=BackendRegistry({"fake": lambda: fake})) as running:
+    with running_server(folder, backends=fake.registry()) as running:
         yield SimpleNamespace(
             fake=fake,
             running=running,

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.core.dtypes import ALL
 from shoal.testing.server import running_server
 from tests.support import onnx_models
@@ -54,7 +53,7 @@ def world(request, tmp_path_factory):
     fake = FakeBackend()
     with running_server(
         folder,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         grpc_transport=request.param,
         model_control_mode="explicit",
         load_model=("*",),
@@ -81,7 +80,7 @@ def web(tmp_path_factory):
     fake = FakeBackend()
     with running_server(
         folder,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         model_control_mode="explicit",
         load_model=("*",),
     ) as running:

@@ -12,7 +12,6 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.testing.server import running_server, wait_until
@@ -38,7 +37,7 @@ def serve(tmp_path, fake):
     add_fake(tmp_path, "held")
 
     def start(**options):
-        return running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake}), **options)
+        return running_server(tmp_path, backends=fake.registry(), **options)
 
     return start
 

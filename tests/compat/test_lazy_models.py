@@ -13,31 +13,12 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
-from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.fakes import WAIT_SECS, HeldLoads
 from tests.support.repositories import add_fake, add_onnx
 
 NOT_LOADED = "not loaded: it loads at its first request"
-
-
-class HeldLoads(FakeBackend):
-    """A fake backend whose loads a test can hold and fail."""
-
-    def __init__(self):
-        super().__init__()
-        self.load_gate = threading.Event()
-        self.load_gate.set()
-        self.loading = threading.Semaphore(0)
-        self.failure = None
-
-    def load(self, context):
-        self.loading.release()
-        assert self.load_gate.wait(WAIT_SECS)
-        if self.failure is not None:
-            raise self.failure
-        return super().load(context)
 
 
 @pytest.fixture(params=["native", "grpcio"])
@@ -49,7 +30,7 @@ def world(request, tmp_path):
     fake = HeldLoads()
     with running_server(
         tmp_path,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         grpc_transport=request.param,
         model_control_mode="lazy",
     ) as running:

@@ -2,7 +2,6 @@
 
 import gzip
 import http.client
-import json
 import socket
 import zlib
 
@@ -13,6 +12,13 @@ from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, outputs
 from tests.support.fakes import WAIT_SECS
+from tests.support.refusals import (
+    add_models,
+    check_refused,
+    check_still_serving,
+    one_input,
+    valid_request,
+)
 from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
 MAX_INPUT = 1 << 20
@@ -23,10 +29,7 @@ HEAD = "POST /v2/models/sum/infer HTTP/1.1\r\nHost: x\r\n"
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    config = "max_batch_size: 8 dynamic_batching { }" + execution("loop")
-    add_onnx(folder, "sum", onnx_models.add_sub("INT32", dims=(2,)), config, versions=(1, 2))
-    for datatype in ("FP32", "BYTES", "BOOL", "UINT8", "INT64", "UINT64"):
-        add_onnx(folder, f"echo_{datatype}", onnx_models.identity(datatype), config)
+    add_models(folder)
     with running_server(
         folder, http_max_input_size=MAX_INPUT, http_max_body_size=MAX_BODY
     ) as server:
@@ -34,30 +37,9 @@ def running(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def goes_on(running, caplog):
-    """Whatever a test did: nothing took the server by surprise, and it serves the next client."""
+def still_serving(running, caplog):
     yield
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
-    assert outputs(good().send(running, "sum"))["OUTPUT0"].tolist() == [[4, 6]]
-    assert running.faults == []
-
-
-def good():
-    infer = Infer().add("INPUT0", np.array([[1, 2]], np.int32))
-    return infer.add("INPUT1", np.array([[3, 4]], np.int32))
-
-
-def refused(answer, *texts, status=400):
-    assert answer.status == status, answer
-    for text in texts:
-        assert text in answer.error
-    assert len(answer.error.split()) > 3, f"no sentence: {answer.error}"
-
-
-def one(datatype, shape, data, **more):
-    """A request for an echo model, whatever it may hold."""
-    entry = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": data, **more}
-    return json.dumps({"inputs": [entry]}).encode()
+    check_still_serving(running, caplog)
 
 
 # ---- bodies and lengths
@@ -77,7 +59,7 @@ def exchange(running, sent, *, end=True):
 
 
 def test_a_truncated_body(running):
-    body, _ = good().body()
+    body, _ = valid_request().body()
     sent = f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body[:-5]
     received = exchange(running, sent)
     assert received.startswith(b"HTTP/1.1 400 ")
@@ -85,7 +67,7 @@ def test_a_truncated_body(running):
 
 
 def test_a_truncated_chunked_body(running):
-    body, _ = good().body()
+    body, _ = valid_request().body()
     chunk = f"{len(body):x}\r\n".encode() + body[:-5]
     received = exchange(running, f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk)
     assert b'{"error":"the connection ended before the request did"}' in received
@@ -93,7 +75,7 @@ def test_a_truncated_chunked_body(running):
 
 def test_a_content_length_that_is_too_short(running):
     """The JSON ends early, and what is left over is no request."""
-    body, _ = good().body()
+    body, _ = valid_request().body()
     sent = f"{HEAD}Content-Length: {len(body) - 5}\r\n\r\n".encode() + body
     received = exchange(running, sent, end=False)
     assert received.startswith(b"HTTP/1.1 400 ")
@@ -131,18 +113,18 @@ def test_a_chunked_body_larger_than_allowed(running):
 
 def test_json_larger_than_allowed(running):
     answer = running.post("/v2/models/sum/infer", b" " * (MAX_INPUT + 1))
-    refused(answer, f"exceeds the maximum allowed input size of {MAX_INPUT} bytes")
+    check_refused(answer, f"exceeds the maximum allowed input size of {MAX_INPUT} bytes")
 
 
 def test_a_json_tensor_larger_than_allowed(running):
-    answer = running.post("/v2/models/echo_FP32/infer", one("FP32", [1, MAX_INPUT], []))
-    refused(answer, "exceeds the maximum allowed value", "--http-max-input-size")
+    answer = running.post("/v2/models/echo_FP32/infer", one_input("FP32", [1, MAX_INPUT], []))
+    check_refused(answer, "exceeds the maximum allowed value", "--http-max-input-size")
 
 
 def test_a_raw_body_larger_than_allowed(running):
     body = bytes(MAX_INPUT + 4)
     answer = running.post("/v2/models/echo_FP32/infer", body, {LENGTH_HEADER: "0"})
-    refused(answer, "Raw input has a byte_size", "--http-max-input-size")
+    check_refused(answer, "Raw input has a byte_size", "--http-max-input-size")
 
 
 def test_a_binary_tensor_may_be_larger_than_that(running):
@@ -155,7 +137,7 @@ def test_a_binary_tensor_may_be_larger_than_that(running):
 def test_a_small_body_that_unpacks_to_a_huge_one(running, level):
     bomb = gzip.compress(bytes(64 << 20), level)
     answer = running.post("/v2/models/sum/infer", bomb, {"Content-Encoding": "gzip"})
-    refused(answer, f"exceeds the maximum allowed value of {MAX_INPUT} bytes")
+    check_refused(answer, f"exceeds the maximum allowed value of {MAX_INPUT} bytes")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
@@ -171,10 +153,10 @@ def test_a_small_body_that_unpacks_to_a_huge_one(running, level):
     ids=["empty", "plain", "cut", "damaged", "longer"],
 )
 def test_packed_bodies_that_are_damaged(running, coding, damage):
-    body, _ = good().body()
+    body, _ = valid_request().body()
     packed = damage(gzip.compress(body) if coding == "gzip" else zlib.compress(body))
     answer = running.post("/v2/models/sum/infer", packed, {"Content-Encoding": coding})
-    refused(answer, "decompress")
+    check_refused(answer, "decompress")
 
 
 # ---- the length of the JSON header
@@ -182,35 +164,35 @@ def test_packed_bodies_that_are_damaged(running, coding, damage):
 
 @pytest.mark.parametrize("length", ["1000000", "-1", "99999999999999999999", "-0x1"])
 def test_a_header_length_beyond_the_body(running, length):
-    body, _ = good().body()
+    body, _ = valid_request().body()
     answer = running.post("/v2/models/sum/infer", body, {LENGTH_HEADER: length})
-    refused(answer)
+    check_refused(answer)
 
 
 @pytest.mark.parametrize("length", ["", "ten", "1.5", "0x10", "1 2", "١٢"])
 def test_a_header_length_that_is_no_number(running, length):
     headers = {LENGTH_HEADER: length.encode().decode("latin-1")}
-    answer = running.post("/v2/models/sum/infer", good().body()[0], headers)
-    refused(answer, "Unable to parse Inference-Header-Content-Length")
+    answer = running.post("/v2/models/sum/infer", valid_request().body()[0], headers)
+    check_refused(answer, "Unable to parse Inference-Header-Content-Length")
 
 
 def test_a_header_length_within_the_json(running):
-    body, _ = good().body()
+    body, _ = valid_request().body()
     answer = running.post("/v2/models/sum/infer", body, {LENGTH_HEADER: str(len(body) - 3)})
-    refused(answer, "failed to parse the request JSON buffer")
+    check_refused(answer, "failed to parse the request JSON buffer")
 
 
 def test_a_header_length_beyond_the_json(running):
-    infer = good()
+    infer = valid_request()
     body, _ = infer.body()
     headers = {LENGTH_HEADER: str(len(body) + 2)}
-    refused(running.post("/v2/models/sum/infer", body + b"\0\0\0\0", headers))
+    check_refused(running.post("/v2/models/sum/infer", body + b"\0\0\0\0", headers))
 
 
 def test_a_packed_body_with_a_header_length_beyond_it(running):
-    body, _ = good().body()
+    body, _ = valid_request().body()
     headers = {LENGTH_HEADER: str(len(body) + 1), "Content-Encoding": "gzip"}
-    refused(running.post("/v2/models/sum/infer", gzip.compress(body), headers), "range")
+    check_refused(running.post("/v2/models/sum/infer", gzip.compress(body), headers), "range")
 
 
 # ---- JSON
@@ -243,7 +225,7 @@ def test_a_packed_body_with_a_header_length_beyond_it(running):
     ],
 )
 def test_json_that_is_no_request(running, body):
-    refused(running.post("/v2/models/sum/infer", body))
+    check_refused(running.post("/v2/models/sum/infer", body))
 
 
 DEEP = "[" * 10_000 + "]" * 10_000
@@ -263,24 +245,24 @@ DEEP = "[" * 10_000 + "]" * 10_000
     ],
 )
 def test_json_nested_ten_thousand_deep(running, body):
-    refused(running.post("/v2/models/sum/infer", body.encode()))
+    check_refused(running.post("/v2/models/sum/infer", body.encode()))
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/models/sum/load"])
 def test_other_bodies_nested_ten_thousand_deep(running, path):
     body = f'{{"parameters":{{"config":{DEEP}}},"ready":{DEEP}}}'.encode()
-    refused(running.post(path, body))
+    check_refused(running.post(path, body))
 
 
 @pytest.mark.parametrize("deep", [98, 99, 100, 101, 5000])
 def test_data_nested_deeper_than_a_hundred(running, deep):
     data = "[" * deep + "1.5" + "]" * deep
-    body = one("FP32", [1, 1], 0).replace(b'"data": 0', f'"data": {data}'.encode())
+    body = one_input("FP32", [1, 1], 0).replace(b'"data": 0', f'"data": {data}'.encode())
     answer = running.post("/v2/models/echo_FP32/infer", body)
     if deep < 99:
         assert outputs(answer)["OUTPUT0"].tolist() == [[1.5]]
     elif deep > 100:
-        refused(answer, "JSON nesting depth exceeds maximum allowed limit (100)")
+        check_refused(answer, "JSON nesting depth exceeds maximum allowed limit (100)")
     else:
         assert answer.status in (200, 400)
 
@@ -299,7 +281,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(("method", "path"), UNKNOWN)
 def test_unknown_models(running, method, path):
     answer = running.call(method, path, b"{}" if method == "POST" else None).answer()
-    refused(answer, "Request for unknown model: 'nope' is not found", status=404)
+    check_refused(answer, "Request for unknown model: 'nope' is not found", status=404)
 
 
 @pytest.mark.parametrize(("method", "path"), UNKNOWN)
@@ -308,7 +290,9 @@ def test_unknown_versions(running, method, path, version):
     """Version 1 is there, but the policy serves the latest one alone."""
     place = path.replace("nope", f"sum/versions/{version}")
     answer = running.call(method, place, b"{}" if method == "POST" else None).answer()
-    refused(answer, f"Request for unknown model: 'sum' version {version} is not found", status=404)
+    check_refused(
+        answer, f"Request for unknown model: 'sum' version {version} is not found", status=404
+    )
 
 
 @pytest.mark.parametrize("version", ["-1", "latest", "1.0", "1a", "%31%20", ""])
@@ -318,7 +302,7 @@ def test_versions_that_are_no_numbers(running, version):
 
 
 def test_a_version_beyond_64_bits(running):
-    refused(running.get(f"/v2/models/sum/versions/{2**64}/ready"), "64 bits")
+    check_refused(running.get(f"/v2/models/sum/versions/{2**64}/ready"), "64 bits")
 
 
 @pytest.mark.parametrize("action", ["infer", "ready", "config"])

@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.errors import NotFound, Unavailable, Unsupported
 from shoal.server import ModelsFailed, Server
-from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.fakes import WAIT_SECS
 
 ANY_PORT = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -32,13 +31,6 @@ parameters {{ key: "execute_delay_ms" value: {{ string_value: "{delay_ms}" }} }}
 ONE_ROW = json.dumps(
     {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}
 ).encode()
-
-
-@pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return folder
 
 
 def add_echo(repository, name="echo", backend="identity", delay_ms=0):
@@ -338,13 +330,6 @@ async def get(server, path, body=None):
     return await asyncio.to_thread(status, f"http://127.0.0.1:{server.http_port}{path}", body)
 
 
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
 def test_the_port_listens_while_models_load(repository):
     add_echo(repository)
     may_load = threading.Event()
@@ -370,7 +355,7 @@ def test_requests_in_flight_are_answered_before_the_end(repository, fake):
     add_echo(repository, backend="fake")
 
     async def scenario():
-        backends = BackendRegistry({"fake": lambda: fake})
+        backends = fake.registry()
         async with serving(repository, backends, allow_metrics=False) as server:
             await server.start()
             fake.gate.clear()

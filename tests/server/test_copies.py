@@ -12,7 +12,6 @@ import gc
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.core import buffers
 from shoal.frontends.http.protocol import HttpConnection
 from shoal.testing.server import running_server, wait_until
@@ -23,15 +22,6 @@ from tests.support.repositories import EXECUTION_MODES, add_fake, execution
 COLUMNS = 60_000  # 240 KB a row
 FEWER = 12_000  # 48 KB, which the loop joins, too
 HUGE = 1_500_000  # more than the buffers of a connection take
-
-
-class LoopBackend(FakeBackend):
-    """A fake that may run on the event loop."""
-
-    def load(self, context):
-        loaded = super().load(context)
-        loaded.may_run_on_loop = True
-        return loaded
 
 
 def doubled(inputs, names):
@@ -72,7 +62,7 @@ def witness(monkeypatch):
 
 @pytest.fixture
 def backend():
-    backend = LoopBackend(doubled)
+    backend = FakeBackend(doubled, may_run_on_loop=True)
     backend.results = []
     compute = backend.compute
 
@@ -97,7 +87,7 @@ def running(request, tmp_path, backend, mode, witness):
     add_fake(tmp_path, "wide", more, dims=str(COLUMNS))
     add_fake(tmp_path, "narrow", more, dims=str(FEWER))
     add_fake(tmp_path, "huge", more, dims=str(HUGE))
-    backends = BackendRegistry({"fake": lambda: backend})
+    backends = backend.registry()
     with running_server(tmp_path, backends=backends, plans=request.param) as server:
         yield server
 

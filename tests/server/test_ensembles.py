@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, add_onnx, execution
 
 HEAD = """
@@ -54,34 +55,16 @@ def fake_chain(*models, more="", max_batch_size=8, dims="1"):
 
 
 @pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
 def serve(repository, fake):
     """Start the server once the test has filled the repository."""
-    with_servers = []
+    with contextlib.ExitStack() as servers:
 
-    def start(**options):
-        backends = BackendRegistry({"fake": lambda: fake})
-        context = running_server(repository, backends=backends, **options)
-        with_servers.append(context)
-        return context.__enter__()
+        def start(**options):
+            options.setdefault("backends", fake.registry())
+            return servers.enter_context(running_server(repository, **options))
 
-    yield start
-    fake.gate.set()
-    for context in with_servers:
-        context.__exit__(None, None, None)
+        yield start
+        fake.gate.set()
 
 
 def number(value, name="IN"):

@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.core.inbox import LoopInbox
 from shoal.instance.execution import Execution
 from shoal.instance.pace import STALL_NS, Mode, Pace
@@ -27,7 +26,7 @@ class Burner(FakeBackend):
     """Its executions take as much CPU time as the test says; `where` notes the thread of each."""
 
     def __init__(self):
-        super().__init__(self.burn)
+        super().__init__(self.burn, may_run_on_loop=True)
         self.burn_ns = 0
         self.where = []
 
@@ -37,11 +36,6 @@ class Burner(FakeBackend):
         while time.thread_time_ns() < until_ns:
             pass
         return [inputs["INPUT0"] for _ in names]
-
-    def load(self, context):
-        loaded = super().load(context)
-        loaded.may_run_on_loop = True
-        return loaded
 
     def slow_on_loop(self):
         """How often the loop was kept for long."""
@@ -60,7 +54,7 @@ def running(tmp_path, burner):
     add_fake(tmp_path, "burner", ONE_INSTANCE)
     on_loop = "max_batch_size: 8\n" + execution("loop")
     add_onnx(tmp_path, "other", onnx_models.add_sub(dims=(1,)), on_loop)
-    backends = BackendRegistry({"fake": lambda: burner})
+    backends = burner.registry()
     with running_server(tmp_path, backends=backends, execution="auto") as server:
         yield server
 
@@ -218,7 +212,7 @@ def test_the_answers_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypatch
 
     monkeypatch.setattr(LoopInbox, "_drain", note)
     add_fake(tmp_path, "burner", ONE_INSTANCE + "dynamic_batching { }\n")
-    backends = BackendRegistry({"fake": lambda: burner})
+    backends = burner.registry()
     with running_server(tmp_path, backends=backends, execution="threads") as running:
         burner.gate.clear()
         infer = Infer().add("INPUT0", np.array([[1]], np.int32))
@@ -254,7 +248,7 @@ def test_the_mode_may_be_set_and_then_stays(tmp_path, burner, forced, by):
     more = ONE_INSTANCE + (execution(forced) if by == "config" else "")
     option = {"config": "auto", "option": forced}[by]
     add_fake(tmp_path, "burner", more)
-    backends = BackendRegistry({"fake": lambda: burner})
+    backends = burner.registry()
     with running_server(tmp_path, backends=backends, execution=option) as running:
         for burn_ms in (0,) * 20 + (3,) * 5 + (0,) * 5:
             burner.burn_ns = burn_ms * MILLISECOND
@@ -267,7 +261,7 @@ def test_the_mode_may_be_set_and_then_stays(tmp_path, burner, forced, by):
 def test_what_may_wait_never_runs_on_the_loop(tmp_path, burner):
     backend = FakeBackend()
     add_fake(tmp_path, "held", ONE_INSTANCE + execution("loop"))
-    backends = BackendRegistry({"fake": lambda: backend})
+    backends = backend.registry()
     with running_server(tmp_path, backends=backends, execution="loop") as running:
         assert mode(running, "held") == "threads"
         assert "wait" in reason(running, "held")

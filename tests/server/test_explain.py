@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.scheduler.policy import Reason
 from shoal.testing.server import running_server
@@ -25,18 +24,9 @@ ensemble_scheduling {
 """
 
 
-class LoopFake(FakeBackend):
-    """A fake backend that may run on the event loop."""
-
-    def load(self, context):
-        loaded = super().load(context)
-        loaded.may_run_on_loop = True
-        return loaded
-
-
 @pytest.fixture
 def fake():
-    backend = LoopFake()
+    backend = FakeBackend(may_run_on_loop=True)
     yield backend
     backend.gate.set()
 
@@ -56,7 +46,7 @@ def repository(tmp_path):
 
 @pytest.fixture
 def running(repository, fake):
-    with running_server(repository, backends=BackendRegistry({"fake": lambda: fake})) as server:
+    with running_server(repository, backends=fake.registry()) as server:
         yield server
 
 
@@ -206,7 +196,7 @@ def test_it_belongs_to_the_statistics(repository, fake):
     secret = Setting("statistics", "x-key", "open")
     with running_server(
         repository,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         http_restricted_api=(secret,),
     ) as server:
         for path in ("/v2/explain", "/v2/models/plain/explain"):

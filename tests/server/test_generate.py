@@ -9,7 +9,6 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.testing.server import running_server
@@ -72,7 +71,7 @@ def running(tmp_path_factory, model):
     for name, decoupled in (("many", "true"), ("one", "false")):
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "config.pbtxt").write_text(CONFIG.format(decoupled=decoupled))
-    backends = BackendRegistry({"requests": lambda: RequestBackend(model.execute)})
+    backends = RequestBackend(model.execute).registry()
     with running_server(folder, backends=backends) as running:
         yield running
 

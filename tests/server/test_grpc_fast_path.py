@@ -8,7 +8,6 @@ import threading
 import grpc
 import numpy as np
 import pytest
-from onnx import helper
 
 from shoal.testing.server import running_server, wait_until
 from shoal.wire.proto import messages
@@ -19,16 +18,6 @@ from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 BATCHED = "max_batch_size: 16 dynamic_batching { }"
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 EXPLICIT = {"model_control_mode": "explicit", "load_model": ("plus",)}
-
-
-def plus(number):
-    """OUTPUT0 = INPUT0 + number, so that versions can be told apart."""
-    return onnx_models.model(
-        [helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
-        inputs=[onnx_models.value("INPUT0", "FP32", ("batch", 4))],
-        outputs=[onnx_models.value("OUTPUT0", "FP32", ("batch", 4))],
-        constants={"number": np.array([number], np.float32)},
-    )
 
 
 def message(number, id=""):
@@ -65,7 +54,7 @@ def together(monkeypatch):
 @pytest.mark.parametrize("numbered", [False, True])
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
 def test_many_at_once(tmp_path, together, mode, numbered):
-    add_onnx(tmp_path, "plus", plus(1), BATCHED + execution(mode))
+    add_onnx(tmp_path, "plus", onnx_models.plus(1, 4), BATCHED + execution(mode))
     count = 600
     with (
         running_server(tmp_path, plans=True) as running,
@@ -86,7 +75,7 @@ def test_many_at_once(tmp_path, together, mode, numbered):
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
 def test_a_model_that_is_replaced_under_load(tmp_path, together, mode):
-    add_onnx(tmp_path, "plus", plus(1), BATCHED + execution(mode))
+    add_onnx(tmp_path, "plus", onnx_models.plus(1, 4), BATCHED + execution(mode))
     stop, failures, seen = threading.Event(), [], set()
 
     def ask(address):
@@ -107,7 +96,7 @@ def test_a_model_that_is_replaced_under_load(tmp_path, together, mode):
         try:
             wait_until(lambda: 1 in seen, "the first model answers")
             for number in (2, 3, 4):
-                add_onnx(tmp_path, "plus", plus(number), BATCHED + execution(mode))
+                add_onnx(tmp_path, "plus", onnx_models.plus(number, 4), BATCHED + execution(mode))
                 running.server.repository.load("plus", None, {})
                 with grpc.insecure_channel(running.grpc_address) as line:
                     for _ in range(5):
@@ -125,7 +114,7 @@ def test_a_model_that_is_replaced_under_load(tmp_path, together, mode):
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
 def test_calls_that_are_taken_back(tmp_path, mode):
-    add_onnx(tmp_path, "plus", plus(1), BATCHED + execution(mode))
+    add_onnx(tmp_path, "plus", onnx_models.plus(1, 4), BATCHED + execution(mode))
     with (
         running_server(tmp_path, plans=True) as running,
         grpc.insecure_channel(running.grpc_address) as line,

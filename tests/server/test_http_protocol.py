@@ -7,111 +7,14 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 
 import numpy as np
 import pytest
 
 from shoal.frontends.http.exchange import Exchange
-from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
-from tests.support.fakes import WAIT_SECS as PATIENCE_SECS
-
-HOST = b" HTTP/1.1\r\nHost: x\r\n"
-
-
-def new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    if kind == "asyncio":
-        return asyncio.new_event_loop()
-    return pytest.importorskip("uvloop").new_event_loop()
-
-
-class Server:
-    """A listener on a loop of its own in a thread of its own, so that tests may block."""
-
-    def __init__(self, kind: str) -> None:
-        self.loop = new_loop(kind)
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.listeners: list[HttpListener] = []
-        self.faults: list[dict] = []
-        self.loop.call_soon_threadsafe(
-            self.loop.set_exception_handler, lambda _, context: self.faults.append(context)
-        )
-
-    def await_(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_SECS)
-
-    def call(self, function, *arguments):
-        async def called():
-            return function(*arguments)
-
-        return self.await_(called())
-
-    def start(self, handle, host: str = "127.0.0.1", **limits) -> int:
-        listener = HttpListener(handle, HttpLimits(**limits))
-        port = self.await_(listener.start(host, 0))
-        self.listeners.append(listener)
-        return port
-
-    @property
-    def listener(self) -> HttpListener:
-        return self.listeners[-1]
-
-    def wait_until_empty(self) -> None:
-        """Until every connection is gone."""
-        gone = threading.Event()
-        state = self.listener._state
-        told = state.on_empty
-
-        def empty() -> None:
-            told()
-            gone.set()
-
-        def watch() -> None:
-            state.on_empty = empty
-            if not state.connections:
-                gone.set()
-
-        self.call(watch)
-        assert gone.wait(PATIENCE_SECS), "a connection was left behind"
-
-    def stop(self) -> None:
-        async def finish() -> None:
-            for listener in self.listeners:
-                listener.stop_accepting()
-                listener.abort_all()
-                assert await listener.drain(PATIENCE_SECS)
-                assert listener._timer is None
-            me = asyncio.current_task()
-            assert [task for task in asyncio.all_tasks() if task is not me] == []
-
-        try:
-            self.await_(finish())
-        finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self.thread.join()
-            self.loop.close()
-        assert self.faults == []
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def server(request):
-    running = Server(request.param)
-    yield running
-    running.stop()
-
-
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECS)
-
-
-def read_all(client: socket.socket) -> bytes:
-    """Everything until the server ends the connection."""
-    received = b""
-    while piece := client.recv(1 << 16):
-        received += piece
-    return received
+from shoal.testing import WAIT_SECS
+from tests.support.http_listener import HOST, HeldApplication, connect, read_all
 
 
 def read_answer(client: socket.socket) -> tuple[int, dict[str, str], bytes]:
@@ -134,60 +37,39 @@ def echo(exchange: Exchange) -> None:
     exchange.respond(200, (), [f"{request.method} {request.target} ".encode(), request.body])
 
 
-class Held:
-    """An application that keeps its exchanges, and events for what happens to them."""
-
-    def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
-        self.arrived = threading.Semaphore(0)
-        self.left = threading.Semaphore(0)
-
-    def __call__(self, exchange: Exchange) -> None:
-        exchange.on_disconnect = self.left.release
-        self.exchanges.append(exchange)
-        self.arrived.release()
-
-    def wait(self) -> Exchange:
-        assert self.arrived.acquire(timeout=PATIENCE_SECS)
-        return self.exchanges[-1]
-
-    def wait_left(self) -> None:
-        assert self.left.acquire(timeout=PATIENCE_SECS)
-
-
 # --- requests and answers ----------------------------------------------------------------------
 
 
-def test_keep_alive_carries_many_requests(server):
-    port = server.start(echo)
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+def test_keep_alive_carries_many_requests(http_listener):
+    port = http_listener.start(echo)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECS)
     for number in range(20):
         client.request("POST", f"/{number}", body=b"x" * number)
         response = client.getresponse()
         assert response.status == 200
         assert response.getheader("date").endswith("GMT")
         assert response.read() == f"POST /{number} ".encode() + b"x" * number
-    assert server.call(lambda: server.listener.open_connections) == 1
+    assert http_listener.call(lambda: http_listener.listener.open_connections) == 1
     client.close()
-    server.wait_until_empty()
+    http_listener.wait_until_empty()
 
 
-def test_pipelined_requests_are_answered_in_order(server):
-    held = Held()
-    port = server.start(held)
+def test_pipelined_requests_are_answered_in_order(http_listener):
+    held = HeldApplication()
+    port = http_listener.start(held)
     with connect(port) as client:
         client.sendall(b"".join(b"GET /%d%b\r\n" % (number, HOST) for number in range(50)))
         for number in range(50):
             exchange = held.wait()
             assert exchange.request.path == f"/{number}"
-            server.call(exchange.respond, 200, (), [exchange.request.path.encode()])
+            http_listener.call(exchange.respond, 200, (), [exchange.request.path.encode()])
         for number in range(50):
             status, _, body = read_answer(client)
             assert (status, body) == (200, f"/{number}".encode())
 
 
-def test_http_1_0_closes_unless_asked_not_to(server):
-    port = server.start(echo)
+def test_http_1_0_closes_unless_asked_not_to(http_listener):
+    port = http_listener.start(echo)
     with connect(port) as client:
         client.sendall(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         _, headers, body = read_answer(client)
@@ -196,11 +78,11 @@ def test_http_1_0_closes_unless_asked_not_to(server):
         head, _, body = read_all(client).partition(b"\r\n\r\n")
         assert b"Connection: close" in head
         assert body == b"GET /b "
-    server.wait_until_empty()
+    http_listener.wait_until_empty()
 
 
-def test_head_has_the_length_of_get_and_no_body(server):
-    port = server.start(echo)
+def test_head_has_the_length_of_get_and_no_body(http_listener):
+    port = http_listener.start(echo)
     with connect(port) as client:
         client.sendall(b"HEAD /abc" + HOST + b"\r\nGET /abc" + HOST + b"Connection: close\r\n\r\n")
         head, _, rest = read_all(client).partition(b"\r\n\r\n")
@@ -208,9 +90,9 @@ def test_head_has_the_length_of_get_and_no_body(server):
         assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_a_chunked_body_arrives_whole(server):
-    port = server.start(echo)
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+def test_a_chunked_body_arrives_whole(http_listener):
+    port = http_listener.start(echo)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECS)
     pieces = [bytes([number]) * 3000 for number in range(50)]
     client.request("POST", "/", body=iter(pieces), encode_chunked=True)
     assert client.getresponse().read() == b"POST / " + b"".join(pieces)
@@ -218,7 +100,7 @@ def test_a_chunked_body_arrives_whole(server):
 
 
 @pytest.mark.parametrize("chunks", [False, True])
-def test_a_body_of_20_megabytes_arrives_intact_and_aligned(server, chunks):
+def test_a_body_of_20_megabytes_arrives_intact_and_aligned(http_listener, chunks):
     sent = np.random.default_rng(1).integers(0, 256, 20_000_000, np.uint8).tobytes()
     seen = []
 
@@ -227,8 +109,8 @@ def test_a_body_of_20_megabytes_arrives_intact_and_aligned(server, chunks):
         seen.append((bytes(body) == sent, np.frombuffer(body, np.uint8).ctypes.data))
         exchange.respond(200, (), [body])
 
-    port = server.start(handle)
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+    port = http_listener.start(handle)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECS)
     headers = {"Inference-Header-Content-Length": "187"}
     body = iter(sent[i : i + 1_000_000] for i in range(0, len(sent), 1_000_000))
     for _ in range(2):
@@ -245,8 +127,8 @@ def test_a_body_of_20_megabytes_arrives_intact_and_aligned(server, chunks):
         assert (address + 187) % 64 == 0
 
 
-def test_an_application_that_raises_answers_500_and_goes_on(server, caplog):
-    port = server.start(lambda exchange: 1 / 0)
+def test_an_application_that_raises_answers_500_and_goes_on(http_listener, caplog):
+    port = http_listener.start(lambda exchange: 1 / 0)
     with connect(port) as client:
         for _ in range(2):
             client.sendall(b"GET /" + HOST + b"\r\n")
@@ -256,7 +138,7 @@ def test_an_application_that_raises_answers_500_and_goes_on(server, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_stream_of_chunks_with_backpressure(server):
+def test_a_stream_of_chunks_with_backpressure(http_listener):
     """The application writes only while the client keeps up, so little waits in memory."""
     chunk = bytes(range(256)) * 256
     most_waiting = []
@@ -277,8 +159,8 @@ def test_a_stream_of_chunks_with_backpressure(server):
         exchange.start_stream(200)
         pump()
 
-    port = server.start(handle)
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECS)
+    port = http_listener.start(handle)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECS)
     for _ in range(2):
         client.request("GET", "/")
         response = client.getresponse()
@@ -291,8 +173,8 @@ def test_a_stream_of_chunks_with_backpressure(server):
 # --- 100-continue ------------------------------------------------------------------------------
 
 
-def test_continue_is_sent_to_a_client_that_waits_for_it(server):
-    port = server.start(echo)
+def test_continue_is_sent_to_a_client_that_waits_for_it(http_listener):
+    port = http_listener.start(echo)
     with connect(port) as client:
         client.sendall(b"POST /" + HOST + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
         assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -300,8 +182,8 @@ def test_continue_is_sent_to_a_client_that_waits_for_it(server):
         assert read_answer(client)[2] == b"POST / hello"
 
 
-def test_no_continue_for_what_will_be_refused(server):
-    port = server.start(echo, max_body_bytes=4)
+def test_no_continue_for_what_will_be_refused(http_listener):
+    port = http_listener.start(echo, max_body_bytes=4)
     with connect(port) as client:
         client.sendall(b"POST /" + HOST + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
         assert read_all(client).startswith(b"HTTP/1.1 413 ")
@@ -310,10 +192,10 @@ def test_no_continue_for_what_will_be_refused(server):
 @pytest.mark.curl
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 @pytest.mark.parametrize("framing", [[], ["-H", "Transfer-Encoding: chunked"]])
-def test_curl_uploads_with_expect(server, tmp_path, framing):
+def test_curl_uploads_with_expect(http_listener, tmp_path, framing):
     sent = np.random.default_rng(2).integers(0, 256, 3_000_000, np.uint8).tobytes()
     (tmp_path / "body").write_bytes(sent)
-    port = server.start(lambda exchange: exchange.respond(200, (), [exchange.request.body]))
+    port = http_listener.start(lambda exchange: exchange.respond(200, (), [exchange.request.body]))
     command = ["curl", "-sS", "-v", "--max-time", "60", "--expect100-timeout", "50", *framing]
     command += ["-H", "Expect: 100-continue", "--data-binary", "@body", f"http://127.0.0.1:{port}/"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
@@ -324,9 +206,9 @@ def test_curl_uploads_with_expect(server, tmp_path, framing):
 
 @pytest.mark.curl
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_curl_reads_a_refusal(server, tmp_path):
+def test_curl_reads_a_refusal(http_listener, tmp_path):
     (tmp_path / "body").write_bytes(bytes(3_000_000))
-    port = server.start(echo, max_body_bytes=1000)
+    port = http_listener.start(echo, max_body_bytes=1000)
     command = ["curl", "-sS", "-H", "Expect:", "--data-binary", "@body", "--max-time", "60"]
     command += ["-w", "%{http_code}", f"http://127.0.0.1:{port}/"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
@@ -335,8 +217,8 @@ def test_curl_reads_a_refusal(server, tmp_path):
 
 @pytest.mark.curl
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_curl_offering_http_2_is_served_in_1_1(server):
-    port = server.start(echo)
+def test_curl_offering_http_2_is_served_in_1_1(http_listener):
+    port = http_listener.start(echo)
     command = ["curl", "-sS", "--http2", "--max-time", "60", f"http://127.0.0.1:{port}/a"]
     assert subprocess.run(command, capture_output=True, check=False).stdout == b"GET /a "
     command[2] = "--http2-prior-knowledge"
@@ -347,39 +229,39 @@ def test_curl_offering_http_2_is_served_in_1_1(server):
 
 
 @pytest.mark.parametrize("host", ["localhost", None, "0.0.0.0"])
-def test_port_0_gives_one_port_for_every_address(server, host):
-    port = server.start(echo, host)
+def test_port_0_gives_one_port_for_every_address(http_listener, host):
+    port = http_listener.start(echo, host)
     assert port > 0
-    assert {bound for _, bound in server.listener.addresses} == {port}
+    assert {bound for _, bound in http_listener.listener.addresses} == {port}
     with connect(port) as client:
         client.sendall(b"GET /" + HOST + b"\r\n")
         assert read_answer(client)[0] == 200
 
 
-def test_a_taken_port_is_said_so(server):
-    port = server.start(echo)
+def test_a_taken_port_is_said_so(http_listener):
+    port = http_listener.start(echo)
     with pytest.raises(OSError, match=f"127.0.0.1:{port}") as refused:
-        server.await_(HttpListener(echo).start("127.0.0.1", port))
+        http_listener.await_(HttpListener(echo).start("127.0.0.1", port))
     assert refused.value.errno == errno.EADDRINUSE
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this system shares no ports")
-def test_listeners_may_share_a_port(server):
+def test_listeners_may_share_a_port(http_listener):
     first, second = HttpListener(echo), HttpListener(echo)
-    server.listeners += [first, second]
-    port = server.await_(first.start("127.0.0.1", 0, reuse_port=True))
-    assert server.await_(second.start("127.0.0.1", port, reuse_port=True)) == port
+    http_listener.listeners += [first, second]
+    port = http_listener.await_(first.start("127.0.0.1", 0, reuse_port=True))
+    assert http_listener.await_(second.start("127.0.0.1", port, reuse_port=True)) == port
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_ours_is_said_so(server, host):
+def test_an_address_that_is_not_ours_is_said_so(http_listener, host):
     with pytest.raises(OSError, match=f"cannot listen on '?{host}"):
-        server.await_(HttpListener(echo).start(host, 0))
+        http_listener.await_(HttpListener(echo).start(host, 0))
 
 
-def test_draining_lets_requests_finish_and_closes_the_rest(server):
-    held = Held()
-    port = server.start(held)
+def test_draining_lets_requests_finish_and_closes_the_rest(http_listener):
+    held = HeldApplication()
+    port = http_listener.start(held)
     idle, busy, arriving = connect(port), connect(port), connect(port)
     busy.sendall(b"GET /busy" + HOST + b"\r\n")
     exchange = held.wait()
@@ -388,45 +270,45 @@ def test_draining_lets_requests_finish_and_closes_the_rest(server):
     )
     assert b"100 Continue" in arriving.recv(1000)
 
-    listener = server.listener
-    assert server.call(lambda: (listener.open_connections, listener.in_flight)) == (3, 1)
-    server.call(listener.stop_accepting)
-    draining = asyncio.run_coroutine_threadsafe(listener.drain(PATIENCE_SECS), server.loop)
+    listener = http_listener.listener
+    assert http_listener.call(lambda: (listener.open_connections, listener.in_flight)) == (3, 1)
+    http_listener.call(listener.stop_accepting)
+    draining = asyncio.run_coroutine_threadsafe(listener.drain(WAIT_SECS), http_listener.loop)
     assert idle.recv(1) == b""
     with pytest.raises(ConnectionError):
         connect(port)
     assert not draining.done()
 
-    server.call(exchange.respond, 200, (), [b"done"])
+    http_listener.call(exchange.respond, 200, (), [b"done"])
     assert read_all(busy).endswith(b"Connection: close\r\n\r\ndone")
     arriving.sendall(b"ok")
-    server.call(held.wait().respond, 200, (), [b"done"])
+    http_listener.call(held.wait().respond, 200, (), [b"done"])
     assert b"Connection: close\r\n" in read_all(arriving)
-    assert draining.result(PATIENCE_SECS) is True
-    assert server.call(lambda: listener.open_connections) == 0
+    assert draining.result(WAIT_SECS) is True
+    assert http_listener.call(lambda: listener.open_connections) == 0
     for client in (idle, busy, arriving):
         client.close()
 
 
-def test_draining_gives_up_in_time_and_abort_ends_it(server):
-    held = Held()
-    port = server.start(held)
+def test_draining_gives_up_in_time_and_abort_ends_it(http_listener):
+    held = HeldApplication()
+    port = http_listener.start(held)
     with connect(port) as client:
         client.sendall(b"GET /" + HOST + b"\r\n")
         exchange = held.wait()
-        assert server.await_(server.listener.drain(0.01)) is False
-        server.call(server.listener.abort_all)
-        held.wait_left()
+        assert http_listener.await_(http_listener.listener.drain(0.01)) is False
+        http_listener.call(http_listener.listener.abort_all)
+        held.wait_for_disconnect()
         assert exchange.disconnected
-        server.wait_until_empty()
+        http_listener.wait_until_empty()
 
 
-def test_close_idle_leaves_later_requests_alone(server):
-    port = server.start(echo)
+def test_close_idle_leaves_later_requests_alone(http_listener):
+    port = http_listener.start(echo)
     with connect(port) as client:
         client.sendall(b"GET /" + HOST + b"\r\n")
         assert read_answer(client)[0] == 200
-        server.call(server.listener.close_idle)
+        http_listener.call(http_listener.listener.close_idle)
         assert client.recv(1) == b""
     with connect(port) as client:
         client.sendall(b"GET /" + HOST + b"\r\n")

@@ -7,7 +7,6 @@ import zlib
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs
@@ -435,7 +434,7 @@ def test_a_model_that_fails_costs_nobody_else(tmp_path, mode):
 def test_a_decoupled_model_is_not_for_this_end_point(tmp_path):
     fake = FakeBackend()
     add_fake(tmp_path, "held", "model_transaction_policy { decoupled: true }")
-    with running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake})) as server:
+    with running_server(tmp_path, backends=fake.registry()) as server:
         infer = Infer().add("INPUT0", np.array([[1]], np.int32))
         answer = infer.send(server, "held")
         assert answer.status == 501

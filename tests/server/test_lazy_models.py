@@ -7,10 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
 from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock
+from tests.support.fakes import WAIT_SECS, FakeClock, HeldLoads
 from tests.support.repositories import add_fake, add_model
 
 NOT_LOADED = "not loaded: it loads at its first request"
@@ -92,35 +91,6 @@ class TritonPythonModel:
 """
 
 
-class HeldLoads(FakeBackend):
-    """A fake backend whose loads a test can hold and fail."""
-
-    def __init__(self):
-        super().__init__()
-        self.load_gate = threading.Event()
-        self.load_gate.set()
-        self.loading = threading.Semaphore(0)
-        self.failure = None
-
-    def load(self, context):
-        self.loading.release()
-        assert self.load_gate.wait(WAIT_SECS)
-        if self.failure is not None:
-            raise self.failure
-        return super().load(context)
-
-    @property
-    def names(self):
-        return [context.config.name for context in self.loads]
-
-
-@pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return folder
-
-
 @pytest.fixture
 def fake():
     backend = HeldLoads()
@@ -132,7 +102,7 @@ def fake():
 @pytest.fixture
 def serve(fake):
     def start(*repositories, **options):
-        backends = BackendRegistry({"fake": lambda: fake})
+        backends = fake.registry()
         options.setdefault("model_control_mode", "lazy")
         return running_server(*repositories, backends=backends, **options)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server
 from tests.support.client import Infer, outputs
 from tests.support.fakes import FakeBackend, RequestBackend
@@ -26,18 +25,11 @@ PADDED = parameter("padding", "INPUT0=-1")
 BY_SHAPE = parameter("batch_by_shape", "true")
 
 
-class LoopBackend(FakeBackend):
-    """A fake that may run on the event loop."""
-
-    def load(self, context):
-        loaded = super().load(context)
-        loaded.may_run_on_loop = True
-        return loaded
-
-
 @pytest.fixture
 def fake():
-    return LoopBackend(lambda inputs, names: [inputs["INPUT0"] * 2 for _ in names])
+    return FakeBackend(
+        lambda inputs, names: [inputs["INPUT0"] * 2 for _ in names], may_run_on_loop=True
+    )
 
 
 @pytest.fixture(params=EXECUTION_MODES)
@@ -51,7 +43,7 @@ def serve(request, tmp_path, fake, mode):
 
     def start(config, **options):
         add_fake(tmp_path, "m", BATCHING + execution(mode) + config, dims="-1", **options)
-        backends = BackendRegistry({"fake": lambda: fake})
+        backends = fake.registry()
         return running_server(tmp_path, backends=backends, plans=request.param)
 
     return start
@@ -180,7 +172,7 @@ model_warmup { name: "w" batch_size: 2 inputs { key: "INPUT0" value {
 
 def test_ragged_requests_reach_the_model_one_after_the_other(tmp_path, fake, mode):
     add_model(tmp_path, "m", RAGGED + BATCHING + execution(mode))
-    with running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake})) as running:
+    with running_server(tmp_path, backends=fake.registry()) as running:
         assert [batch["INPUT0"].shape for batch in fake.batches][:1] == [(6,)]  # the warm-up
         for _ in range(3):
             requests = [ask(2), ask(4, rows=2), ask(1)]
@@ -201,7 +193,7 @@ def test_a_model_that_is_handed_requests_gets_them_as_they_are(tmp_path):
             pending.send([type(given).from_array("OUTPUT0", given.array * 2)])
 
     add_model(tmp_path, "m", RAGGED.replace('"fake"', '"requests"') + BATCHING)
-    backends = BackendRegistry({"requests": lambda: RequestBackend(execute)})
+    backends = RequestBackend(execute).registry()
     with running_server(tmp_path, backends=backends) as running:
         seen.clear()
         running.model("m")._batcher._hold_until = 2
@@ -228,7 +220,7 @@ output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
 
 def test_a_request_whose_inputs_disagree_is_refused_at_the_door(tmp_path, fake):
     add_model(tmp_path, "m", TWO + parameter("padding", "true"))
-    with running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake})) as running:
+    with running_server(tmp_path, backends=fake.registry()) as running:
         infer = Infer(id="7")
         for name, length in (("INPUT0", 3), ("INPUT1", 4)):
             infer.add(name, np.zeros((1, length), np.int32))
@@ -254,6 +246,6 @@ def test_a_request_whose_inputs_disagree_is_refused_at_the_door(tmp_path, fake):
 )
 def test_a_wrong_config_is_refused_with_a_sentence(tmp_path, fake, more, sentence):
     add_model(tmp_path, "m", TWO + more)
-    backends = BackendRegistry({"fake": lambda: fake})
+    backends = fake.registry()
     with running_server(tmp_path, backends=backends, model_control_mode="explicit") as running:
         assert sentence in running.post("/v2/repository/models/m/load").error

@@ -5,11 +5,9 @@ import base64
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import FakeBackend
+from tests.support.client import Infer, check_empty, echo, outputs
 from tests.support.repositories import (
     EXECUTION_MODES,
     add_onnx,
@@ -17,51 +15,6 @@ from tests.support.repositories import (
 )
 
 REFUSED = "explicit model load / unload is not allowed if polling is enabled"
-
-
-@pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
-def running(repository, fake):
-    """An explicit server that has loaded nothing yet."""
-    backends = BackendRegistry({"fake": lambda: fake})
-    with running_server(repository, backends=backends, model_control_mode="explicit") as server:
-        yield server
-
-
-def echo(running, model, number=7, datatype=np.float32):
-    infer = Infer().add("INPUT0", np.array([[number]], datatype))
-    return infer.send(running, model)
-
-
-def ok(answer):
-    assert (answer.status, answer.body) == (200, b""), answer
-
-
-def config_of(running, model):
-    return running.get(f"/v2/models/{model}/config").json
-
-
-def plus(number):
-    """OUTPUT0 = INPUT0 + number, so that versions can be told apart."""
-    return onnx_models.model(
-        [onnx_models.helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
-        inputs=[onnx_models.value("INPUT0", "FP32", ("batch", 1))],
-        outputs=[onnx_models.value("OUTPUT0", "FP32", ("batch", 1))],
-        constants={"number": np.array([number], np.float32)},
-    )
 
 
 # ---- a model's life
@@ -79,12 +32,12 @@ def test_nothing_is_loaded_that_nobody_asked_for(repository, running):
 def test_load_use_unload_and_load_again(repository, running, mode):
     add_onnx(repository, "echo", onnx_models.identity(), execution(mode))
     for _ in range(3):
-        ok(running.load("echo"))
+        check_empty(running.load("echo"))
         assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
         assert running.get("/v2/models/echo/ready").status == 200
         assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
         assert running.statistics("echo")["inference_count"] == 1  # from zero at each load
-        ok(running.unload("echo"))
+        check_empty(running.unload("echo"))
         wait_until(lambda: running.states("echo") == {"1": "UNAVAILABLE"})
         assert running.index()[0]["reason"] == "unloaded"
         assert running.get("/v2/models/echo/ready").status == 404
@@ -98,7 +51,7 @@ def test_load_use_unload_and_load_again(repository, running, mode):
 def test_only_what_is_ready_when_asked_so(repository, running):
     add_onnx(repository, "a", onnx_models.identity())
     add_onnx(repository, "b", onnx_models.identity())
-    ok(running.load("b"))
+    check_empty(running.load("b"))
     rows = running.post("/v2/repository/index", {"ready": True}).json
     assert rows == [{"name": "b", "version": "1", "state": "READY"}]
     assert [row["name"] for row in running.post("/v2/repository/index", {}).json] == ["a", "b"]
@@ -123,15 +76,15 @@ def test_a_model_that_is_not_in_the_repository(running):
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{}}'])
 def test_bodies_that_say_nothing(repository, running, body):
     add_onnx(repository, "echo", onnx_models.identity())
-    ok(running.post("/v2/repository/models/echo/load", body))
-    ok(running.post("/v2/repository/models/echo/unload", body))
+    check_empty(running.post("/v2/repository/models/echo/load", body))
+    check_empty(running.post("/v2/repository/models/echo/unload", body))
 
 
 def test_dependents_may_be_unloaded_too(repository, running):
     add_onnx(repository, "echo", onnx_models.identity())
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     body = {"parameters": {"unload_dependents": True}}
-    ok(running.post("/v2/repository/models/echo/unload", body))
+    check_empty(running.post("/v2/repository/models/echo/unload", body))
     assert running.get("/v2/models/echo/ready").status == 404
 
 
@@ -202,7 +155,7 @@ def test_path_tricks_in_override_files(repository, running, tmp_path, path):
 def test_files_stay_out_of_the_repository(repository, running):
     """Even a harmless path: what a client brings is kept apart."""
     content = base64.b64encode(onnx_models.identity().SerializeToString()).decode()
-    ok(running.load("brought", config={}, **{"file:1/model.onnx": content}))
+    check_empty(running.load("brought", config={}, **{"file:1/model.onnx": content}))
     assert list(repository.iterdir()) == []
     assert outputs(echo(running, "brought"))["OUTPUT0"].tolist() == [[7]]
 
@@ -224,7 +177,7 @@ def test_files_stay_out_of_the_repository(repository, running):
 )
 def test_wrong_load_parameters(repository, running, parameters, text):
     add_onnx(repository, "echo", onnx_models.identity())
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     answer = running.load("echo", **parameters)
     assert answer.status in (400, 500), answer
     assert text in answer.error
@@ -236,36 +189,38 @@ def test_wrong_load_parameters(repository, running, parameters, text):
 
 def test_a_config_override_holds_until_a_load_without_one(repository, running):
     add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     override = {"max_batch_size": 2, "parameters": {"a": {"string_value": "b"}}}
-    ok(running.load("echo", config=override))
-    config = config_of(running, "echo")
+    check_empty(running.load("echo", config=override))
+    config = running.config("echo")
     assert config["max_batch_size"] == 2
     assert config["parameters"]["a"] == {"string_value": "b"}
     assert config["input"][0]["name"] == "INPUT0"  # completed as a file's config is
     too_many = Infer().add("INPUT0", np.zeros((3, 1), np.float32)).send(running, "echo")
     assert "batch-size must be <= 2" in too_many.error
-    ok(running.unload("echo"))
-    ok(running.load("echo"))
-    assert config_of(running, "echo")["max_batch_size"] == 4
+    check_empty(running.unload("echo"))
+    check_empty(running.load("echo"))
+    assert running.config("echo")["max_batch_size"] == 4
 
 
 def test_an_override_does_not_touch_the_folder(repository, running):
     folder = add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
-    ok(running.load("echo", config={"max_batch_size": 2}))
+    check_empty(running.load("echo", config={"max_batch_size": 2}))
     assert (folder / "config.pbtxt").read_text() == "max_batch_size: 4"
 
 
 def test_files_take_the_place_of_the_folder(repository, running):
-    add_onnx(repository, "sum", plus(1), versions=(1, 2))
-    ok(running.load("sum"))
+    add_onnx(repository, "sum", onnx_models.plus(1), versions=(1, 2))
+    check_empty(running.load("sum"))
     assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[8]]
-    content = base64.b64encode(plus(100).SerializeToString()).decode()
-    ok(running.load("sum", config={"backend": "onnxruntime"}, **{"file:3/model.onnx": content}))
+    content = base64.b64encode(onnx_models.plus(100).SerializeToString()).decode()
+    check_empty(
+        running.load("sum", config={"backend": "onnxruntime"}, **{"file:3/model.onnx": content})
+    )
     assert running.states("sum")["3"] == "READY"
     assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[107]]
     wait_until(lambda: running.states("sum")["2"] == "UNAVAILABLE")
-    ok(running.load("sum"))
+    check_empty(running.load("sum"))
     assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[8]]
     wait_until(lambda: running.states("sum")["3"] == "UNAVAILABLE")
 
@@ -281,7 +236,7 @@ def test_files_beside_the_model(repository, running):
         ],
     }
     files = {"file:1/model.onnx": model, "file:l.txt": base64.b64encode(b"cod\neel").decode()}
-    ok(running.load("brought", config=config, **files))
+    check_empty(running.load("brought", config=config, **files))
     infer = Infer().add("INPUT0", np.array([[1, 2]], np.float32))
     answer = infer.want("OUTPUT0", classification=1).send(running, "brought")
     assert outputs(answer)["OUTPUT0"].tolist() == [[b"2.000000:1:eel"]]
@@ -289,9 +244,9 @@ def test_files_beside_the_model(repository, running):
 
 def test_an_override_that_fails_leaves_the_one_before(repository, running):
     add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
-    ok(running.load("echo", config={"max_batch_size": 2}))
+    check_empty(running.load("echo", config={"max_batch_size": 2}))
     broken = base64.b64encode(b"this is no model").decode()
     answer = running.load("echo", config={"max_batch_size": 8}, **{"file:1/model.onnx": broken})
     assert answer.status in (400, 500)
-    assert config_of(running, "echo")["max_batch_size"] == 2
+    assert running.config("echo")["max_batch_size"] == 2
     assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]

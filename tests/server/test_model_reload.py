@@ -8,11 +8,10 @@ import numpy as np
 import psutil
 import pytest
 
-from shoal.backends.registry import BackendRegistry
-from shoal.testing.server import running_server, wait_until
+from shoal.testing.server import wait_until
 from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.client import Infer, check_empty, echo, outputs
+from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import (
     EXECUTION_MODES,
     add_fake,
@@ -22,82 +21,38 @@ from tests.support.repositories import (
     touch,
 )
 
-
-@pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
-def running(repository, fake):
-    """An explicit server that has loaded nothing yet."""
-    backends = BackendRegistry({"fake": lambda: fake})
-    with running_server(repository, backends=backends, model_control_mode="explicit") as server:
-        yield server
-
-
-def echo(running, model, number=7, datatype=np.float32):
-    infer = Infer().add("INPUT0", np.array([[number]], datatype))
-    return infer.send(running, model)
-
-
-def ok(answer):
-    assert (answer.status, answer.body) == (200, b""), answer
-
-
-def config_of(running, model):
-    return running.get(f"/v2/models/{model}/config").json
-
-
-def plus(number):
-    """OUTPUT0 = INPUT0 + number, so that versions can be told apart."""
-    return onnx_models.model(
-        [onnx_models.helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
-        inputs=[onnx_models.value("INPUT0", "FP32", ("batch", 1))],
-        outputs=[onnx_models.value("OUTPUT0", "FP32", ("batch", 1))],
-        constants={"number": np.array([number], np.float32)},
-    )
-
-
 # ---- reloads
 
 
 def test_a_load_of_the_same_files_changes_nothing(repository, running):
     add_onnx(repository, "echo", onnx_models.identity())
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     before = running.model("echo")
     echo(running, "echo")
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     assert running.model("echo") is before
     assert running.statistics("echo")["inference_count"] == 1
 
 
 def test_a_changed_file_is_a_new_model(repository, running):
-    folder = add_onnx(repository, "sum", plus(1))
-    ok(running.load("sum"))
-    add_onnx(repository, "sum", plus(2))
+    folder = add_onnx(repository, "sum", onnx_models.plus(1))
+    check_empty(running.load("sum"))
+    add_onnx(repository, "sum", onnx_models.plus(2))
     touch(folder / "1" / "model.onnx")
-    ok(running.load("sum"))
+    check_empty(running.load("sum"))
     assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[9]]
     assert running.statistics("sum")["inference_count"] == 1
 
 
 def test_a_version_that_stays_is_not_loaded_again(repository, running):
-    folder = add_onnx(repository, "sum", plus(1), "version_policy: { all { } }", versions=(1, 2))
-    ok(running.load("sum"))
+    folder = add_onnx(
+        repository, "sum", onnx_models.plus(1), "version_policy: { all { } }", versions=(1, 2)
+    )
+    check_empty(running.load("sum"))
     kept, old = running.model("sum", 1), running.model("sum", 2)
     shutil.rmtree(folder / "2")
-    onnx_models.save(plus(3), folder / "3" / "model.onnx")
-    ok(running.load("sum"))
+    onnx_models.save(onnx_models.plus(3), folder / "3" / "model.onnx")
+    check_empty(running.load("sum"))
     assert running.model("sum", 1) is kept
     assert outputs(echo(running, "sum"))["OUTPUT0"].tolist() == [[10]]
     wait_until(lambda: running.states("sum")["2"] == "UNAVAILABLE")
@@ -110,25 +65,25 @@ def test_a_version_that_stays_is_not_loaded_again(repository, running):
 def test_the_instance_group_changes_without_a_reload(repository, running, fake):
     group = "instance_group { count: %d kind: KIND_CPU }"
     add_fake(repository, "held", group % 1)
-    ok(running.load("held"))
+    check_empty(running.load("held"))
     before = running.model("held")
     echo(running, "held", datatype=np.int32)
     for count in (3, 1):
         add_fake(repository, "held", group % count)
-        ok(running.load("held"))
+        check_empty(running.load("held"))
         assert running.model("held") is before
         assert len(fake.loads) == 1
         assert fake.open_executors == count
-        assert config_of(running, "held")["instance_group"][0]["count"] == count
+        assert running.config("held")["instance_group"][0]["count"] == count
     assert running.statistics("held")["inference_count"] == 1
     assert outputs(echo(running, "held", datatype=np.int32))["OUTPUT0"].tolist() == [[7]]
 
 
 def test_more_instances_really_run_side_by_side(repository, running, fake):
     add_fake(repository, "held", "instance_group { count: 1 kind: KIND_CPU }")
-    ok(running.load("held"))
+    check_empty(running.load("held"))
     add_fake(repository, "held", "instance_group { count: 3 kind: KIND_CPU }")
-    ok(running.load("held"))
+    check_empty(running.load("held"))
     fake.gate.clear()
     infer = Infer().add("INPUT0", np.array([[1]], np.int32))
     calls = [infer.call(running, "held") for _ in range(3)]
@@ -157,7 +112,7 @@ def test_more_instances_really_run_side_by_side(repository, running, fake):
 )
 def test_a_failing_load_leaves_the_old_one_serving(repository, running, breaks, says):
     folder = add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     breaks(folder)
     answer = running.load("echo")
     assert answer.status in (400, 500)
@@ -171,7 +126,7 @@ def test_a_failing_load_leaves_the_old_one_serving(repository, running, breaks, 
     assert running.get("/v2/health/ready").status == 200
     shutil.rmtree(folder)
     add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 2")
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
 
 
@@ -185,7 +140,7 @@ def test_a_model_that_never_loaded_can_be_repaired(repository, running):
     assert running.get("/v2/health/ready").status == 400
     assert running.get("/v2/models/echo/ready").status in (400, 404)
     onnx_models.save(onnx_models.identity(), folder / "1" / "model.onnx")
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
     assert running.get("/v2/health/ready").status == 200
 
@@ -207,14 +162,14 @@ def test_a_file_that_is_no_model_is_told_of_by_version(repository, running, conf
 
 def test_a_config_broken_while_the_model_was_unloaded(repository, running):
     folder = add_onnx(repository, "echo", onnx_models.identity())
-    ok(running.load("echo"))
-    ok(running.unload("echo"))
+    check_empty(running.load("echo"))
+    check_empty(running.unload("echo"))
     (folder / "config.pbtxt").write_text("}")
     assert running.load("echo").status == 500
     assert any("config.pbtxt" in row.get("reason", "") for row in running.index())
     assert running.get("/v2/health/ready").status == 400
     (folder / "config.pbtxt").unlink()
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     assert running.index() == [{"name": "echo", "version": "1", "state": "READY"}]
 
 
@@ -225,7 +180,7 @@ def test_a_broken_version_that_was_replaced_is_forgotten(repository, running):
     assert running.get("/v2/health/ready").status == 400
     shutil.rmtree(folder / "1")
     onnx_models.save(onnx_models.identity(), folder / "2" / "model.onnx")
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     assert running.states("echo") == {"2": "READY"}
     assert running.get("/v2/health/ready").status == 200
 
@@ -236,13 +191,15 @@ def test_a_model_that_failed_can_be_given_up(repository, running, config):
     add_model(repository, "echo", config, {"1/model.onnx": b"no model"})
     assert running.load("echo").status in (400, 500)
     assert running.get("/v2/health/ready").status == 400
-    ok(running.unload("echo"))
+    check_empty(running.unload("echo"))
     assert running.get("/v2/health/ready").status == 200
 
 
 def test_all_versions_or_none(repository, running):
     """One version of two is broken: the other is not served either, and both say why."""
-    folder = add_onnx(repository, "sum", plus(1), "version_policy: { all { } }", versions=(1, 2))
+    folder = add_onnx(
+        repository, "sum", onnx_models.plus(1), "version_policy: { all { } }", versions=(1, 2)
+    )
     (folder / "2" / "model.onnx").write_bytes(b"no model")
     answer = running.load("sum")
     assert answer.status == 400
@@ -256,14 +213,14 @@ def test_all_versions_or_none(repository, running):
 def test_requests_in_flight_finish_on_the_old_version(repository, running, fake):
     fake.gate.clear()
     add_fake(repository, "held", versions=(1,))
-    ok(running.load("held"))
+    check_empty(running.load("held"))
     infer = Infer().add("INPUT0", np.array([[1]], np.int32))
     executing = infer.call(running, "held")
     assert fake.started.acquire(timeout=WAIT_SECS)
     queued = infer.call(running, "held")
     running.wait_for_pending("held", 1)
     (repository / "held" / "2").mkdir()
-    ok(running.load("held"))
+    check_empty(running.load("held"))
     assert running.states("held") == {"1": "UNLOADING", "2": "READY"}
     fresh = infer.call(running, "held")
     assert fake.started.acquire(timeout=WAIT_SECS)
@@ -278,7 +235,7 @@ def test_requests_in_flight_finish_on_the_old_version(repository, running, fake)
 def test_unload_answers_what_is_queued(repository, running, fake):
     fake.gate.clear()
     add_fake(repository, "held")
-    ok(running.load("held"))
+    check_empty(running.load("held"))
     infer = Infer().add("INPUT0", np.array([[1]], np.int32))
     calls = [infer.call(running, "held") for _ in range(4)]
     assert fake.started.acquire(timeout=WAIT_SECS)
@@ -288,7 +245,7 @@ def test_unload_answers_what_is_queued(repository, running, fake):
     assert infer.send(running, "held").status == 404
     fake.gate.set()
     assert [call.answer().status for call in calls] == [200] * 4
-    ok(unloading.answer())
+    check_empty(unloading.answer())
     wait_until(lambda: running.states("held") == {"1": "UNAVAILABLE"})
     assert (fake.open_models, fake.open_executors) == (0, 0)
 
@@ -298,13 +255,13 @@ def test_unload_answers_what_is_queued(repository, running, fake):
 def test_a_batch_that_gathers_is_not_left_behind(repository, running, mode, action):
     """Requests that wait for company are run when the model goes or is replaced."""
     config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 60000000 }"
-    folder = add_onnx(repository, "sum", plus(1), config + execution(mode))
-    ok(running.load("sum"))
+    folder = add_onnx(repository, "sum", onnx_models.plus(1), config + execution(mode))
+    check_empty(running.load("sum"))
     infer = Infer().add("INPUT0", np.array([[7]], np.float32))
     calls = [infer.call(running, "sum") for _ in range(3)]
     running.wait_for_pending("sum", 3)
-    onnx_models.save(plus(2), folder / "1" / "model.onnx")
-    ok(running.post(f"/v2/repository/models/sum/{action}"))
+    onnx_models.save(onnx_models.plus(2), folder / "1" / "model.onnx")
+    check_empty(running.post(f"/v2/repository/models/sum/{action}"))
     for call in calls:
         assert outputs(call.answer())["OUTPUT0"].tolist() == [[8]]
 
@@ -313,7 +270,7 @@ def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
     """Other models serve, the index answers, and so do health and the model's old version."""
     add_fake(repository, "slow")
     add_onnx(repository, "echo", onnx_models.identity())
-    ok(running.load("echo"))
+    check_empty(running.load("echo"))
     begun, may_load = threading.Event(), threading.Event()
     load = fake.load
 
@@ -331,7 +288,7 @@ def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
     assert running.get("/v2/health/live").status == 200
     assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
     may_load.set()
-    ok(loading.answer())
+    check_empty(loading.answer())
     assert running.get("/v2/health/ready").status == 200
 
 
@@ -352,7 +309,7 @@ def test_a_folder_deleted_while_it_is_loaded(repository, running, fake, monkeypa
     assert running.states("gone") == {"1": "UNAVAILABLE"}
     monkeypatch.setattr(fake, "load", load)
     add_fake(repository, "gone")
-    ok(running.load("gone"))
+    check_empty(running.load("gone"))
 
 
 def test_a_folder_deleted_while_its_config_is_read(repository, running, fake, monkeypatch):
@@ -372,8 +329,8 @@ def test_a_folder_deleted_while_its_config_is_read(repository, running, fake, mo
 @pytest.mark.parametrize("mode", [*EXECUTION_MODES, "auto"])
 def test_loads_and_requests_at_the_same_time(repository, running, mode):
     """Reloading again and again loses no request: each is answered by an old or a new model."""
-    folder = add_onnx(repository, "sum", plus(1), execution(mode))
-    ok(running.load("sum"))
+    folder = add_onnx(repository, "sum", onnx_models.plus(1), execution(mode))
+    check_empty(running.load("sum"))
     stop = threading.Event()
     failures = []
 
@@ -387,8 +344,8 @@ def test_loads_and_requests_at_the_same_time(repository, running, mode):
     for thread in threads:
         thread.start()
     for number in range(8):
-        onnx_models.save(plus(1 + number % 2), folder / "1" / "model.onnx")
-        ok(running.load("sum"))
+        onnx_models.save(onnx_models.plus(1 + number % 2), folder / "1" / "model.onnx")
+        check_empty(running.load("sum"))
     stop.set()
     for thread in threads:
         thread.join()
@@ -400,14 +357,14 @@ def test_unload_gives_the_memory_back(repository, running):
     process = psutil.Process()
     megabyte = 1 << 20
     onnx_models.save(onnx_models.heavy(64), repository / "heavy" / "1" / "model.onnx")
-    ok(running.load("heavy"))  # libraries keep something from the first time
-    ok(running.unload("heavy"))
+    check_empty(running.load("heavy"))  # libraries keep something from the first time
+    check_empty(running.unload("heavy"))
     running.server.repository._lives["heavy"].wait_closed()
     before = process.memory_info().rss
     for _ in range(3):
-        ok(running.load("heavy"))
+        check_empty(running.load("heavy"))
         assert process.memory_info().rss - before > 50 * megabyte
-        ok(running.unload("heavy"))
+        check_empty(running.unload("heavy"))
         wait_until(lambda: running.states("heavy") == {"1": "UNAVAILABLE"})
         wait_until(lambda: process.memory_info().rss - before < 24 * megabyte, "the memory is back")
 
@@ -422,7 +379,7 @@ def test_two_clients_load_at_once(repository, running, fake):
 def test_the_config_of_a_model_can_be_sent_back(repository, running):
     """What GET …/config says is a config that a load accepts."""
     add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4 dynamic_batching { }")
-    ok(running.load("echo"))
-    config = config_of(running, "echo")
-    ok(running.load("echo", config=json.dumps(config)))
-    assert config_of(running, "echo") == config
+    check_empty(running.load("echo"))
+    config = running.config("echo")
+    check_empty(running.load("echo", config=json.dumps(config)))
+    assert running.config("echo") == config

@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.repository.poller import Poller
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
@@ -16,13 +15,6 @@ from tests.support.repositories import add_fake, add_onnx, touch
 
 POLL_SECS = 0.1
 REQUEST = Infer().add("INPUT0", np.array([[7]], np.float32))
-
-
-@pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture
@@ -224,7 +216,7 @@ def test_the_instance_group_changes_in_place(repository):
     folder = add_fake(repository, "held", "instance_group { count: 1 kind: KIND_CPU }")
     with running_server(
         repository,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         model_control_mode="poll",
         repository_poll_secs=POLL_SECS,
     ) as running:
@@ -244,7 +236,7 @@ def test_a_backend_that_breaks_does_not_end_the_polling(repository, caplog):
 
     with running_server(
         repository,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         model_control_mode="poll",
         repository_poll_secs=POLL_SECS,
     ) as running:

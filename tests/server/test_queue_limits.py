@@ -3,78 +3,14 @@
 A model of the fake backend holds its first request while the others queue up behind it.
 """
 
-import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.scheduler.alarm import Alarm
 from shoal.scheduler.batcher import Batcher
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
-from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution, parameter
-
-ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
-
-
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
-def serve(tmp_path, fake):
-    def start(config, instances=ONE, **more):
-        add_fake(tmp_path, "held", config + instances, **more)
-        return running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake}))
-
-    return start
-
-
-def ask(running, number, rows=1, model="held", **parameters):
-    """Send a request whose elements are all `number`."""
-    array = np.full((rows, 1), number, np.int32)
-    return Infer(id=str(number), **parameters).add("INPUT0", array).call(running, model)
-
-
-def hold(running, fake):
-    """A request that the model does not finish before the gate opens."""
-    fake.gate.clear()
-    call = ask(running, 0)
-    assert fake.started.acquire(timeout=WAIT_SECS)
-    return call
-
-
-def queue(running, *calls):
-    """Wait until each call has arrived, one after the other: their order is known then."""
-    made = []
-    for call in calls:
-        made.append(call())
-        running.wait_for_pending("held", len(made))
-    return made
-
-
-def numbers(fake):
-    """What each batch held."""
-    return [batch["INPUT0"].reshape(-1).tolist() for batch in fake.batches]
-
-
-def seen(fake):
-    """Everything the model was given."""
-    return [number for batch in numbers(fake) for number in batch]
-
-
-def failures(running, reason, model="held"):
-    return running.metric("nv_inference_request_failure", model=model, version="1", reason=reason)
-
-
-def check(call, number, rows=1):
-    got = outputs(call.answer())["OUTPUT0"]
-    assert got.tolist() == [[number]] * rows
-
+from tests.support.held_model import ask, check, failures, hold, numbers, queue, seen
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution, parameter
 
 # ---- limits
 
@@ -86,8 +22,8 @@ LIMITED = {
 
 
 @pytest.mark.parametrize("scheduler", LIMITED)
-def test_a_full_queue_turns_requests_away(serve, fake, scheduler):
-    with serve(LIMITED[scheduler]) as running:
+def test_a_full_queue_turns_requests_away(serve_held, fake, scheduler):
+    with serve_held(LIMITED[scheduler]) as running:
         first = hold(running, fake)
         waiting = queue(running, *(lambda n=n: ask(running, n) for n in (1, 2)))
         for number in (3, 4):
@@ -103,13 +39,13 @@ def test_a_full_queue_turns_requests_away(serve, fake, scheduler):
         assert running.statistics("held")["inference_stats"]["fail"]["count"] == 2
 
 
-def test_each_level_has_its_own_limit(serve, fake):
+def test_each_level_has_its_own_limit(serve_held, fake):
     policy = (
         "dynamic_batching { priority_levels: 2 default_priority_level: 1 "
         "default_queue_policy { max_queue_size: 2 } "
         "priority_queue_policy { key: 2 value: { max_queue_size: 1 } } }"
     )
-    with serve(policy) as running:
+    with serve_held(policy) as running:
         first = hold(running, fake)
         waiting = queue(
             running,
@@ -165,9 +101,9 @@ def timeouts(action="REJECT", default_us=0, override=False):
     )
 
 
-def test_a_request_that_waits_too_long_is_rejected(serve, fake):
+def test_a_request_that_waits_too_long_is_rejected(serve_held, fake):
     """While the only instance works, so nobody but the clock could have noticed."""
-    with serve(levels(100_000)) as running:
+    with serve_held(levels(100_000)) as running:
         first = hold(running, fake)  # it may wait as long as it likes
         answer = ask(running, 1, priority=2).answer()
         assert (answer.status, answer.error) == (503, EXPIRED)
@@ -177,8 +113,8 @@ def test_a_request_that_waits_too_long_is_rejected(serve, fake):
         assert failures(running, "REJECTED") == 1
 
 
-def test_a_request_may_shorten_its_time_and_not_extend_it(serve, fake):
-    with serve(levels(60_000_000, 100_000)) as running:
+def test_a_request_may_shorten_its_time_and_not_extend_it(serve_held, fake):
+    with serve_held(levels(60_000_000, 100_000)) as running:
         first = hold(running, fake)
         short = ask(running, 1, priority=2, timeout=100_000)
         long = ask(running, 2, priority=3, timeout=60_000_000)
@@ -188,8 +124,8 @@ def test_a_request_may_shorten_its_time_and_not_extend_it(serve, fake):
         check(first, 0)
 
 
-def test_a_time_of_its_own_needs_permission(serve, fake):
-    with serve(timeouts(default_us=60_000_000, override=False)) as running:
+def test_a_time_of_its_own_needs_permission(serve_held, fake):
+    with serve_held(timeouts(default_us=60_000_000, override=False)) as running:
         first = hold(running, fake)
         (waiting,) = queue(running, lambda: ask(running, 1, timeout=1))
         fake.gate.set()
@@ -197,8 +133,8 @@ def test_a_time_of_its_own_needs_permission(serve, fake):
         check(waiting, 1)
 
 
-def test_late_requests_may_go_behind_the_others(serve, fake):
-    with serve(timeouts("DELAY", 60_000_000, override=True), max_batch_size=1) as running:
+def test_late_requests_may_go_behind_the_others(serve_held, fake):
+    with serve_held(timeouts("DELAY", 60_000_000, override=True), max_batch_size=1) as running:
         first = hold(running, fake)
         waiting = queue(
             running,
@@ -214,10 +150,10 @@ def test_late_requests_may_go_behind_the_others(serve, fake):
 
 
 @pytest.mark.parametrize("by_request", [True, False])
-def test_time_outs_without_a_batcher(serve, fake, by_request):
+def test_time_outs_without_a_batcher(serve_held, fake, by_request):
     """Beyond Triton: the default scheduler honours them too."""
     config = "" if by_request else parameter("default_timeout_microseconds", "2000000")
-    with serve(config) as running:
+    with serve_held(config) as running:
         first = hold(running, fake)  # which is taken well within the time
         answer = ask(running, 1, **({"timeout": 100_000} if by_request else {})).answer()
         assert (answer.status, answer.error) == (503, EXPIRED)
@@ -227,10 +163,10 @@ def test_time_outs_without_a_batcher(serve, fake, by_request):
 
 
 @pytest.mark.parametrize("timeout", [2**53, 2**63 - 1, 2**64 - 1])
-def test_a_time_out_beyond_all_clocks_silences_nobody_else(serve, fake, monkeypatch, timeout):
+def test_a_time_out_beyond_all_clocks_silences_nobody_else(serve_held, fake, monkeypatch, timeout):
     """One alarm clock serves all models: no request may break it."""
     monkeypatch.setattr(Batcher.__init__, "__kwdefaults__", _with_own_alarm())
-    with serve("") as running:
+    with serve_held("") as running:
         first = hold(running, fake)
         (patient,) = queue(running, lambda: ask(running, 1, timeout=timeout))
         answer = ask(running, 2, timeout=100_000).answer()
@@ -282,8 +218,8 @@ def test_time_outs_while_a_batch_gathers(tmp_path, mode, action):
 
 
 @pytest.mark.parametrize("batcher", ["dynamic_batching { }", ""])
-def test_a_request_whose_client_left_never_runs(serve, fake, batcher):
-    with serve(batcher) as running:
+def test_a_request_whose_client_left_never_runs(serve_held, fake, batcher):
+    with serve_held(batcher) as running:
         first = hold(running, fake)
         leaves, stays = queue(running, lambda: ask(running, 1), lambda: ask(running, 2))
         leaves.leave()
@@ -310,8 +246,8 @@ def test_a_request_whose_client_left_while_a_batch_gathers(tmp_path, mode):
         assert running.statistics("echo")["execution_count"] == 0
 
 
-def test_a_client_that_leaves_while_its_request_runs(serve, fake):
-    with serve("dynamic_batching { }") as running:
+def test_a_client_that_leaves_while_its_request_runs(serve_held, fake):
+    with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         first.leave()
         wait_until(lambda: not running.server._http.in_flight, "the connection is gone")
@@ -320,8 +256,8 @@ def test_a_client_that_leaves_while_its_request_runs(serve, fake):
         assert running.statistics("held")["inference_stats"]["success"]["count"] == 2
 
 
-def test_a_whole_crowd_leaves(serve, fake):
-    with serve("dynamic_batching { }") as running:
+def test_a_whole_crowd_leaves(serve_held, fake):
+    with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         crowd = queue(running, *(lambda n=n: ask(running, n) for n in range(1, 30)))
         for call in crowd[::2]:

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, outputs, read_outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
 
 TIMES = 4
@@ -28,15 +27,6 @@ def non_zero():
         [helper.make_node("NonZero", ["INPUT0"], ["OUTPUT0"])],
         inputs=[onnx_models.value("INPUT0", "INT32", (4,))],
         outputs=[onnx_models.value("OUTPUT0", "INT64", (1, None))],
-    )
-
-
-def plus(number, width=1):
-    return onnx_models.model(
-        [helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
-        inputs=[onnx_models.value("INPUT0", "FP32", ("batch", width))],
-        outputs=[onnx_models.value("OUTPUT0", "FP32", ("batch", width))],
-        constants={"number": np.array([number], np.float32)},
     )
 
 
@@ -211,14 +201,14 @@ def check_plus(answer, value, version="1"):
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
 def test_a_model_that_is_replaced(tmp_path, explicit, mode):
     for number in (1, 2, 3):
-        add_onnx(tmp_path, "sum", plus(number), execution(mode), versions=(number,))
+        add_onnx(tmp_path, "sum", onnx_models.plus(number), execution(mode), versions=(number,))
         assert explicit.load("sum").status == 200
         for _ in range(TIMES):
             check_plus(ask(explicit), 7 + number, str(number))
 
 
 def test_a_model_that_goes_and_comes_back(tmp_path, explicit):
-    add_onnx(tmp_path, "sum", plus(1))
+    add_onnx(tmp_path, "sum", onnx_models.plus(1))
     for _ in range(3):
         assert explicit.load("sum").status == 200
         for _ in range(TIMES):
@@ -230,11 +220,11 @@ def test_a_model_that_goes_and_comes_back(tmp_path, explicit):
 
 
 def test_a_model_that_comes_back_in_another_shape(tmp_path, explicit):
-    add_onnx(tmp_path, "sum", plus(1))
+    add_onnx(tmp_path, "sum", onnx_models.plus(1))
     assert explicit.load("sum").status == 200
     for _ in range(TIMES):
         check_plus(ask(explicit), 8)
-    add_onnx(tmp_path, "sum", plus(1, width=2))
+    add_onnx(tmp_path, "sum", onnx_models.plus(1, width=2))
     assert explicit.load("sum").status == 200
     for _ in range(TIMES):
         answer = ask(explicit)
@@ -244,7 +234,7 @@ def test_a_model_that_comes_back_in_another_shape(tmp_path, explicit):
 
 
 def test_a_batch_that_has_become_too_large(tmp_path, explicit):
-    add_onnx(tmp_path, "sum", plus(1), "max_batch_size: 4")
+    add_onnx(tmp_path, "sum", onnx_models.plus(1), "max_batch_size: 4")
     assert explicit.load("sum").status == 200
     infer = Infer(binary_data_output=True)
     infer.add("INPUT0", np.zeros((3, 1), np.float32), binary=True)
@@ -258,13 +248,6 @@ def test_a_batch_that_has_become_too_large(tmp_path, explicit):
 # ---- queues treat them as they treat all others
 
 
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
 def test_repeated_requests_expire_leave_and_are_turned_away(tmp_path, fake):
     add_fake(
         tmp_path,
@@ -274,7 +257,7 @@ def test_repeated_requests_expire_leave_and_are_turned_away(tmp_path, fake):
         "allow_timeout_override: true max_queue_size: 3 } }",
         max_batch_size=1,
     )
-    backends = BackendRegistry({"fake": lambda: fake})
+    backends = fake.registry()
     with running_server(tmp_path, backends=backends) as running:
 
         def ask(number, **parameters):

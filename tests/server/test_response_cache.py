@@ -7,14 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.errors import InvalidArgument
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import (
     EXECUTION_MODES,
     add_fake,
@@ -45,18 +44,11 @@ def counts(running, model, *names):
 
 
 @pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
 def serve(tmp_path, fake):
     """A server of what the test put into its folder."""
 
     def make(**options):
-        registry = BackendRegistry({"fake": lambda: fake})
+        registry = fake.registry()
         return running_server(tmp_path, backends=registry, **{"cache_config": LOCAL, **options})
 
     return make

@@ -11,80 +11,21 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
-from tests.support.client import Infer, outputs
-from tests.support.fakes import WAIT_SECS, FakeBackend, echo
-from tests.support.repositories import EXECUTION_MODES, add_fake, add_onnx, execution
+from tests.support.client import Infer
+from tests.support.fakes import WAIT_SECS, echo
+from tests.support.held_model import ask, check, failures, hold, numbers, queue, seen
+from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 
-ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
 TWO = "instance_group { count: 2 kind: KIND_CPU }\n"
-
-
-@pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
-def serve(tmp_path, fake):
-    def start(config, instances=ONE, **more):
-        add_fake(tmp_path, "held", config + instances, **more)
-        return running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake}))
-
-    return start
-
-
-def ask(running, number, rows=1, model="held", **parameters):
-    """Send a request whose elements are all `number`."""
-    array = np.full((rows, 1), number, np.int32)
-    return Infer(id=str(number), **parameters).add("INPUT0", array).call(running, model)
-
-
-def hold(running, fake):
-    """A request that the model does not finish before the gate opens."""
-    fake.gate.clear()
-    call = ask(running, 0)
-    assert fake.started.acquire(timeout=WAIT_SECS)
-    return call
-
-
-def queue(running, *calls):
-    """Wait until each call has arrived, one after the other: their order is known then."""
-    made = []
-    for call in calls:
-        made.append(call())
-        running.wait_for_pending("held", len(made))
-    return made
-
-
-def numbers(fake):
-    """What each batch held."""
-    return [batch["INPUT0"].reshape(-1).tolist() for batch in fake.batches]
-
-
-def seen(fake):
-    """Everything the model was given."""
-    return [number for batch in numbers(fake) for number in batch]
-
-
-def failures(running, reason, model="held"):
-    return running.metric("nv_inference_request_failure", model=model, version="1", reason=reason)
-
-
-def check(call, number, rows=1):
-    got = outputs(call.answer())["OUTPUT0"]
-    assert got.tolist() == [[number]] * rows
 
 
 # ---- batches
 
 
-def test_what_waits_becomes_one_batch(serve, fake):
-    with serve("dynamic_batching { }") as running:
+def test_what_waits_becomes_one_batch(serve_held, fake):
+    with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         waiting = queue(running, *(lambda n=n: ask(running, n) for n in range(1, 6)))
         fake.gate.set()
@@ -94,8 +35,8 @@ def test_what_waits_becomes_one_batch(serve, fake):
         assert numbers(fake) == [[0], [1, 2, 3, 4, 5]]
 
 
-def test_rows_count_and_requests_are_never_split(serve, fake):
-    with serve("dynamic_batching { }") as running:
+def test_rows_count_and_requests_are_never_split(serve_held, fake):
+    with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         waiting = queue(running, *(lambda n=n: ask(running, n, rows=3) for n in (1, 2, 3, 4)))
         fake.gate.set()
@@ -105,9 +46,9 @@ def test_rows_count_and_requests_are_never_split(serve, fake):
         assert [len(batch) for batch in numbers(fake)] == [1, 6, 6]
 
 
-def test_different_shapes_never_share_a_batch(serve, fake):
+def test_different_shapes_never_share_a_batch(serve_held, fake):
     shapes = [(1, 2), (1, 2), (1, 3), (1, 2)]
-    with serve("dynamic_batching { }", dims="-1") as running:
+    with serve_held("dynamic_batching { }", dims="-1") as running:
         first = hold(running, fake)
         infers = [Infer().add("INPUT0", np.zeros(shape, np.int32)) for shape in shapes]
         waiting = queue(running, *(lambda i=i: i.call(running, "held") for i in infers))
@@ -116,9 +57,9 @@ def test_different_shapes_never_share_a_batch(serve, fake):
         assert [batch["INPUT0"].shape for batch in fake.batches[1:]] == [(2, 2), (1, 3), (1, 2)]
 
 
-def test_different_inputs_never_share_a_batch(serve, fake):
+def test_different_inputs_never_share_a_batch(serve_held, fake):
     optional = 'input { name: "INPUT1" data_type: TYPE_INT32 dims: [ 1 ] optional: true }\n'
-    with serve("dynamic_batching { }" + optional) as running:
+    with serve_held("dynamic_batching { }" + optional) as running:
         first = hold(running, fake)
         array = np.zeros((1, 1), np.int32)
         without, with_it = Infer().add("INPUT0", array), Infer().add("INPUT0", array)
@@ -133,8 +74,8 @@ def test_different_inputs_never_share_a_batch(serve, fake):
         assert [len(batch["INPUT0"]) for batch in fake.batches[1:]] == [2, 2]
 
 
-def test_without_a_batcher_requests_run_one_by_one(serve, fake):
-    with serve("") as running:
+def test_without_a_batcher_requests_run_one_by_one(serve_held, fake):
+    with serve_held("") as running:
         first = hold(running, fake)
         waiting = queue(running, *(lambda n=n: ask(running, n) for n in (1, 2, 3)))
         fake.gate.set()
@@ -195,8 +136,8 @@ def test_a_queue_that_is_held_back_for_tests(tmp_path, monkeypatch, mode):
 LEVELS = "dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
 
 
-def test_the_most_urgent_goes_first(serve, fake):
-    with serve(LEVELS, max_batch_size=1) as running:
+def test_the_most_urgent_goes_first(serve_held, fake):
+    with serve_held(LEVELS, max_batch_size=1) as running:
         first = hold(running, fake)
         asked = [(1, 3), (2, 2), (3, 1), (4, 0), (5, 99), (6, 1)]  # 0 and 99 mean the default
         waiting = queue(running, *(lambda n=n, p=p: ask(running, n, priority=p) for n, p in asked))
@@ -214,7 +155,7 @@ def readable(call, secs):
 
 
 @pytest.mark.parametrize("preserve", [True, False])
-def test_answers_in_the_order_of_the_requests(serve, fake, preserve):
+def test_answers_in_the_order_of_the_requests(serve_held, fake, preserve):
     """Two instances: the second request is computed long before the first."""
     slow = threading.Event()
     quick_done = threading.Event()
@@ -228,7 +169,7 @@ def test_answers_in_the_order_of_the_requests(serve, fake, preserve):
 
     fake.compute = compute
     config = f"dynamic_batching {{ preserve_ordering: {str(preserve).lower()} }}"
-    with serve(config, TWO) as running:
+    with serve_held(config, TWO) as running:
         first = ask(running, 1)
         assert fake.started.acquire(timeout=WAIT_SECS)
         second = ask(running, 2)
@@ -240,8 +181,8 @@ def test_answers_in_the_order_of_the_requests(serve, fake, preserve):
         check(second, 2)
 
 
-def test_order_is_kept_past_requests_that_fail_or_leave(serve, fake):
-    with serve("dynamic_batching { preserve_ordering: true }", TWO) as running:
+def test_order_is_kept_past_requests_that_fail_or_leave(serve_held, fake):
+    with serve_held("dynamic_batching { preserve_ordering: true }", TWO) as running:
         fake.gate.clear()
         first = ask(running, 1)
         assert fake.started.acquire(timeout=WAIT_SECS)
@@ -284,14 +225,14 @@ def test_ordered_answers_on_one_connection(tmp_path, mode):
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])
-def test_a_model_that_raises(serve, fake, error):
+def test_a_model_that_raises(serve_held, fake, error):
     """Whatever it is: the request is answered and the instance goes on."""
 
     def compute(inputs, wanted):
         raise error("the model is out of sorts")
 
     fake.compute = compute
-    with serve("dynamic_batching { }") as running:
+    with serve_held("dynamic_batching { }") as running:
         answer = ask(running, 1).answer()
         assert answer.status == 500
         assert "the model is out of sorts" in answer.error
@@ -308,9 +249,9 @@ def test_a_model_that_raises(serve, fake, error):
         lambda array: np.zeros((), np.int32),
     ],
 )
-def test_a_model_that_answers_with_other_rows(serve, fake, wrong):
+def test_a_model_that_answers_with_other_rows(serve_held, fake, wrong):
     fake.compute = lambda inputs, wanted: [wrong(inputs["INPUT0"])]
-    with serve("dynamic_batching { }") as running:
+    with serve_held("dynamic_batching { }") as running:
         answer = ask(running, 1).answer()
         assert answer.status == 500
         assert "'OUTPUT0'" in answer.error

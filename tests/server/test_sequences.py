@@ -382,18 +382,11 @@ def test_configs_that_do_not_fit_are_refused_at_load(tmp_path, caplog, change, s
 
 
 @pytest.fixture
-def fake():
-    backend = FakeBackend()
-    yield backend
-    backend.gate.set()
-
-
-@pytest.fixture
 def serve(tmp_path, fake):
     def start(block, instances=ONE, max_batch_size=2, **options):
         config = f"sequence_batching {{ {block} {READY} }}\n{instances}"
         add_fake(tmp_path, "held", config, max_batch_size=max_batch_size)
-        registry = BackendRegistry({"fake": lambda: fake})
+        registry = fake.registry()
         return running_server(tmp_path, backends=registry, **options)
 
     return start

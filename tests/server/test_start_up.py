@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.instance import device
 from shoal.server import ModelsFailed
@@ -237,7 +236,7 @@ def test_a_load_is_tried_again_when_told_so(tmp_path):
 
     fake.load = second_time_lucky
     add_fake(tmp_path, "held")
-    backends = BackendRegistry({"fake": lambda: fake})
+    backends = fake.registry()
     with running_server(tmp_path, backends=backends, model_load_retry_count=1) as running:
         assert running.states("held") == {"1": "READY"}
     assert len(attempts) == 2
@@ -257,7 +256,7 @@ def test_a_folder_deleted_while_the_server_starts(tmp_path):
     add_fake(tmp_path, "a_first")
     with running_server(
         tmp_path,
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         exit_on_error=False,
         model_load_thread_count=1,
     ) as running:
@@ -278,7 +277,7 @@ def test_models_load_side_by_side(tmp_path):
     fake.load = meet
     add_fake(tmp_path, "a")
     add_fake(tmp_path, "b")
-    backends = BackendRegistry({"fake": lambda: fake})
+    backends = fake.registry()
     with running_server(tmp_path, backends=backends, model_load_thread_count=2) as running:
         assert [row["state"] for row in running.index()] == ["READY", "READY"]
 
@@ -401,7 +400,7 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path):
         "instance_group { count: 2 kind: KIND_CPU }"
     )
     add_fake(tmp_path, "held", warm)
-    with running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake})) as running:
+    with running_server(tmp_path, backends=fake.registry()) as running:
         assert [batch["INPUT0"].shape for batch in fake.batches] == [(4, 1)] * 4
         assert running.statistics("held")["inference_count"] == 0
 
@@ -417,9 +416,7 @@ def test_a_warm_up_that_fails_is_a_load_that_fails(tmp_path):
         'model_warmup { name: "one" batch_size: 1 inputs { key: "INPUT0" '
         "value: { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true } } }",
     )
-    with running_server(
-        tmp_path, backends=BackendRegistry({"fake": lambda: fake}), exit_on_error=False
-    ) as running:
+    with running_server(tmp_path, backends=fake.registry(), exit_on_error=False) as running:
         (row,) = running.index()
         assert row["state"] == "UNAVAILABLE"
         assert "cold feet" in row["reason"]

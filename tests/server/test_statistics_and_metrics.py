@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from shoal.backends.registry import BackendRegistry
 from shoal.testing.server import Call, running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
@@ -273,7 +272,7 @@ def test_the_same_metrics_on_the_http_port(running):
 def test_what_waits_is_a_gauge(tmp_path):
     fake = FakeBackend()
     add_fake(tmp_path, "held", "instance_group { count: 1 kind: KIND_CPU }")
-    with running_server(tmp_path, backends=BackendRegistry({"fake": lambda: fake})) as running:
+    with running_server(tmp_path, backends=fake.registry()) as running:
         fake.gate.clear()
         infer = Infer().add("INPUT0", np.array([[1]], np.int32))
         calls = [infer.call(running, "held")]

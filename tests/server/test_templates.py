@@ -20,16 +20,6 @@ from tests.support.repositories import EXECUTION_MODES, add_onnx, execution
 BATCHED = "max_batch_size: 8 dynamic_batching { }"
 
 
-def plus(number):
-    """OUTPUT0 = INPUT0 + number, so that versions can be told apart."""
-    return onnx_models.model(
-        [onnx_models.helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
-        inputs=[onnx_models.value("INPUT0", "FP32", ("batch", 1))],
-        outputs=[onnx_models.value("OUTPUT0", "FP32", ("batch", 1))],
-        constants={"number": np.array([number], np.float32)},
-    )
-
-
 def count_planned(running, by_lane=None):
     """A list that gets an element for each request that takes the short way; `by_lane` gets those
     that took the shortest."""
@@ -108,7 +98,7 @@ def test_with_and_without_plans_everything_is_answered_and_counted_alike(tmp_pat
 
 def test_replacing_a_model_under_load_never_gives_a_wrong_answer(tmp_path):
     """Each answer is that of the version that was serving, and says which one it was."""
-    folder = add_onnx(tmp_path, "plus", plus(1), BATCHED)
+    folder = add_onnx(tmp_path, "plus", onnx_models.plus(1), BATCHED)
     wrong, counts = [], []
     stop = threading.Event()
     options = {"model_control_mode": "explicit", "load_model": ("plus",), "plans": True}
@@ -146,7 +136,7 @@ def test_replacing_a_model_under_load_never_gives_a_wrong_answer(tmp_path):
             for version in (2, 3, 4):
                 before = len(taken)
                 wait_until(lambda before=before: len(taken) > before + 50, "plans are used")
-                model = plus(version).SerializeToString()
+                model = onnx_models.plus(version).SerializeToString()
                 (folder / str(version)).mkdir()
                 (folder / str(version) / "model.onnx").write_bytes(model)
                 assert running.load("plus").status == 200

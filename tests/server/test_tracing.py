@@ -12,7 +12,6 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
@@ -234,7 +233,7 @@ def test_a_client_that_goes_away(tmp_path, path):
     add_fake(tmp_path / "models", "held", "instance_group { count: 1 kind: KIND_CPU }")
     with running_server(
         tmp_path / "models",
-        backends=BackendRegistry({"fake": lambda: fake}),
+        backends=fake.registry(),
         trace_config=settings(f"triton,file={path}", "level=TIMESTAMPS", "rate=1"),
     ) as running:
         fake.gate.clear()

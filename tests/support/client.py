@@ -80,6 +80,18 @@ class Infer:
         return self.call(running, model, headers).answer()
 
 
+def echo(
+    running: RunningServer, model: str, number: float = 7, datatype: Any = np.float32
+) -> Answer:
+    """Send one number as INPUT0 and wait for the answer, whatever it is."""
+    return Infer().add("INPUT0", np.array([[number]], datatype)).send(running, model)
+
+
+def check_empty(answer: Answer) -> None:
+    """A call that succeeded and has nothing to report, like a load or an unload."""
+    assert (answer.status, answer.body) == (200, b""), answer
+
+
 def outputs(answer: Answer) -> dict[str, np.ndarray]:
     """Every output of a successful answer, checked to fill the body to its last byte."""
     assert answer.status == 200, answer

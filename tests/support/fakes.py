@@ -20,6 +20,7 @@ from shoal.backends.base import (
     Placement,
     RequestExecutor,
 )
+from shoal.backends.registry import BackendRegistry
 from shoal.config.model import ModelConfig
 from shoal.core.request import Request
 from shoal.core.response import Response
@@ -149,6 +150,10 @@ class RequestBackend(Backend):
         del context
         return _RequestModel(self)
 
+    def registry(self) -> BackendRegistry:
+        """This backend alone, for `running_server(backends=...)`."""
+        return BackendRegistry({self.name: lambda: self})
+
 
 class _RequestModel(LoadedModel):
     def __init__(self, owner: RequestBackend) -> None:
@@ -175,8 +180,11 @@ class FakeBackend(Backend):
     def __init__(
         self,
         compute: Callable[[Mapping[str, np.ndarray], Sequence[str]], Sequence[np.ndarray]] = echo,
+        *,
+        may_run_on_loop: bool = False,
     ) -> None:
         self.compute = compute
+        self.may_run_on_loop = may_run_on_loop
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Semaphore(0)  # released when an execution begins
@@ -200,4 +208,34 @@ class FakeBackend(Backend):
         """Note the load."""
         self.loads.append(context)
         self.open_models += 1
-        return FakeLoadedModel(self)
+        loaded = FakeLoadedModel(self)
+        loaded.may_run_on_loop = self.may_run_on_loop
+        return loaded
+
+    def registry(self) -> BackendRegistry:
+        """This backend alone, for `running_server(backends=...)`."""
+        return BackendRegistry({self.name: lambda: self})
+
+
+class HeldLoads(FakeBackend):
+    """A fake backend whose loads a test can hold and fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.load_gate = threading.Event()
+        self.load_gate.set()
+        self.loading = threading.Semaphore(0)  # released when a load begins
+        self.failure: Exception | None = None
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Wait for the gate, then load or fail."""
+        self.loading.release()
+        assert self.load_gate.wait(WAIT_SECS)
+        if self.failure is not None:
+            raise self.failure
+        return super().load(context)
+
+    @property
+    def names(self) -> list[str]:
+        """The models loaded so far."""
+        return [context.config.name for context in self.loads]

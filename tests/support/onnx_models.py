@@ -90,6 +90,16 @@ def identity(
     )
 
 
+def plus(number: float, width: int = 1) -> ModelProto:
+    """OUTPUT0 = INPUT0 + number in FP32, so that versions of a model answer differently."""
+    return model(
+        [helper.make_node("Add", ["INPUT0", "number"], ["OUTPUT0"])],
+        inputs=[value("INPUT0", "FP32", ("batch", width))],
+        outputs=[value("OUTPUT0", "FP32", ("batch", width))],
+        constants={"number": np.array([number], np.float32)},
+    )
+
+
 def scalar(datatype: str | DataType = "FP32") -> ModelProto:
     """OUTPUT0 = INPUT0, both of rank 0: no dimension at all, not even for a batch."""
     return identity(datatype, dims=(), batch=False)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from openapi_schema_validator import OAS31Validator
 
-from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Setting
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
@@ -187,7 +186,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(repository, models):
-    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
+    backends = RequestBackend(models.execute).registry()
     with running_server(
         repository, backends=backends, http_header_forward_pattern="^x-shoal-.*"
     ) as running:
@@ -643,7 +642,7 @@ def test_errors_below_v1_have_one_shape(running):
 
 
 def test_restricted_apis(repository, models):
-    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
+    backends = RequestBackend(models.execute).registry()
     closed = (Setting("inference", "api-key", "secret"),)
     with running_server(repository, backends=backends, http_restricted_api=closed) as running:
         address = f"http://{running.http_address}/v1"
@@ -657,7 +656,7 @@ def test_restricted_apis(repository, models):
 
 
 def test_models_on_demand(repository, models):
-    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
+    backends = RequestBackend(models.execute).registry()
     with running_server(repository, backends=backends, model_control_mode="lazy") as running:
         address = f"http://{running.http_address}/v1"
         with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
@@ -685,7 +684,7 @@ def test_a_model_on_demand_that_cannot_be_loaded(tmp_path):
 
 def test_a_length_for_all_is_a_setting_of_the_model(tmp_path, models):
     add_model(tmp_path, "talker", TALKER + parameter("openai_max_tokens", "2"))
-    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
+    backends = RequestBackend(models.execute).registry()
     with running_server(tmp_path, backends=backends) as running:
         body = {"model": "talker", "prompt": "a b c"}
         answer = running.post("/v1/completions", body).json
@@ -695,7 +694,7 @@ def test_a_length_for_all_is_a_setting_of_the_model(tmp_path, models):
 
 
 def test_a_completion_is_traced_as_an_inference(repository, models, tmp_path):
-    backends = BackendRegistry({"requests": lambda: RequestBackend(models.execute)})
+    backends = RequestBackend(models.execute).registry()
     traces = tmp_path / "traces.json"
     settings = (
         Setting("triton", "file", str(traces)),

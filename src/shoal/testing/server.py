@@ -181,6 +181,13 @@ class RunningServer:
         rows = [row for row in self.index() if row["name"] == name]
         return {row.get("version", ""): row.get("state", "") for row in rows}
 
+    def config(self, name: str) -> dict[str, Any]:
+        """The config of one model."""
+        answer = self.get(f"/v2/models/{name}/config")
+        assert answer.status == 200, answer
+        config: dict[str, Any] = answer.json
+        return config
+
     def statistics(self, name: str, version: int | None = None) -> dict[str, Any]:
         """The statistics of one model version."""
         place = f"/v2/models/{name}" + (f"/versions/{version}" if version is not None else "")
