@@ -192,22 +192,3 @@ class PlannedResponses(NamedTuple):
             )
         ]
         return Response(layout.model_name, layout.model_version, request_id, outputs)
-
-
-def shared_template(requests: Sequence[Request]) -> RequestTemplate | None:
-    """The template that all of `requests` were made from, if they can be answered as a group."""
-    first = requests[0]
-    if not isinstance(first, PlannedRequest) or first.turn is not None:
-        return None
-    template = first.template
-    if template is None:
-        return None
-    reply_type = template.replies.reply_type
-    for request in requests:
-        if (
-            not isinstance(request, PlannedRequest)
-            or request.template is not template
-            or type(request.reply) is not reply_type
-        ):
-            return None
-    return template

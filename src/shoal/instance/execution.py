@@ -10,12 +10,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
 from shoal.backends.base import DeviceExecutor, Executor, RequestExecutor
-from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate, shared_template
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import DONE, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -24,14 +24,26 @@ from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.instance import on_device
 from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
-from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
+from shoal.scheduler.batch import (
+    PlannedOutputs,
+    RequestGroup,
+    check_rows,
+    group_by_template,
+    join,
+    join_groups,
+    split,
+    wanted_outputs,
+)
 from shoal.scheduler.sequence_state import keep_outputs
 from shoal.scheduler.sequence_turn import is_filler, one_by_one
 from shoal.statistics.model import ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
 
-_MOST_TEMPLATES = 64  # to remember the outputs of
+_MOST_TEMPLATES = 64  # whose outputs are cached
+
+# Each group of a batch with its answers: one for all of it, or the outputs of each request.
+_Answers: TypeAlias = list[tuple[RequestGroup, list[list[Tensor]] | PlannedResponses]]
 
 
 class Execution:
@@ -71,9 +83,8 @@ class Execution:
         if isinstance(executor, RequestExecutor):
             self._run_requests(executor, batch, start_ns)
             return time.monotonic_ns() - start_ns
-        template = shared_template(batch) if self._plain else None
         try:
-            answers, moments = self._compute(executor, batch, template, start_ns)
+            answers, moments = self._compute(executor, batch, start_ns)
         except BaseException as failure:  # noqa: BLE001 - even a model's sys.exit() is an answer
             asked = _without_fillers(batch)
             if len(asked) > 1:
@@ -84,37 +95,31 @@ class Execution:
             return time.monotonic_ns() - start_ns
         rows = sum([request.rows for request in batch])
         self._statistics.executed(_without_fillers(batch), rows, moments)
-        if isinstance(answers, PlannedResponses):
-            assert template is not None
-            for request in batch:
+        name = self._signature.model_name
+        for (template, requests), answer in answers:
+            for request in requests:
                 request.state = DONE
                 request.moments = moments
-            template.replies.send_all(answers, cast("Sequence[PlannedRequest]", batch))
-            return moments.compute_end_ns - start_ns
-        name = self._signature.model_name
-        for request, outputs in zip(batch, answers, strict=True):
-            request.state = DONE
-            request.moments = moments
-            request.reply.send(Response(name, self._version, request.id, outputs))
+            if isinstance(answer, PlannedResponses):
+                assert template is not None
+                template.replies.send_all(answer, cast("Sequence[PlannedRequest]", requests))
+            else:
+                for request, outputs in zip(requests, answer, strict=True):
+                    request.reply.send(Response(name, self._version, request.id, outputs))
         return moments.compute_end_ns - start_ns
 
     def _compute(
-        self,
-        executor: Executor,
-        batch: Sequence[Request],
-        template: RequestTemplate | None,
-        start_ns: int,
-    ) -> tuple[list[list[Tensor]] | PlannedResponses, Moments]:
-        if self._on_device and isinstance(executor, DeviceExecutor):
-            names = wanted_outputs(batch, self._signature)
-            return self._compute_on_device(executor, batch, names, start_ns)
-        if template is not None:
-            return self._compute_planned(
-                executor, cast("Sequence[PlannedRequest]", batch), template, start_ns
-            )
+        self, executor: Executor, batch: Sequence[Request], start_ns: int
+    ) -> tuple[_Answers, Moments]:
+        if self._plain:
+            groups = group_by_template(batch)
+            if groups[0][0] is not None:
+                return self._compute_groups(executor, groups, start_ns)
+            if self._on_device and isinstance(executor, DeviceExecutor):
+                return self._compute_on_device(executor, batch, start_ns)
         names = wanted_outputs(batch, self._signature)
         assembly = self._assembly
-        inputs = join(batch, self._signature) if assembly is None else assembly.join(batch)
+        inputs = join(batch) if assembly is None else assembly.join(batch)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
@@ -124,29 +129,67 @@ class Execution:
             answers = assembly.split(batch, names, arrays)
         if self._signature.state_outputs:
             self._keep_states(batch, dict(zip(names, arrays, strict=True)))
-        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        return [((None, batch), answers)], moments
 
-    def _compute_planned(
-        self,
-        executor: Executor,
-        batch: Sequence[PlannedRequest],
-        template: RequestTemplate,
-        start_ns: int,
-    ) -> tuple[list[list[Tensor]] | PlannedResponses, Moments]:
-        """The same for requests made from one template: what holds for one holds for all."""
-        outputs = self._planned_outputs.get(template) or self._outputs_of(template)
-        names = outputs.names
-        inputs = join_planned(batch, template)
+    def _compute_groups(
+        self, executor: Executor, groups: Sequence[RequestGroup], start_ns: int
+    ) -> tuple[_Answers, Moments]:
+        """A batch with planned requests, in one execution: the rows of each group are adjacent.
+
+        Planned requests have no tensors on a device and want none, so this is never done there.
+        """
+        if len(groups) == 1:
+            names = self._outputs_of(groups[0][0]).names
+        else:
+            names = wanted_outputs([r for _, own in groups for r in own], self._signature)
+        inputs = join_groups(groups)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        answers: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
-        if answers is None:
-            answers = split(batch, names, arrays, self._signature)
+        if len(groups) == 1:
+            answers: _Answers = [(groups[0], self._split_group(groups[0], names, arrays))]
+        else:
+            answers = self._split_groups(groups, names, arrays)
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
-    def _outputs_of(self, template: RequestTemplate) -> PlannedOutputs:
-        # Instances on several threads may come here at once: to forget is no fault.
+    def _split_groups(
+        self, groups: Sequence[RequestGroup], names: Sequence[str], arrays: Sequence[np.ndarray]
+    ) -> _Answers:
+        sizes = [sum([request.rows for request in requests]) for _, requests in groups]
+        total = sum(sizes)
+        for name, array in zip(names, arrays, strict=True):
+            check_rows(self._signature, name, array.shape, total)
+        answers: _Answers = []
+        start = 0
+        for group, rows in zip(groups, sizes, strict=True):
+            own = [array[start : start + rows] for array in arrays]
+            start += rows
+            answers.append((group, self._split_group(group, names, own)))
+        return answers
+
+    def _split_group(
+        self, group: RequestGroup, names: Sequence[str], arrays: Sequence[np.ndarray]
+    ) -> list[list[Tensor]] | PlannedResponses:
+        """`arrays` have the rows of this group only."""
+        template, requests = group
+        if template is not None:
+            outputs = self._outputs_of(template)
+            own = arrays
+            if names is not outputs.names:  # other requests of the batch may have asked for more
+                by_name = dict(zip(names, arrays, strict=True))
+                own = [by_name[name] for name in outputs.names]
+            answer = outputs.split(len(requests), own)
+            if answer is not None:
+                return answer
+        return split(requests, names, arrays, self._signature)
+
+    def _outputs_of(self, template: RequestTemplate | None) -> PlannedOutputs:
+        outputs = self._planned_outputs.get(template)  # type: ignore[arg-type]
+        if outputs is not None:
+            return outputs
+        assert template is not None
+        # Threads of several instances may do this at once; losing an entry costs time only.
         outputs = PlannedOutputs(template, self._signature, self._version)
         self._planned_outputs[template] = outputs
         for oldest in list(self._planned_outputs)[:-_MOST_TEMPLATES]:
@@ -157,15 +200,16 @@ class Execution:
         self,
         executor: DeviceExecutor,
         batch: Sequence[Request],
-        names: Sequence[str],
         start_ns: int,
-    ) -> tuple[list[list[Tensor]], Moments]:
+    ) -> tuple[_Answers, Moments]:
+        names = wanted_outputs(batch, self._signature)
         inputs = on_device.join(batch)
         input_end_ns = time.monotonic_ns()
         results = executor.run_on_device(inputs, names, on_device.kept(batch))
         output_start_ns = time.monotonic_ns()
         answers = on_device.split(batch, names, results, self._signature)
-        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        return [((None, batch), answers)], moments
 
     def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:
         """Give the sequences of this batch what their next requests will read."""

@@ -15,9 +15,7 @@ from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request, StepRequest
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
-from shoal.core.validate import format_dims
-from shoal.errors import BackendFailure
-from shoal.scheduler.batch import WholeOutput, join_tensors, reshaped
+from shoal.scheduler.batch import WholeOutput, check_rows, join_tensors, reshaped
 
 
 def join(requests: Sequence[Request]) -> dict[str, np.ndarray | Sequence[DeviceTensor]]:
@@ -81,12 +79,7 @@ class _Kept:
     def __init__(self, signature: Signature, name: str, result: OnDevice, total: int) -> None:
         shape = tuple(result.array.shape)
         batched = signature.max_batch_size > 0
-        if batched and (not shape or shape[0] != total):
-            raise BackendFailure(
-                f"output '{name}' of model '{signature.model_name}' has shape {format_dims(shape)} "
-                f"for a batch of {total}: its first dimension must be the batch. Set "
-                "max_batch_size: 0 if the model does not batch"
-            )
+        check_rows(signature, name, shape, total)
         spec = signature.outputs[name]
         self._shape = shape if spec.reshape is None else reshaped(spec, shape, batched=batched)
         self._spec = spec

@@ -78,7 +78,7 @@ def _execute(
         if any(one.failed for one in pending):
             raise Internal("the model answered with an error")
     else:
-        joined = join(requests, signature) if assembly is None else assembly.join(requests)
+        joined = join(requests) if assembly is None else assembly.join(requests)
         executor.run(joined, wanted_outputs(requests, signature))
 
 

@@ -1,13 +1,14 @@
-"""Joining a batch's inputs and handing out its outputs.
+"""Joining a batch's inputs and splitting its outputs.
 
 Inputs of several requests are joined once; outputs are views into what the model returned. A
-batch of one is not copied at all.
+batch of one is not copied at all. In a batch that mixes planned and full requests, those of each
+template are joined and split as a group; see `group_by_template`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -24,10 +25,47 @@ _SMALL_BYTES = 16 * 1024  # up to here a copy costs less than a view
 POOLED_BYTES = 32 * 1024  # from here on inputs are joined in memory that was used before
 
 
-def join(
-    requests: Sequence[Request],
-    signature: Signature,  # noqa: ARG001  beside `split`, which needs it
-) -> dict[str, np.ndarray]:
+# Requests of a batch that are split and answered alike: those of one template, or (with None) full
+# requests, each of which is answered on its own.
+RequestGroup: TypeAlias = tuple[RequestTemplate | None, Sequence[Request]]
+
+
+def group_by_template(batch: Sequence[Request]) -> list[RequestGroup]:
+    """The requests of a batch by template: planned ones first, full ones in one group at the end.
+
+    Templates come in the order of their first requests, requests in the batch's order. A planned
+    request counts as a full one when it has other inputs by now, or when another reply stands in
+    for its own (to keep responses in order, to cache them).
+    """
+    first = batch[0]
+    if (
+        isinstance(first, PlannedRequest) and first.template is not None
+    ):  # nearly always all are alike
+        template = first.template
+        reply_type = template.replies.reply_type
+        for request in batch:
+            if (
+                not isinstance(request, PlannedRequest)
+                or request.template is not template
+                or type(request.reply) is not reply_type
+            ):
+                break
+        else:
+            return [(template, batch)]
+    groups: dict[RequestTemplate, list[Request]] = {}
+    full: list[Request] = []
+    for request in batch:
+        own = request.template if isinstance(request, PlannedRequest) else None
+        if own is None or type(request.reply) is not own.replies.reply_type:
+            full.append(request)
+        elif own in groups:
+            groups[own].append(request)
+        else:
+            groups[own] = [request]
+    return [*groups.items(), (None, full)] if full else [*groups.items()]
+
+
+def join(requests: Sequence[Request]) -> dict[str, np.ndarray]:
     """The inputs of all requests, one array per input, rows in request order.
 
     The requests passed validation and have equal batch keys, so this cannot fail on their account.
@@ -62,17 +100,35 @@ def _joined(raws: Sequence[Buffer]) -> Buffer:
     return whole
 
 
-def join_planned(
-    requests: Sequence[PlannedRequest], template: RequestTemplate
-) -> dict[str, np.ndarray]:
-    """As `join`, for requests made from one template: their bytes are joined as they came."""
+def join_groups(groups: Sequence[RequestGroup]) -> dict[str, np.ndarray]:
+    """As `join`, group after group; the first one has a template.
+
+    No tensors are made for planned requests: their bytes are joined as they were received.
+    """
+    template, first = groups[0]
+    assert template is not None
+    others = groups[1:]
+    rows = len(first) * template.rows
+    for _, requests in others:
+        rows += sum([request.rows for request in requests])
+    planned: Sequence[PlannedRequest] = first  # type: ignore[assignment] # a cast takes 0.1 µs
     inputs: dict[str, np.ndarray] = {}
-    count = len(requests)
     for index, (name, datatype, one) in enumerate(template.inputs):
-        raws = [request.message[request.places[index]] for request in requests]
-        shape = one if count == 1 else (count * one[0], *one[1:])
-        inputs[name] = np.ndarray(shape, datatype.numpy, raws[0] if count == 1 else _joined(raws))
+        raws: list[Buffer] = [request.message[request.places[index]] for request in planned]
+        for own, requests in others:
+            raws += _raws(name, own, requests)
+        content = raws[0] if len(raws) == 1 else _joined(raws)
+        inputs[name] = np.ndarray((rows, *one[1:]), datatype.numpy, content)
     return inputs
+
+
+def _raws(name: str, template: RequestTemplate | None, requests: Sequence[Request]) -> list[Buffer]:
+    """The bytes of one input, of each request of a group."""
+    if template is None:
+        return [request.inputs[name].raw for request in requests]
+    index = [own for own, _, _ in template.inputs].index(name)
+    planned = cast("Sequence[PlannedRequest]", requests)
+    return [request.message[request.places[index]] for request in planned]
 
 
 def wanted_outputs(requests: Sequence[Request], signature: Signature) -> list[str]:
@@ -207,12 +263,7 @@ class WholeOutput:
     def __init__(self, signature: Signature, name: str, array: np.ndarray, total: int) -> None:
         shape: tuple[int, ...] = array.shape
         batched = signature.max_batch_size > 0
-        if batched and (not shape or shape[0] != total):
-            raise BackendFailure(
-                f"output '{name}' of model '{signature.model_name}' has shape "
-                f"{format_dims(shape)} for a batch of {total}: its first dimension must be "
-                f"the batch. Set max_batch_size: 0 if the model does not batch"
-            )
+        check_rows(signature, name, shape, total)
         spec = signature.outputs[name]
         if spec.reshape is not None:
             shape = reshaped(spec, shape, batched=batched)
@@ -244,6 +295,16 @@ class WholeOutput:
         size = self.row_bytes
         raw = self.flat[row * size : (row + rows) * size]
         return Tensor(self.name, self.datatype, shape, raw=raw)
+
+
+def check_rows(signature: Signature, name: str, shape: tuple[int, ...], total: int) -> None:
+    """Raises BackendFailure when an output does not have one row per row of the batch."""
+    if signature.max_batch_size and (not shape or shape[0] != total):
+        raise BackendFailure(
+            f"output '{name}' of model '{signature.model_name}' has shape {format_dims(shape)} "
+            f"for a batch of {total}: its first dimension must be the batch. Set "
+            "max_batch_size: 0 if the model does not batch"
+        )
 
 
 def reshaped(spec: TensorSpec, shape: tuple[int, ...], *, batched: bool) -> tuple[int, ...]:

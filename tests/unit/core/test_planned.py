@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from shoal.core import dtypes
 from shoal.core.planned import (
@@ -11,7 +10,6 @@ from shoal.core.planned import (
     PlannedResponses,
     RequestTemplate,
     ResponseLayout,
-    shared_template,
 )
 from shoal.core.request import Request
 
@@ -69,33 +67,6 @@ def test_inputs_are_made_when_they_are_asked_for():
     }
     assert request.inputs["B"].datatype is dtypes.FP64
     assert request.inputs is request.inputs
-    assert shared_template([request]) is request.template
-
-
-def test_requests_of_one_plan():
-    template = make_plan()
-    assert shared_template([make_request(template) for _ in range(3)]) is template
-
-
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("other", ["usual", "template", "reply", "inputs", "turn"])
-def test_requests_that_do_not_belong_together(place, other):
-    template = make_plan()
-    odd = make_request(template)
-    if other == "usual":
-        odd = Request("m", {}, Reply())
-    elif other == "template":
-        odd = make_request(make_plan())
-    elif other == "reply":
-        odd.reply = object()
-    elif other == "inputs":
-        odd.inputs = {}
-    elif other == "turn":
-        odd.turn = object()
-        place = 0  # all of a batch have one, or none has
-    requests = [make_request(template), make_request(template)]
-    requests.insert(place, odd)
-    assert shared_template(requests) is None
 
 
 def test_the_answer_of_one_of_them():

@@ -10,7 +10,14 @@ from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
-from shoal.scheduler.batch import PlannedOutputs, join, join_planned, split, wanted_outputs
+from shoal.scheduler.batch import (
+    PlannedOutputs,
+    group_by_template,
+    join,
+    join_groups,
+    split,
+    wanted_outputs,
+)
 from tests.support.fakes import make_request
 
 SIGNATURE = Signature(
@@ -31,11 +38,11 @@ def request(*rows, outputs=()):
 
 def test_a_batch_of_one_is_not_copied():
     one = request([1, 2])
-    assert np.shares_memory(join([one], SIGNATURE)["x"], one.inputs["x"].array)
+    assert np.shares_memory(join([one])["x"], one.inputs["x"].array)
 
 
 def test_rows_are_joined_in_order():
-    joined = join([request([1, 2]), request([3, 4], [5, 6])], SIGNATURE)["x"]
+    joined = join([request([1, 2]), request([3, 4], [5, 6])])["x"]
     assert joined.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert joined.dtype == np.int32
 
@@ -45,7 +52,7 @@ def test_strings_and_arrays_are_joined_too():
         array = np.array([[value]], dtype=object)
         return make_request(Tensor("t", dtypes.BYTES, (1, 1), array=array), rows=1)[0]
 
-    assert join([text(b"a"), text(b"b")], SIGNATURE)["t"].tolist() == [[b"a"], [b"b"]]
+    assert join([text(b"a"), text(b"b")])["t"].tolist() == [[b"a"], [b"b"]]
 
 
 def test_each_request_gets_its_rows_as_views():
@@ -94,16 +101,16 @@ class Replies:
 
 
 def planned(*rows, outputs=()):
-    """Requests of one plan, each with as many rows, and the same as usual requests."""
+    """Requests of one template, each with as many rows, and the same as usual requests."""
     count = len(rows[0])
     inputs = (("x", dtypes.INT32, (count, 2)),)
-    plan = RequestTemplate("m", -1, inputs, outputs, {}, 0, 0, count, (), Replies())
+    template = RequestTemplate("m", -1, inputs, outputs, {}, 0, 0, count, (), Replies())
     made = []
     for own in rows:
         message = b"before" + np.array(own, np.int32).tobytes() + b"after"
         places = (slice(6, 6 + 8 * count),)
-        made.append(PlannedRequest(plan, message, places, "", None, None, 0))
-    return plan, made, [request(*own, outputs=outputs) for own in rows]
+        made.append(PlannedRequest(template, message, places, "", None, None, 0))
+    return template, made, [request(*own, outputs=outputs) for own in rows]
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3])
@@ -111,15 +118,15 @@ def planned(*rows, outputs=()):
 @pytest.mark.parametrize("outputs", [(), ("z",), ("z", "y")])
 def test_requests_of_one_plan_are_joined_and_answered_as_others(requests, rows, outputs):
     own = np.arange(requests * rows * 2).reshape(requests, rows, 2).tolist()
-    plan, together, usual = planned(*own, outputs=outputs)
-    joined, expected = join_planned(together, plan)["x"], join(usual, SIGNATURE)["x"]
+    template, together, usual = planned(*own, outputs=outputs)
+    joined, expected = join_groups([(template, together)])["x"], join(usual)["x"]
     assert joined.dtype == expected.dtype
     assert joined.tolist() == expected.tolist()
-    assert join(together, SIGNATURE)["x"].tolist() == expected.tolist()
+    assert join(together)["x"].tolist() == expected.tolist()
     names = wanted_outputs(usual, SIGNATURE)
     arrays = [joined * (2 + index) for index in range(len(names))]
     parts = split(usual, names, arrays, SIGNATURE)
-    planned_outputs = PlannedOutputs(plan, SIGNATURE, 1)
+    planned_outputs = PlannedOutputs(template, SIGNATURE, 1)
     assert planned_outputs.names == names
     for _ in range(2):  # at first and when it knows
         answer = planned_outputs.split(requests, arrays)
@@ -130,8 +137,8 @@ def test_requests_of_one_plan_are_joined_and_answered_as_others(requests, rows, 
 
 
 def test_outputs_that_look_otherwise_than_before():
-    plan, _, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
-    outputs = PlannedOutputs(plan, SIGNATURE, 1)
+    template, _, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
+    outputs = PlannedOutputs(template, SIGNATURE, 1)
 
     def first_of(array):
         (tensor,) = outputs.split(2, [array]).response(0, "").outputs
@@ -141,8 +148,8 @@ def test_outputs_that_look_otherwise_than_before():
     wide = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
     for _ in range(2):
         assert first_of(narrow) == ([[1, 2]], (1, 2))
-        form = outputs.split(2, [narrow]).layout
-        assert outputs.split(2, [narrow + 1]).layout is form
+        layout = outputs.split(2, [narrow]).layout
+        assert outputs.split(2, [narrow + 1]).layout is layout
         assert first_of(wide) == ([[1, 2, 3]], (1, 3))
         assert first_of(narrow.astype(np.int64)) == ([[1, 2]], (1, 2))  # another type: converted
         assert first_of(np.asfortranarray(narrow)) == ([[1, 2]], (1, 2))
@@ -151,13 +158,64 @@ def test_outputs_that_look_otherwise_than_before():
 
 
 def test_an_output_without_bytes_is_not_for_all_at_once():
-    plan, together, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
+    template, together, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
     empty = np.zeros((2, 0), np.int32)
-    assert PlannedOutputs(plan, SIGNATURE, 1).split(2, [empty]) is None
+    assert PlannedOutputs(template, SIGNATURE, 1).split(2, [empty]) is None
     assert len(together) == 2
 
 
 def test_a_wrong_output_of_requests_of_one_plan():
-    plan, _, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
+    template, _, _ = planned([[1, 2]], [[3, 4]], outputs=("y",))
     with pytest.raises(BackendFailure, match="for a batch of 2"):
-        PlannedOutputs(plan, SIGNATURE, 1).split(2, [np.zeros((3, 2), np.int32)])
+        PlannedOutputs(template, SIGNATURE, 1).split(2, [np.zeros((3, 2), np.int32)])
+
+
+class Reply:
+    def send(self, response):
+        raise AssertionError("no response is sent here")
+
+
+def numbered(template, number):
+    """A planned request with an id, to be recognised by."""
+    return PlannedRequest(template, b"", (), str(number), Reply(), None, 0)
+
+
+def template_of(replies=None):
+    replies = replies or Replies()
+    replies.reply_type = Reply
+    return RequestTemplate("m", -1, (), (), {}, 0, 0, 1, (), replies)
+
+
+def ids(groups):
+    return [(template, [request.id for request in requests]) for template, requests in groups]
+
+
+def test_requests_of_one_template_are_one_group():
+    template = template_of()
+    batch = [numbered(template, number) for number in range(3)]
+    assert group_by_template(batch) == [(template, batch)]
+
+
+def test_each_template_is_a_group_and_full_requests_come_last():
+    one, other = template_of(), template_of()
+    full = [make_request(rows=1, id=f"full {number}")[0] for number in range(2)]
+    batch = [full[0], numbered(one, 1), numbered(other, 2), full[1], numbered(one, 3)]
+    assert ids(group_by_template(batch)) == [
+        (one, ["1", "3"]),
+        (other, ["2"]),
+        (None, ["full 0", "full 1"]),
+    ]
+
+
+@pytest.mark.parametrize("why", ["reply", "inputs"])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_planned_request_that_was_changed_counts_as_a_full_one(why, position):
+    template = template_of()
+    batch = [numbered(template, number) for number in range(3)]
+    changed = batch[position]
+    if why == "reply":
+        changed.reply = object()
+    else:
+        changed.inputs = {}
+    others = [request for request in batch if request is not changed]
+    assert group_by_template(batch) == [(template, others), (None, [changed])]
