@@ -26,18 +26,18 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
             config, spec.folder, on_dropped=on_dropped, hold_until=spec.hold_until
         )
     batching = config.dynamic_batching
-    policy: Policy | LookAhead
+    policy: Policy
     if batching is None:
         policy, queue, ordered = OneByOne(), RequestQueue(_policy_of_parameters(config)), False
     else:
-        policy = BatchPolicy(
+        policy = in_order = BatchPolicy(
             max(1, config.max_batch_size),
             frozenset(batching.preferred_batch_size),
             batching.max_queue_delay_microseconds * _NS_PER_US,
         )
         ahead = shapes.by_shape_of(config)
         if ahead is not None:
-            policy = LookAhead(policy, ahead.window or DEFAULT_WINDOW)
+            policy = LookAhead(in_order, ahead.window or DEFAULT_WINDOW)
         queue = _queue_of(batching)
         # Where answers come from a cache too, the door to that keeps the order.
         ordered = batching.preserve_ordering and not spec.caches_answers

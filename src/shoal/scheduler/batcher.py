@@ -20,9 +20,8 @@ from shoal.core.request import DONE, EXECUTING, QUEUED, Request
 from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.alarm import Alarm, alarm
 from shoal.scheduler.base import RECENT_CUTS, Loop, Puller
-from shoal.scheduler.look_ahead import LookAhead
 from shoal.scheduler.order import OrderKeeper
-from shoal.scheduler.policy import Cut, OneByOne, Policy, Reason
+from shoal.scheduler.policy import Cut, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
@@ -44,7 +43,7 @@ class Batcher:
 
     def __init__(
         self,
-        policy: Policy | LookAhead,
+        policy: Policy,
         queue: RequestQueue,
         *,
         on_dropped: OnDropped,
@@ -63,8 +62,7 @@ class Batcher:
         waits is divided among idle instances where nothing says how large batches should be.
         """
         self._max_delay_ns = policy.max_delay_ns
-        self._look_ahead = policy if isinstance(policy, LookAhead) else None
-        self._policy: Policy = policy.policy if isinstance(policy, LookAhead) else policy
+        self._policy = policy
         self._queue = queue
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
@@ -204,12 +202,12 @@ class Batcher:
         if self._closed:  # nobody else will come: run what there is
             waited_ns = 1 << 62
         waiting: Iterable[tuple[int, object]] = map(_rows_and_key, queue)
-        if self._look_ahead is None:
-            count, reason = self._shared(self._policy.cut(waiting, waited_ns))
+        cut = self._policy.cut(waiting, waited_ns, queue.leading())
+        if cut.positions is None:
+            count, reason = self._shared(cut)
             batch = queue.take(count)
         else:
-            choice = self._look_ahead.choose(waiting, waited_ns, queue.leading())
-            batch, reason = queue.take_at(choice.positions), choice.reason
+            batch, reason = queue.take_at(cut.positions), cut.reason
         if not batch:
             return [], self._max_delay_ns - waited_ns
         for request in batch:
@@ -259,7 +257,7 @@ class Batcher:
         None where batches grow while they wait: those are cut when they are run.
         """
         batches: list[list[Request]] = []
-        if not isinstance(self._policy, OneByOne):
+        if self._policy.batches_grow:
             return batches
         with self._lock:
             now_ns = self._clock()

@@ -35,24 +35,33 @@ _PREFERRED, _NO_DELAY = Reason.PREFERRED, Reason.NO_DELAY  # looked up for every
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to make
 class Cut:
-    """Take `count` requests from the head now, or (count 0) keep waiting."""
+    """Take `count` requests now, or (count 0) keep waiting.
+
+    They are the first ones in the queue, unless `positions` (rising) says which ones.
+    """
 
     count: int
     reason: Reason
+    positions: tuple[int, ...] | None = None
 
 
 class Policy(Protocol):
-    """Decides when a batch leaves the queue."""
+    """Decides when a batch leaves the queue, and which requests it has."""
 
     @property
     def max_delay_ns(self) -> int:
-        """The longest a request is held back for company."""
+        """The longest time for which a request waits for others to batch with."""
 
-    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int) -> Cut:
-        """How many requests to take from the head of the queue.
+    @property
+    def batches_grow(self) -> bool:
+        """Whether a batch can become larger while it waits for an instance."""
+
+    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> Cut:
+        """Which requests to take from the queue.
 
         `waiting` is each queued request's rows and batch key, in the order they would run;
-        `waited_ns` is how long the oldest of them has been there.
+        `waited_ns` is how long the oldest of them has been there. The first `leading` of them
+        have the highest priority in the queue.
         """
 
 
@@ -61,10 +70,13 @@ class OneByOne:
     """Without `dynamic_batching` every request runs alone, first come first served."""
 
     max_delay_ns: int = 0
+    batches_grow: bool = False
 
-    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int) -> Cut:
+    def cut(
+        self, waiting: Iterable[tuple[int, object]], waited_ns: int = 0, leading: int = 0
+    ) -> Cut:
         """One request, at once."""
-        del waited_ns
+        del waited_ns, leading
         for _ in waiting:
             return Cut(1, Reason.SINGLE)
         return Cut(0, Reason.WAITING)
@@ -77,13 +89,19 @@ class BatchPolicy:
     max_rows: int
     preferred_rows: frozenset[int] = frozenset()
     max_delay_ns: int = 0
+    batches_grow: bool = True
     _largest_preferred: int = field(init=False)
 
     def __post_init__(self) -> None:
         largest = max(self.preferred_rows, default=self.max_rows)
         object.__setattr__(self, "_largest_preferred", largest)
 
-    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int) -> Cut:
+    def cut(
+        self,
+        waiting: Iterable[tuple[int, object]],
+        waited_ns: int,
+        leading: int = 0,  # noqa: ARG002 - the first ones go first, whatever their priority
+    ) -> Cut:
         """How many requests to take from the head of the queue, and why."""
         total = taken = mark = 0
         largest_preferred, max_rows = self._largest_preferred, self.max_rows

@@ -170,6 +170,8 @@ class RequestQueue:
 
     def leading(self) -> int:
         """How many of the requests, from the first on, have the highest priority that waits."""
+        if len(self._levels) == 1:
+            return self._size
         return next((len(level) for level in self._levels if len(level)), 0)
 
     def take_at(self, positions: Sequence[int]) -> list[Request]:

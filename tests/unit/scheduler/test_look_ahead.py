@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.scheduler.batcher import Batcher
-from shoal.scheduler.look_ahead import Choice, LookAhead
-from shoal.scheduler.policy import BatchPolicy, Reason
+from shoal.scheduler.look_ahead import LookAhead
+from shoal.scheduler.policy import BatchPolicy, Cut, Reason
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from tests.support.fakes import FakeClock, make_request
 
@@ -22,7 +22,7 @@ def waiting(text):
 
 
 def choice(reason, *positions):
-    return Choice(positions, reason)
+    return Cut(len(positions), reason, positions)
 
 
 WAIT = choice(Reason.WAITING)
@@ -52,9 +52,9 @@ WAIT = choice(Reason.WAITING)
         ("a b b b", {2}, 100, 0, choice(Reason.PREFERRED, 1, 2)),
     ],
 )
-def test_choose(text, preferred, delay, waited, expected):
+def test_cut(text, preferred, delay, waited, expected):
     policy = LookAhead(BatchPolicy(4, frozenset(preferred), delay))
-    assert policy.choose(waiting(text), waited, ALL) == expected
+    assert policy.cut(waiting(text), waited, ALL) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_choose(text, preferred, delay, waited, expected):
 )
 def test_one_of_the_highest_priority_is_in_every_batch(text, leading, expected):
     policy = LookAhead(BatchPolicy(4, frozenset({4}), 100))
-    assert policy.choose(waiting(text), 0, leading) == expected
+    assert policy.cut(waiting(text), 0, leading) == expected
 
 
 def test_the_window_bounds_how_far_it_looks():
@@ -80,7 +80,7 @@ def test_the_window_bounds_how_far_it_looks():
             looked.append(entry)
             yield entry
 
-    assert policy.choose(watched(), 0, ALL) == choice(Reason.NO_DELAY, 0, 2)
+    assert policy.cut(watched(), 0, ALL) == choice(Reason.NO_DELAY, 0, 2)
     assert len(looked) == 3
 
 
@@ -93,7 +93,7 @@ def test_it_stops_looking_once_the_batch_of_the_oldest_is_full():
             yield (1, "a")
 
     policy = LookAhead(BatchPolicy(4, frozenset({4})))
-    assert policy.choose(endless(), 0, ALL).positions == (0, 1, 2, 3)
+    assert policy.cut(endless(), 0, ALL).positions == (0, 1, 2, 3)
     assert len(looked) == 4
 
 
@@ -111,7 +111,7 @@ queues = st.lists(st.tuples(st.integers(1, 5), st.sampled_from("abc")), max_size
 )
 def test_what_holds_for_every_choice(queue, most, preferred, delay, waited, leading, window):
     inner = BatchPolicy(most, frozenset(size for size in preferred if size <= most), delay)
-    chosen = LookAhead(inner, window).choose(queue, waited, leading)
+    chosen = LookAhead(inner, window).cut(queue, waited, leading)
     places = chosen.positions
     due = bool(queue) and waited >= delay
     if not places:
@@ -137,7 +137,7 @@ def test_with_equal_shapes_it_is_the_plain_policy(queue, delay):
     alike = [(rows, "a") for rows in queue]
     for waited in (0, 100):
         cut = inner.cut(alike, waited)
-        chosen = LookAhead(inner).choose(alike, waited, ALL)
+        chosen = LookAhead(inner).cut(alike, waited, ALL)
         assert (len(chosen.positions), chosen.reason) == (cut.count, cut.reason)
         assert chosen.positions == tuple(range(cut.count))
 
