@@ -74,7 +74,7 @@ def test_routes_within_sentences_exist(page):
         for spelling in (re.sub(r"\[.*?\]", "", path), re.sub(r"[\[\]]", "", path)):
             target = resolve(spelling.replace("/V", "/1"))
             assert target is not None, f"{page}: nobody serves {path}"
-            assert method in target.route.methods, f"{page}: {method} {path}"
+            assert method in target.route.endpoints, f"{page}: {method} {path}"
             assert target.operation in OPERATIONS, f"{page}: no task has {path}"
 
 

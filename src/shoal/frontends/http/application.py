@@ -1,4 +1,4 @@
-"""The HTTP application: takes each exchange from the transport and has the right route answer it.
+"""The HTTP application: passes each exchange from the transport to the handler of its route.
 
 transport --handle--> CORS --> route --> method --> restriction --> handler
 """
@@ -25,20 +25,13 @@ from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
 from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
-from shoal.frontends.http.openai.door import OpenAiDoor
+from shoal.frontends.http.openai.endpoints import OpenAiEndpoints
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Route, Target, resolve
+from shoal.frontends.http.routes import bind, resolve
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
 from shoal.frontends.http.tasks import TaskRoutes
 from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.frontends.shared_memory import SharedMemory
-
-Handler = Callable[[Exchange, Target], None]
-
-# In lazy mode these load their model; others tell that it is not loaded.
-_LOADING = frozenset(
-    {"infer", "generate", "generate_stream", "model_metadata", "model_config", "task"}
-)
 
 
 class Application:
@@ -55,56 +48,36 @@ class Application:
     ) -> None:
         """`memory` is shared with the other frontends: a region is registered for all of them.
 
-        Without `console` browsers get at `/` what everybody gets there.
+        Without `console` the web console is switched off.
         """
         self._options = options or HttpOptions()
         self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
         self._control = ControlRoutes(engine, self._options)
-        health = HealthRoutes(engine)
         memory = memory or SharedMemory(allowed=False)
-        regions = MemoryRoutes(memory, self._options)
-        generate = GenerateRoutes(engine, inbox, self._options)
-        metadata = MetadataRoutes(engine, render_metrics)
-        settings = RuntimeSettingRoutes(engine, self._options)
-        description = DescriptionRoutes(self._options)
-        page = ConsoleRoutes(console, metadata.welcome)
         infer = InferRoute(engine, inbox, self._options, memory)
         # The lane knows neither origins nor restrictions.
         self.lane: HttpFastPath | None = None
         if infer.plans is not None and not (self._cors or self._options.restricted_apis):
             self.lane = HttpFastPath(engine, inbox, infer.plans)
-        self._handlers: dict[str, Handler] = {
-            "infer": infer.infer,
-            "live": health.live,
-            "ready": health.ready,
-            "model_ready": health.model_ready,
-            "server_metadata": metadata.server_metadata,
-            "model_metadata": metadata.model_metadata,
-            "model_config": metadata.model_config,
-            "statistics": metadata.statistics,
-            "explain": ExplainRoute(engine).explain,
-            "metrics": metadata.metrics,
-            "welcome": page.root,
-            "console_file": page.file,
-            "console_state": page.state,
-            "openapi": description.openapi,
-            "proto": description.proto,
-            "index": self._control.index,
-            "load": self._control.load,
-            "unload": self._control.unload,
-            "generate": generate.generate,
-            "generate_stream": generate.generate_stream,
-            "memory_status": regions.status,
-            "memory_register": regions.register,
-            "memory_unregister": regions.unregister,
-            "trace": settings.trace,
-            "logging": settings.logging,
-            "task": TaskRoutes(engine, self._options).perform,
-            **OpenAiDoor(engine, inbox, self._options).handlers(),
-        }
+        self._handlers = bind(
+            [
+                infer,
+                self._control,
+                HealthRoutes(engine),
+                MetadataRoutes(engine, render_metrics),
+                ExplainRoute(engine),
+                GenerateRoutes(engine, inbox, self._options),
+                MemoryRoutes(memory, self._options),
+                RuntimeSettingRoutes(engine, self._options),
+                DescriptionRoutes(self._options),
+                ConsoleRoutes(engine, console),
+                TaskRoutes(engine, self._options),
+                OpenAiEndpoints(engine, inbox, self._options),
+            ]
+        )
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer `exchange`, exactly once, now or later. Never raises."""
+        """Respond to `exchange`, exactly once, now or later. Never raises."""
         try:
             if self._cors is not None:
                 admitted = self._cors.admit(exchange)
@@ -112,48 +85,49 @@ class Application:
                     return
                 exchange = admitted
             self._dispatch(exchange)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
 
     def close(self) -> None:
-        """Let go of the threads. Requests under way are still answered."""
+        """Release the threads. Pending requests still get their response."""
         self._control.close()
 
     def _dispatch(self, exchange: Exchange) -> None:
         method = exchange.request.method
         path = exchange.request.path
-        if method == "OPTIONS" and path == "*":  # about the server, not about one of its paths
+        if method == "OPTIONS" and path == "*":  # about the server, not about a path
             exchange.respond(204, [(b"Allow", b"GET, HEAD, POST, OPTIONS")], [])
             return
         target = resolve(path)
         if target is None:
             raise NotFound("Not Found")
         route = target.route
-        if not route.answers(method):
+        endpoint = route.endpoints.get(method)
+        if endpoint is None:
             allow = [(b"Allow", route.allow)]
             if method == "OPTIONS":
                 exchange.respond(204, allow, [])
             else:
                 send_refusal(exchange, 405, "Method Not Allowed", allow)
             return
-        if self._options.restricted_apis and self._refused(exchange, route):
+        if self._options.restricted_apis and self._refused(exchange, endpoint.api):
             return
+        handler = self._handlers[endpoint]
         try:
-            self._handlers[route.name](exchange, target)
+            handler(exchange, target)
         except ModelLoading as pending:
-            if route.name not in _LOADING:
+            if not endpoint.loads_model:
                 raise
-            handler = self._handlers[route.name]
             answer_when_loaded(pending, exchange, lambda: handler(exchange, target))
 
-    def _refused(self, exchange: Exchange, route: Route) -> bool:
-        """Whether the request lacks the header its category asks for; it is answered then."""
-        restriction = self._options.restricted_apis.get(route.category)
+    def _refused(self, exchange: Exchange, api: str) -> bool:
+        """Respond to a request that lacks the header its API kind requires; false if it has it."""
+        restriction = self._options.restricted_apis.get(api)
         if restriction is None:
             return False
         name, value = restriction
         given = exchange.request.header(name.lower().encode()) or b""
-        if hmac.compare_digest(given, value.encode()):  # how long it takes tells nothing
+        if hmac.compare_digest(given, value.encode()):  # takes the same time for any value
             return False
         send_refusal(exchange, 403, f"This API is restricted, expecting header '{name}'")
         return True

@@ -1,61 +1,70 @@
-"""The web console over HTTP: its page at `/`, its files, and the state it draws.
+"""The web console over HTTP: its page at `/`, its files, and the state it shows.
 
-A browser that asks for `/` gets the page; programs, which do not ask for HTML, get what they
-always got there. The page and its files hold no secrets and are for everybody; what they show
-they have to ask for, and whatever of that is restricted stays so.
+A browser that requests `/` gets the page; a program, which does not accept HTML, gets JSON. The
+page and its files contain no secrets and cannot be restricted. The page has to request everything
+it shows, so restrictions apply to that.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
 from urllib.parse import parse_qs
 
 from shoal.errors import InvalidArgument, NotFound
 from shoal.frontends.console.files import PAGE, console_file
 from shoal.frontends.console.state import ConsoleState
-from shoal.frontends.http.answers import send_json
-from shoal.frontends.http.contracts import Exchange, HttpRequest
-from shoal.frontends.http.errors import as_shoal_error, send_error
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.contracts import Engine, Exchange, HttpRequest
+from shoal.frontends.http.responses import respond_from_thread, send_json
+from shoal.frontends.http.routes import Target, route
 
-Handler = Callable[[Exchange, Target], None]
+_LINKS = {
+    "health": "/v2/health/ready",
+    "metadata": "/v2",
+    "statistics": "/v2/models/stats",
+    "metrics": "/metrics",
+    "openapi": "/openapi.json",
+    "proto": "/proto",
+}
 
 
 class ConsoleRoutes:
-    """Serves the console, or with no `state` what is there without it."""
+    """Serves the console; without a `state` it is switched off, and `/` serves only the links."""
 
-    def __init__(self, state: ConsoleState | None, welcome: Handler) -> None:
-        """`welcome` answers at `/` to those who do not look with a browser."""
+    def __init__(self, engine: Engine, state: ConsoleState | None) -> None:
+        self._engine = engine
         self._state = state
-        self._welcome = welcome
 
-    def root(self, exchange: Exchange, target: Target) -> None:
-        """GET /."""
-        if self._state is not None and _wants_page(exchange.request):
+    @route("GET /", api="", response="Welcome", page="console")
+    def welcome(self, exchange: Exchange, _target: Target) -> None:
+        """Links to the other routes.
+
+        Browsers get the web console.
+        """
+        if self._state is not None and _accepts_html(exchange.request):
             _send_file(exchange, PAGE)
-        else:
-            self._welcome(exchange, target)
+            return
+        server = self._engine.server_metadata()
+        named = {"name": server["name"], "version": server["version"]}
+        send_json(exchange, {**named, "server": "shoal", "links": _LINKS})
 
-    def file(self, exchange: Exchange, target: Target) -> None:
-        """GET /console/FILE."""
+    @route(
+        "GET /console/{asset}",
+        api="",
+        response_media=("text/css", "text/javascript", "image/svg+xml"),
+    )
+    def console_file(self, exchange: Exchange, target: Target) -> None:
+        """A file of the web console."""
         self._check()
         _send_file(exchange, target.file)
 
-    def state(self, exchange: Exchange, _target: Target) -> None:
-        """GET /v2/console: what the page draws, made on a thread."""
+    @route("GET /v2/console", api="statistics", response="ConsoleState", page="console")
+    def console_state(self, exchange: Exchange, _target: Target) -> None:
+        """The state that the web console shows: counters, the machine, recent errors.
+
+        For the console of this version: the format may change with the next one.
+        """
         state = self._check()
         after = _errors_after(exchange.request)
-
-        def done(future: asyncio.Future[dict[str, Any]]) -> None:
-            try:
-                send_json(exchange, future.result())
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - is the answer
-                send_error(exchange, as_shoal_error(error))
-
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, state.document, after).add_done_callback(done)
+        respond_from_thread(exchange, lambda: state.document(after))
 
     def _check(self) -> ConsoleState:
         if self._state is None:
@@ -71,8 +80,8 @@ def _send_file(exchange: Exchange, name: str) -> None:
     exchange.respond(*found.answer(accepted, known))
 
 
-def _wants_page(request: HttpRequest) -> bool:
-    """Whether HTML is asked for by name; `*/*` is what programs say."""
+def _accepts_html(request: HttpRequest) -> bool:
+    """Whether the client names HTML; programs send `*/*`."""
     for entry in (request.header(b"accept") or b"").lower().split(b","):
         kind, _, weight = entry.partition(b";")
         if kind.strip() == b"text/html":
@@ -81,7 +90,7 @@ def _wants_page(request: HttpRequest) -> bool:
 
 
 def _errors_after(request: HttpRequest) -> int:
-    asked = parse_qs(request.query).get("errors_after", ["0"])[-1]
-    if not (asked.isascii() and asked.isdecimal() and len(asked) < 20):
-        raise InvalidArgument(f"errors_after takes the number of an error, found '{asked[:40]}'")
-    return int(asked)
+    text = parse_qs(request.query).get("errors_after", ["0"])[-1]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise InvalidArgument(f"errors_after takes the number of an error, found '{text[:40]}'")
+    return int(text)

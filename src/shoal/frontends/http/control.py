@@ -1,12 +1,11 @@
 """The model repository over HTTP: index, load, unload.
 
-The engine blocks in these, a load for minutes, so each runs on a thread of a small pool of its
-own: a queue of loads must not keep inference from the loop's own threads.
+These calls block, a load for minutes, so they run on a thread pool of their own: queued loads must
+not occupy the loop's own threads, which inference needs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +13,10 @@ from typing import Any
 
 from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.frontends.http.answers import send_empty, send_json
 from shoal.frontends.http.contracts import Engine, Exchange
-from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.responses import respond_from_thread
+from shoal.frontends.http.routes import REPOSITORY, Target, route
 from shoal.wire import http_body, json_text
 
 _THREADS = 16
@@ -26,20 +24,38 @@ _FILE_PREFIX = "file:"
 
 
 class ControlRoutes:
-    """Serves what changes or lists models."""
+    """Lists, loads and unloads models."""
 
     def __init__(self, engine: Engine, options: HttpOptions) -> None:
         self._engine = engine
         self._options = options
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-control")
 
+    @route(
+        f"POST {REPOSITORY}/index",
+        api="model-repository",
+        response="Index",
+        request="IndexRequest",
+        request_required=False,
+        page="repositories",
+    )
     def index(self, exchange: Exchange, _target: Target) -> None:
-        """POST /v2/repository/index: every model, or with {"ready": true} those that serve."""
+        """All models and versions, with their states."""
         ready_only = read_index(exchange.request.body, self._options.max_input_bytes)
-        self._answer_later(exchange, lambda: self._engine.index(ready_only))
+        self._run(exchange, lambda: self._engine.index(ready_only))
 
+    @route(
+        f"POST {REPOSITORY}/models/{{model}}/load",
+        api="model-repository",
+        request="LoadRequest",
+        request_required=False,
+    )
     def load(self, exchange: Exchange, target: Target) -> None:
-        """POST …/load: load or reload, with a config and files in the body if the client likes."""
+        """Load or reload a model.
+
+        In explicit and lazy mode. Responds when the model is loaded. The body may hold a config
+        and files to use instead of the repository's.
+        """
         _check_target(target)
         body = exchange.request.body
 
@@ -47,40 +63,36 @@ class ControlRoutes:
             config, files = read_load(body, self._options.max_input_bytes)
             self._engine.load(target.model, config, files)
 
-        self._answer_later(exchange, work)
+        self._run(exchange, work)
 
+    @route(
+        f"POST {REPOSITORY}/models/{{model}}/unload",
+        api="model-repository",
+        request="UnloadRequest",
+        request_required=False,
+    )
     def unload(self, exchange: Exchange, target: Target) -> None:
-        """POST …/unload: also the models that need it, with {"parameters": …} in the body."""
+        """Unload a model.
+
+        In explicit and lazy mode.
+        """
         _check_target(target)
         dependents = read_unload(exchange.request.body, self._options.max_input_bytes)
-        self._answer_later(exchange, lambda: self._engine.unload(target.model, dependents))
+        self._run(exchange, lambda: self._engine.unload(target.model, dependents))
 
     def close(self) -> None:
-        """Take no more work; what is under way ends in its own time."""
+        """Accept no more work; calls that have begun finish."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _answer_later(self, exchange: Exchange, work: Callable[[], Any]) -> None:
-        """Run `work` on a thread and answer with what it returns, or with its error."""
-
-        def answer(future: asyncio.Future[Any]) -> None:
-            try:
-                result = future.result()
-                if result is None:
-                    send_empty(exchange)
-                else:
-                    send_json(exchange, result)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - becomes the answer
-                send_error(exchange, as_shoal_error(error))
-
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._threads, work).add_done_callback(answer)
+    def _run(self, exchange: Exchange, work: Callable[[], Any]) -> None:
+        respond_from_thread(exchange, work, threads=self._threads)
 
 
 def read_index(body: Buffer, most_bytes: int) -> bool:
-    """Whether only models that are ready are asked for."""
+    """Whether the client requests only models that are ready."""
     try:
         ready = _object(body, most_bytes).get("ready", False)
-    except json_text.TooDeep as error:  # nothing nested belongs here, and least of all in 'ready'
+    except json_text.TooDeep as error:  # the only member is 'ready', which does not nest
         raise InvalidArgument(
             f"Invalid value for 'ready': expected a boolean. {error.message}"
         ) from None
@@ -117,7 +129,7 @@ def read_load(body: Buffer, most_bytes: int) -> tuple[str | None, dict[str, byte
 
 
 def read_unload(body: Buffer, most_bytes: int) -> bool:
-    """Whether the models that depend on this one are to go with it."""
+    """Whether to unload the models that depend on this one, too."""
     dependents = _parameters(body, most_bytes).get("unload_dependents", False)
     if type(dependents) is not bool:
         raise InvalidArgument(
@@ -127,7 +139,7 @@ def read_unload(body: Buffer, most_bytes: int) -> bool:
 
 
 def _check_target(target: Target) -> None:
-    """The name becomes a folder's name, so it must not lead anywhere else."""
+    """The name becomes a folder's name, so it must not be a path."""
     if target.repository:
         raise Unsupported("'repository_name' specification is not supported")
     name = target.model
@@ -146,7 +158,7 @@ def _parameters(body: Buffer, most_bytes: int) -> dict[str, Any]:
 
 
 def _object(body: Buffer, most_bytes: int) -> dict[str, Any]:
-    """The body as a JSON object; nothing at all stands for an empty one."""
+    """The body as a JSON object; an empty body stands for an empty one."""
     if not len(body):
         return {}
     http_body.check_json_size(len(body), most_bytes)

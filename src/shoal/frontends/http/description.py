@@ -1,6 +1,6 @@
-"""What the server tells programmers about itself: its interface over HTTP and over gRPC.
+"""Machine-readable descriptions of the server's interfaces, for HTTP and for gRPC.
 
-GET /openapi.json --> OpenAPI 3.1          GET /proto, /proto/FILE --> what protoc makes stubs of
+GET /openapi.json --> OpenAPI 3.1          GET /proto, /proto/FILE --> input for protoc
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import cached_property
 
 import shoal
-from shoal.frontends.http.answers import send_json
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.routes import TEXT_MEDIA, Target, route
 from shoal.wire import json_text
 from shoal.wire.proto.sources import SOURCES, source
 
@@ -21,17 +21,33 @@ _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
 
 
 class DescriptionRoutes:
-    """Serves the descriptions. The OpenAPI document is made when it is first asked for."""
+    """Serves the descriptions. The first request for the OpenAPI document builds it."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
 
+    @route("GET /openapi.json", api="metadata", response="OpenApi")
     def openapi(self, exchange: Exchange, _target: Target) -> None:
-        """GET /openapi.json."""
+        """All routes as an OpenAPI 3.1 document."""
         exchange.respond(200, [JSON], [self._document])
 
+    @route(
+        "GET /proto",
+        api="metadata",
+        summary="The names of the .proto files",
+        response="ProtoFiles",
+        page="other-languages",
+    )
+    @route(
+        "GET /proto/{file}",
+        api="metadata",
+        summary="A .proto file of the gRPC interface",
+        description="protoc generates stubs from it in many languages.",
+        response_media=(TEXT_MEDIA,),
+        page="other-languages",
+    )
     def proto(self, exchange: Exchange, target: Target) -> None:
-        """GET /proto lists the .proto files, GET /proto/FILE is one of them."""
+        """One .proto file, or the list of them."""
         if target.file:
             exchange.respond(200, [_TEXT], [source(target.file)])
         else:

@@ -21,7 +21,7 @@ from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error
 from shoal.frontends.http.events import EVENT_HEADERS, event
 from shoal.frontends.http.message import error_body
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.routes import EVENT_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.requests import build_request
 from shoal.wire.compression import IDENTITY, coding
@@ -43,10 +43,29 @@ class GenerateRoutes:
         pattern = options.header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
 
+    @route(
+        f"POST {MODEL_VERSION}/generate",
+        api="inference",
+        loads_model=True,
+        summary="Inference with plain JSON, one response",
+        description="For models that respond exactly once.",
+        response="GenerateResponse",
+        request="GenerateRequest",
+    )
     def generate(self, exchange: Exchange, target: Target) -> None:
         """Answer with the one response of the request. If this raises, it was not answered."""
         self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _OneAnswer(asked)))
 
+    @route(
+        f"POST {MODEL_VERSION}/generate_stream",
+        api="inference",
+        loads_model=True,
+        summary="Inference with plain JSON, an event for each response",
+        description="Server-sent events, `data: {…}`, each as soon as it is there.",
+        response="GenerateResponse",
+        response_media=(EVENT_MEDIA,),
+        request="GenerateRequest",
+    )
     def generate_stream(self, exchange: Exchange, target: Target) -> None:
         """Answer with an event for each response. If this raises, it was not answered."""
         self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _Events(asked)))

@@ -1,18 +1,15 @@
-"""Health over HTTP: is the server alive, is it ready, is a model ready.
+"""Health over HTTP: whether the server is alive, whether it is ready, whether a model is ready.
 
-A status is the whole answer. Probes read nothing else, so a body comes only with a problem that
-somebody may want to read about.
+The status is the whole response, because probes read nothing else; only a problem has a body.
 """
 
 from __future__ import annotations
 
-import asyncio
-
 from shoal.errors import Unavailable
-from shoal.frontends.http.answers import send_empty
 from shoal.frontends.http.contracts import Engine, Exchange
-from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.errors import send_refusal
+from shoal.frontends.http.responses import respond_from_thread, send_empty
+from shoal.frontends.http.routes import MODEL_VERSION, Target, route
 
 
 class HealthRoutes:
@@ -21,40 +18,45 @@ class HealthRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    @route("GET /v2/health/live", api="health")
     def live(self, exchange: Exchange, _target: Target) -> None:
-        """GET /v2/health/live."""
+        """Whether the server is alive.
+
+        200 if it is, else 400.
+        """
         self._check_not_exiting()
         send_empty(exchange, 200 if self._engine.live() else 400)
 
+    @route("GET /v2/health/ready", api="health")
     def ready(self, exchange: Exchange, _target: Target) -> None:
-        """GET /v2/health/ready."""
+        """Whether the server is ready for traffic.
+
+        200 when every requested model can serve, else 400.
+        """
         self._check_not_exiting()
         send_empty(exchange, 200 if self._engine.ready() else 400)
 
+    @route(f"GET {MODEL_VERSION}/ready", api="health")
     def model_ready(self, exchange: Exchange, target: Target) -> None:
-        """GET …/ready of a model or of one version."""
+        """Whether a model is ready.
+
+        200 if it is, else 400.
+        """
         model, version = target.model, target.version
-        if not self._engine.asks_readiness(model, version):
-            _answer(exchange, self._engine.model_ready(model, version))
-            return
 
-        def done(future: asyncio.Future[bool]) -> None:
-            try:
-                _answer(exchange, future.result())
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - is the answer
-                send_error(exchange, as_shoal_error(error))
+        def respond(ready: bool) -> None:
+            if ready:
+                send_empty(exchange)
+            else:
+                send_refusal(exchange, 400, "Model version not ready")
 
-        loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(None, self._engine.model_ready, model, version)
-        asked.add_done_callback(done)
+        if self._engine.asks_readiness(model, version):
+            respond_from_thread(
+                exchange, lambda: self._engine.model_ready(model, version), respond=respond
+            )
+        else:
+            respond(self._engine.model_ready(model, version))
 
     def _check_not_exiting(self) -> None:
         if self._engine.exiting():
             raise Unavailable("Server exiting")
-
-
-def _answer(exchange: Exchange, ready: bool) -> None:
-    if ready:
-        send_empty(exchange)
-    else:
-        send_refusal(exchange, 400, "Model version not ready")

@@ -25,7 +25,7 @@ from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.planned import PlannedInference
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.routes import BINARY_MEDIA, JSON_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.frontends.requests import build_request
@@ -69,6 +69,24 @@ class InferRoute:
         if options.plans and not pattern:
             self.plans = PlannedInference(engine, inbox, options.max_input_bytes)
 
+    @route(
+        f"POST {MODEL_VERSION}/infer",
+        api="inference",
+        loads_model=True,
+        summary="Inference",
+        description="Tensors as JSON, or as bytes after the JSON: with the header "
+        f"{http_body.LENGTH_HEADER}, which the response then has, too.",
+        response="InferResponse",
+        response_media=(JSON_MEDIA, BINARY_MEDIA),
+        request="InferRequest",
+        request_media=(JSON_MEDIA, BINARY_MEDIA),
+        headers=(
+            (
+                http_body.LENGTH_HEADER,
+                "bytes of JSON, after which tensors follow; without it the whole body is JSON",
+            ),
+        ),
+    )
     def infer(self, exchange: Exchange, target: Target) -> None:
         """Answer `exchange`, now or later. If this raises, it has not been answered."""
         tracer = self.engine.tracer

@@ -1,20 +1,20 @@
-"""Shared memory over HTTP: register, unregister, status of regions."""
+"""Shared memory over HTTP: register, unregister and list regions."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from typing import Any
 
-from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
-from shoal.frontends.http.answers import send_empty, send_json
 from shoal.frontends.http.contracts import Exchange
-from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.responses import respond_from_thread, send_empty, send_json
+from shoal.frontends.http.routes import Target, route
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.wire import http_body, json_text
+
+_SYSTEM = "/v2/systemsharedmemory"
+_CUDA = "/v2/cudasharedmemory"
 
 
 class MemoryRoutes:
@@ -24,19 +24,35 @@ class MemoryRoutes:
         self._memory = memory
         self._most_bytes = options.max_input_bytes
 
-    def status(self, exchange: Exchange, target: Target) -> None:
-        """GET …/status: every region, or the one the path names."""
-        if target.cuda:
-            send_json(exchange, self._memory.cuda_status(target.region))
-        else:
-            send_json(exchange, self._memory.status(target.region))
+    @route(
+        f"GET {_SYSTEM}[/region/{{region}}]/status",
+        api="shared-memory",
+        response="SystemRegions",
+        page="shared-memory",
+    )
+    def system_memory_status(self, exchange: Exchange, target: Target) -> None:
+        """Registered regions of system shared memory."""
+        send_json(exchange, self._memory.status(target.region))
 
-    def register(self, exchange: Exchange, target: Target) -> None:
-        """POST …/register: make a region known under the name in the path."""
-        document = _read(exchange.request.body, self._most_bytes)
-        if target.cuda:
-            self._register_cuda(exchange, target.region, document)
-            return
+    @route(
+        f"GET {_CUDA}[/region/{{region}}]/status",
+        api="shared-memory",
+        response="CudaRegions",
+        page="shared-memory",
+    )
+    def cuda_memory_status(self, exchange: Exchange, target: Target) -> None:
+        """Registered regions of GPU memory."""
+        send_json(exchange, self._memory.cuda_status(target.region))
+
+    @route(
+        f"POST {_SYSTEM}/region/{{region}}/register",
+        api="shared-memory",
+        request="SystemRegionRequest",
+        page="shared-memory",
+    )
+    def system_memory_register(self, exchange: Exchange, target: Target) -> None:
+        """Register a region of system shared memory."""
+        document = self._read(exchange)
         self._memory.register(
             target.region,
             _text(document, "key"),
@@ -45,38 +61,48 @@ class MemoryRoutes:
         )
         send_empty(exchange)
 
-    def _register_cuda(self, exchange: Exchange, name: str, document: dict[str, Any]) -> None:
-        """On a thread: to wake a GPU takes a while."""
+    @route(
+        f"POST {_CUDA}/region/{{region}}/register",
+        api="shared-memory",
+        request="CudaRegionRequest",
+        page="shared-memory",
+    )
+    def cuda_memory_register(self, exchange: Exchange, target: Target) -> None:
+        """Register a region of GPU memory."""
+        name, document = target.region, self._read(exchange)
 
-        def work() -> None:
+        def work() -> None:  # on a thread: the first call to a GPU takes long
             self._memory.check_cuda(name)
             handle, device = _handle(document), _unsigned(document, "device_id")
             self._memory.register_cuda(name, handle, device, _unsigned(document, "byte_size"))
 
-        def done(future: asyncio.Future[None]) -> None:
-            try:
-                future.result()
-                send_empty(exchange)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - is the answer
-                send_error(exchange, as_shoal_error(error))
+        respond_from_thread(exchange, work)
 
-        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
-
-    def unregister(self, exchange: Exchange, target: Target) -> None:
-        """POST …/unregister: let go of the region in the path, or of all of them."""
-        if target.cuda:
-            self._memory.unregister_cuda(target.region)
-        else:
-            self._memory.unregister(target.region)
+    @route(
+        f"POST {_SYSTEM}[/region/{{region}}]/unregister", api="shared-memory", page="shared-memory"
+    )
+    def system_memory_unregister(self, exchange: Exchange, target: Target) -> None:
+        """Unregister a region of system shared memory, or all of them."""
+        self._memory.unregister(target.region)
         send_empty(exchange)
 
+    @route(
+        f"POST {_CUDA}[/region/{{region}}]/unregister", api="shared-memory", page="shared-memory"
+    )
+    def cuda_memory_unregister(self, exchange: Exchange, target: Target) -> None:
+        """Unregister a region of GPU memory, or all of them."""
+        self._memory.unregister_cuda(target.region)
+        send_empty(exchange)
 
-def _read(body: Buffer, most_bytes: int) -> dict[str, Any]:
-    http_body.check_json_size(len(body), most_bytes)
-    document = json_text.loads(body)
-    if type(document) is not dict:
-        raise InvalidArgument("a region is registered with a JSON object: key, offset, byte_size")
-    return document
+    def _read(self, exchange: Exchange) -> dict[str, Any]:
+        body = exchange.request.body
+        http_body.check_json_size(len(body), self._most_bytes)
+        document = json_text.loads(body)
+        if type(document) is not dict:
+            raise InvalidArgument(
+                "a region is registered with a JSON object: key, offset, byte_size"
+            )
+        return document
 
 
 def _text(document: dict[str, Any], key: str) -> str:
@@ -87,7 +113,7 @@ def _text(document: dict[str, Any], key: str) -> str:
 
 
 def _handle(document: dict[str, Any]) -> bytes:
-    """The cudaIpcMemHandle_t of a region, which comes as base64."""
+    """The cudaIpcMemHandle_t of a region, which is sent as base64."""
     outer = document.get("raw_handle")
     if outer is None:
         raise InvalidArgument("Shared memory register request has no 'raw_handle' field")

@@ -1,13 +1,13 @@
-"""What the server tells about itself and its models: metadata, configs, statistics, metrics."""
+"""Read-only information about the server and its models: metadata, configs, statistics, metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from shoal.errors import NotFound
-from shoal.frontends.http.answers import send_json
 from shoal.frontends.http.contracts import Engine, Exchange
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.routes import MODEL_VERSION, TEXT_MEDIA, Target, route
 
 
 class MetadataRoutes:
@@ -17,46 +17,47 @@ class MetadataRoutes:
         self._engine = engine
         self._render_metrics = render_metrics
 
+    @route("GET /v2", api="metadata", response="ServerMetadata")
     def server_metadata(self, exchange: Exchange, _target: Target) -> None:
-        """GET /v2."""
+        """The server's name, version and extensions."""
         send_json(exchange, self._engine.server_metadata())
 
+    @route(f"GET {MODEL_VERSION}", api="metadata", loads_model=True, response="ModelMetadata")
     def model_metadata(self, exchange: Exchange, target: Target) -> None:
-        """GET /v2/models/M, of all ready versions or of one."""
+        """A model's inputs, outputs and versions."""
         send_json(exchange, self._engine.model_metadata(target.model, target.version))
 
+    @route(
+        f"GET {MODEL_VERSION}/config", api="model-config", loads_model=True, response="ModelConfig"
+    )
     def model_config(self, exchange: Exchange, target: Target) -> None:
-        """GET …/config."""
+        """A model's configuration, with every default written out."""
         send_json(exchange, self._engine.model_config(target.model, target.version))
 
+    @route(
+        "GET /v2/models/stats",
+        api="statistics",
+        summary="Statistics of all models",
+        response="Statistics",
+    )
+    @route(
+        f"GET {MODEL_VERSION}/stats",
+        api="statistics",
+        summary="Statistics of a model",
+        description="Besides Triton's counters: `execution` is where the model runs (`loop` or "
+        "`threads`) and why, `task` counts the calls of its task, `generation` the texts of a "
+        "model that generates.",
+        response="Statistics",
+    )
     def statistics(self, exchange: Exchange, target: Target) -> None:
-        """GET …/stats, of all models, of one, or of one version."""
+        """Statistics of all models, of one, or of one version."""
         counted = self._engine.statistics(target.model, target.version)
         send_json(exchange, {"model_stats": counted})
 
+    @route("GET /metrics[/]", api="", response_media=(TEXT_MEDIA,), page="metrics")
     def metrics(self, exchange: Exchange, _target: Target) -> None:
-        """GET /metrics: what the metrics port serves, for those who reach this port only."""
+        """Metrics in Prometheus text format, as on the metrics port."""
         if self._render_metrics is None:
             raise NotFound("metrics are switched off on this server")
         content = (b"Content-Type", b"text/plain; charset=utf-8")
         exchange.respond(200, [content], [self._render_metrics()])
-
-    def welcome(self, exchange: Exchange, _target: Target) -> None:
-        """GET /: where to go from here."""
-        server = self._engine.server_metadata()
-        send_json(
-            exchange,
-            {
-                "name": server["name"],
-                "version": server["version"],
-                "server": "shoal",
-                "links": {
-                    "health": "/v2/health/ready",
-                    "metadata": "/v2",
-                    "statistics": "/v2/models/stats",
-                    "metrics": "/metrics",
-                    "openapi": "/openapi.json",
-                    "proto": "/proto",
-                },
-            },
-        )

@@ -1,172 +1,234 @@
-"""Which path means what: one table of routes, and the search through it.
+"""Routes: each is declared once, on its handler; the router and all descriptions are made from it.
 
-    "/v2/models/resnet%2050/versions/3/infer"  -->  Target(infer, "resnet 50", 3)
+    @route("GET /v2/health/live", api="health")      -->  router, OpenAPI document, restricted APIs,
+    def live(self, exchange, target): ...                 docs/http-api.md
 
-A route's template is its path with {parameters}; what stands in [brackets] may be left out.
-Clients ask for the same few paths again and again, so what a path means is remembered.
+    "/v2/models/resnet%2050/versions/3/infer"  --resolve-->  Target(route, "resnet 50", 3)
+
+A template is a path with {parameters}; a part in [brackets] is optional. `{name:value}` matches
+only `value`. Where two templates match a path, the one with the earlier literal segment wins, so
+the order of declarations does not matter. Clients repeat paths, so `resolve` caches its results.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from shoal.config.options.checks import CATEGORIES
 from shoal.errors import InvalidArgument
+from shoal.frontends.http.contracts import Exchange
 from shoal.tasks.registry import operations
 
-_VERSION = "/v2/models/{model}[/versions/{version}]"
-_REPOSITORY = "/v2/repository[/{repository}]"
-_MEMORY = "/v2/{memory}sharedmemory"
+MODEL_VERSION = "/v2/models/{model}[/versions/{version}]"
+REPOSITORY = "/v2/repository[/{repository}]"
 
-_PARAMETERS = {
-    "version": "[0-9]+",
-    "memory": "system|cuda",
-    "operation": "[a-z][a-z0-9-]*",
-}  # others are one part of the path
-_SPECIAL = re.compile(r"\{(\w+)\}|[][.]")
+JSON_MEDIA = "application/json"
+BINARY_MEDIA = "application/octet-stream"
+TEXT_MEDIA = "text/plain"
+EVENT_MEDIA = "text/event-stream"
+FORM_MEDIA = "multipart/form-data"
+
+_PARAMETERS = {"version": "[0-9]+", "operation": "[a-z][a-z0-9-]*"}  # others: one path segment
+_SPECIAL = re.compile(r"\{(\w+)(?::([^}]*))?\}|[][.]")
+_FIXED = re.compile(r"\{\w+:([^}]*)\}")
 _INNERMOST = re.compile(r"\[([^][]*)\]")
 
-_REMEMBERED = 1024
-_LONGEST_REMEMBERED = 512  # characters, so that odd paths cannot fill the memory
-_NEWEST_POSSIBLE = 2**63 - 1
+_CACHE_ENTRIES = 1024
+_LONGEST_CACHED = 512  # characters, so that long paths cannot fill the memory
+_LARGEST_VERSION = 2**63 - 1
+
+Schema = dict[str, Any]
+Handler = Callable[[Exchange, "Target"], None]
+Method = TypeVar("Method", bound=Callable[..., None])
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One kind of request. `category` is the group that restricted APIs name it by."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Endpoint:
+    """One method of one path, as `route` declares it.
 
-    name: str
-    methods: tuple[str, ...]
-    category: str
+    A schema is a name in `openapi.schemas`, or the schema itself; an empty one means no body.
+    """
+
+    method: str
     template: str
-    pattern: re.Pattern[str] = field(init=False)
-    allow: bytes = field(init=False)  # what it answers, as the Allow header lists it
+    handler: Callable[..., None]  # a method of a class, not bound
+    name: str  # in the OpenAPI document, where generated clients take it from
+    api: str  # the kind that --http-restricted-api names; empty: cannot be restricted
+    summary: str
+    description: str
+    loads_model: bool = False  # in lazy mode: wait for the model, instead of reporting it missing
+    response: str | Schema = ""
+    response_media: tuple[str, ...] = (JSON_MEDIA,)
+    request: str | Schema = ""
+    request_media: tuple[str, ...] = (JSON_MEDIA,)
+    request_required: bool = True
+    query: tuple[tuple[str, str, tuple[str, ...]], ...] = ()  # name, description, values
+    headers: tuple[tuple[str, str], ...] = ()  # optional ones: name, description
+    error: str = "Error"
+    page: str = ""  # of the documentation, where there is one about it
 
-    def __post_init__(self) -> None:
-        listed = [*self.methods, *(["HEAD"] if "GET" in self.methods else []), "OPTIONS"]
-        object.__setattr__(self, "allow", ", ".join(listed).encode())
-        object.__setattr__(self, "pattern", re.compile(_SPECIAL.sub(_regular, self.template)))
-
-    def answers(self, method: str) -> bool:
-        """Whether a request with this method is answered here; HEAD is a GET without its body."""
-        return method in self.methods or (method == "HEAD" and "GET" in self.methods)
-
-    def spellings(self) -> list[str]:
+    def paths(self) -> list[str]:
         """Every path the template stands for, with each optional part and without it."""
-        found = [self.template]
+        found = [_FIXED.sub(r"\1", self.template)]
         while any("[" in path for path in found):
             found = [
-                spelling
-                for path in found
-                for spelling in (_INNERMOST.sub("", path, 1), _INNERMOST.sub(r"\1", path, 1))
+                path
+                for longer in found
+                for path in (_INNERMOST.sub("", longer, 1), _INNERMOST.sub(r"\1", longer, 1))
             ]
         return list(dict.fromkeys(found))
 
 
+class Route:
+    """The endpoints of one template."""
+
+    __slots__ = ("allow", "endpoints", "name", "pattern", "template")
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        declared = {endpoint.method: endpoint for endpoint in endpoints}
+        first = next(iter(declared.values()))
+        self.template = first.template
+        self.name = first.name
+        self.pattern = re.compile(_SPECIAL.sub(_regular, self.template))
+        # HEAD is a GET whose body the transport leaves out.
+        self.endpoints = {**declared, **({"HEAD": declared["GET"]} if "GET" in declared else {})}
+        self.allow = ", ".join([*self.endpoints, "OPTIONS"]).encode()  # as the header lists them
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A route and what its path names; `version` is -1 where the path has none."""
+    """A route and the parameters of its path; `version` is -1 where the path has none."""
 
     route: Route
     model: str = ""
     version: int = -1
     repository: str = ""
-    region: str = ""
-    cuda: bool = False  # of a GPU, not of the system
+    region: str = ""  # of shared memory
     file: str = ""
     operation: str = ""  # of a task
 
 
-def _route(name: str, methods: str, category: str, template: str) -> Route:
-    return Route(name, tuple(methods.split()), category, template)
+_endpoints: list[Endpoint] = []
 
 
-def _regular(special: re.Match[str]) -> str:
-    """The regular expression for a parameter, or for what is special in a template or in one."""
-    name = special[1]
-    if name:
-        return f"(?P<{name}>{_PARAMETERS.get(name, '[^/]+')})"
-    return {"[": "(?:", "]": ")?", ".": r"\."}[special[0]]
+def route(
+    method_and_template: str,
+    *,
+    api: str,
+    name: str = "",
+    summary: str = "",
+    description: str = "",
+    **more: Any,
+) -> Callable[[Method], Method]:
+    """Declare that a method of a class serves a path; see `Endpoint` for what more can be said.
+
+    The handler's docstring is the summary (first line) and description unless they are given. A
+    handler may have several routes. `Application` has to make an object of the class.
+    """
+    method, _, template = method_and_template.partition(" ")
+    if api and api not in CATEGORIES:
+        raise ValueError(f"route {template}: unknown API kind '{api}', not in {CATEGORIES}")
+
+    def declare(handler: Method) -> Method:
+        first, _, rest = (handler.__doc__ or "").partition("\n")
+        endpoint = Endpoint(
+            method,
+            template,
+            handler,
+            name or handler.__name__,
+            api,
+            summary or first.rstrip("."),
+            description or ("" if summary else " ".join(rest.split())),
+            **more,
+        )
+        _endpoints.append(endpoint)
+        return handler
+
+    return declare
 
 
-# The first match wins: `/v2/models/stats` must come before the models.
-ROUTES = (
-    _route("infer", "POST", "inference", _VERSION + "/infer"),
-    _route("live", "GET", "health", "/v2/health/live"),
-    _route("ready", "GET", "health", "/v2/health/ready"),
-    _route("model_ready", "GET", "health", _VERSION + "/ready"),
-    _route("server_metadata", "GET", "metadata", "/v2"),
-    _route("statistics", "GET", "statistics", "/v2/models/stats"),
-    _route("statistics", "GET", "statistics", _VERSION + "/stats"),
-    _route("explain", "GET", "statistics", "/v2[/models/{model}[/versions/{version}]]/explain"),
-    _route("model_config", "GET", "model-config", _VERSION + "/config"),
-    _route("model_metadata", "GET", "metadata", _VERSION),
-    _route("index", "POST", "model-repository", _REPOSITORY + "/index"),
-    _route("load", "POST", "model-repository", _REPOSITORY + "/models/{model}/load"),
-    _route("unload", "POST", "model-repository", _REPOSITORY + "/models/{model}/unload"),
-    _route("generate", "POST", "inference", _VERSION + "/generate"),
-    _route("generate_stream", "POST", "inference", _VERSION + "/generate_stream"),
-    _route("memory_status", "GET", "shared-memory", _MEMORY + "[/region/{region}]/status"),
-    _route("memory_register", "POST", "shared-memory", _MEMORY + "/region/{region}/register"),
-    _route("memory_unregister", "POST", "shared-memory", _MEMORY + "[/region/{region}]/unregister"),
-    _route("trace", "GET POST", "trace", "/v2[/models/{model}]/trace/setting"),
-    _route("logging", "GET POST", "logging", "/v2/logging"),
-    _route("metrics", "GET", "", "/metrics[/]"),
-    _route("console_state", "GET", "statistics", "/v2/console"),
-    _route("console_file", "GET", "", "/console/{asset}"),
-    _route("openai_models", "GET", "metadata", "/v1/models"),
-    _route("openai_model", "GET", "metadata", "/v1/models/{model}"),
-    _route("openai_embeddings", "POST", "inference", "/v1/embeddings"),
-    _route("openai_completions", "POST", "inference", "/v1/completions"),
-    _route("openai_chat", "POST", "inference", "/v1/chat/completions"),
-    _route("openapi", "GET", "metadata", "/openapi.json"),
-    _route("proto", "GET", "metadata", "/proto[/{file}]"),
-    _route("welcome", "GET", "", "/"),
-    # Any word may be the operation of an installed task, so these two come last.
-    _route("task", "POST", "inference", _VERSION + "/{operation}"),
-    _route("task", "POST", "inference", "/{operation}"),
-)
+def endpoints() -> list[Endpoint]:
+    """All that are declared, in the order of a search: literal segments before parameters."""
+    from shoal.frontends.http import application  # noqa: F401 - imports every handler
+
+    return sorted(_endpoints, key=lambda endpoint: _rank(endpoint.template))
+
+
+@cache
+def routes() -> list[Route]:
+    """The endpoints by template."""
+    by_template: dict[str, list[Endpoint]] = {}
+    for endpoint in sorted(endpoints(), key=lambda endpoint: endpoint.method):
+        by_template.setdefault(endpoint.template, []).append(endpoint)
+    return [Route(by_template[template]) for template in sorted(by_template, key=_rank)]
+
+
+def bind(owners: Iterable[object]) -> Mapping[Endpoint, Handler]:
+    """The handler of each endpoint: the method of that one of `owners` whose class declares it."""
+    methods = {
+        function: getattr(owner, name)
+        for owner in owners
+        for name, function in vars(type(owner)).items()
+        if callable(function)
+    }
+    return {endpoint: methods[endpoint.handler] for endpoint in endpoints()}
 
 
 def resolve(path: str) -> Target | None:
-    """What `path` (percent-encoded) asks for; None for a path nobody serves.
+    """The target of `path` (percent-encoded); None where no route matches.
 
     Raises InvalidArgument for a version beyond 64 bits.
     """
-    if len(path) > _LONGEST_REMEMBERED:
+    if len(path) > _LONGEST_CACHED:
         return _search(path)
-    return _remembered(path)
+    return _cached_search(path)
 
 
 def _search(path: str) -> Target | None:
-    for route in ROUTES:
-        match = route.pattern.fullmatch(path)
+    for candidate in routes():
+        match = candidate.pattern.fullmatch(path)
         if match:
             named = match.groupdict()
-            if route.name == "task" and named["operation"] not in operations():
+            operation = named.get("operation") or ""
+            if operation and operation not in operations():
                 return None
             return Target(
-                route,
+                candidate,
                 unquote(named.get("model") or ""),
                 _version(named.get("version")),
                 unquote(named.get("repository") or ""),
                 unquote(named.get("region") or ""),
-                named.get("memory") == "cuda",
                 unquote(named.get("file") or named.get("asset") or ""),
-                named.get("operation") or "",
+                operation,
             )
     return None
 
 
-_remembered = lru_cache(_REMEMBERED)(_search)
+_cached_search = lru_cache(_CACHE_ENTRIES)(_search)
+
+
+def _rank(template: str) -> list[bool]:
+    """Sorts templates by where their parameters are: a literal segment comes first."""
+    return ["{" in segment for segment in _FIXED.sub(r"\1", template).split("/")]
+
+
+def _regular(special: re.Match[str]) -> str:
+    """The regular expression for a parameter, a bracket or a dot of a template."""
+    name, value = special[1], special[2]
+    if name:
+        return f"(?P<{name}>{value or _PARAMETERS.get(name, '[^/]+')})"
+    return {"[": "(?:", "]": ")?", ".": r"\."}[special[0]]
 
 
 def _version(digits: str | None) -> int:
     if digits is None:
         return -1
-    if len(digits.lstrip("0")) > 19 or int(digits) > _NEWEST_POSSIBLE:
+    if len(digits.lstrip("0")) > 19 or int(digits) > _LARGEST_VERSION:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{digits}' (details: it "
             f"does not fit into 64 bits), version should be an integral value > 0"

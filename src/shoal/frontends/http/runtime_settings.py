@@ -1,4 +1,4 @@
-"""Settings that change while the server runs, over HTTP: the trace and the log.
+"""Settings that can change while the server runs, over HTTP: those of tracing and of the log.
 
 GET  --> the settings          POST {"name": value, ...} --> the settings after the change
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.frontends.http.answers import send_json
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.routes import Target, route
 from shoal.frontends.log_changes import read_log_changes
 from shoal.wire import http_body, json_text
 
+_TRACE = "/v2[/models/{model}]/trace/setting"
 _LISTED = ("trace_level",)  # these have several values; the others are plain texts
 
 
@@ -25,30 +26,61 @@ class RuntimeSettingRoutes:
         self._engine = engine
         self._most_bytes = options.max_input_bytes
 
-    def trace(self, exchange: Exchange, target: Target) -> None:
-        """The trace settings of a model, or of all. null goes back to what holds otherwise."""
-        model = target.model
-        if exchange.request.method == "POST":
-            document = self._read(exchange)
-            self._engine.trace_settings(model)  # an unknown model comes before all other mistakes
-            changes = {name: _texts(name, value) for name, value in document.items()}
-            self._engine.update_trace_settings(model, changes)
-        settings = self._engine.trace_settings(model)
+    @route(
+        f"GET {_TRACE}",
+        api="trace",
+        summary="The trace settings of a model, or of all models",
+        response="TraceSettings",
+        page="tracing",
+    )
+    def get_trace(self, exchange: Exchange, target: Target) -> None:
+        """Send the settings; most are plain texts."""
         shown = {
             name: values if name in _LISTED else ",".join(values)
-            for name, values in settings.items()
+            for name, values in self._engine.trace_settings(target.model).items()
         }
         send_json(exchange, shown)
 
-    def logging(self, exchange: Exchange, _target: Target) -> None:
-        """The log settings. null leaves one as it is."""
-        if exchange.request.method == "POST":
-            changes = read_log_changes(self._read(exchange), _bad_format)
-            self._engine.update_log_settings(changes)
+    @route(
+        f"POST {_TRACE}",
+        api="trace",
+        summary="Change trace settings",
+        description="null restores the setting of all models, or the one the server started with.",
+        request="TraceSettings",
+        response="TraceSettings",
+        page="tracing",
+    )
+    def update_trace(self, exchange: Exchange, target: Target) -> None:
+        """Change some settings and send them all."""
+        document = self._read(exchange)
+        self._engine.trace_settings(target.model)  # an unknown model is reported first
+        changes = {name: _texts(name, value) for name, value in document.items()}
+        self._engine.update_trace_settings(target.model, changes)
+        self.get_trace(exchange, target)
+
+    @route("GET /v2/logging", api="logging", response="LogSettings", page="logging")
+    def get_logging(self, exchange: Exchange, _target: Target) -> None:
+        """The log settings."""
         send_json(exchange, self._engine.log_settings())
 
+    @route(
+        "POST /v2/logging",
+        api="logging",
+        request="LogSettings",
+        response="LogSettings",
+        page="logging",
+    )
+    def update_logging(self, exchange: Exchange, target: Target) -> None:
+        """Change log settings.
+
+        null leaves a setting as it is.
+        """
+        changes = read_log_changes(self._read(exchange), _bad_format)
+        self._engine.update_log_settings(changes)
+        self.get_logging(exchange, target)
+
     def _read(self, exchange: Exchange) -> dict[str, Any]:
-        """The body as a JSON object; nothing at all stands for an empty one."""
+        """The body as a JSON object; an empty body stands for an empty one."""
         body = exchange.request.body
         if not len(body):
             return {}
@@ -60,7 +92,7 @@ class RuntimeSettingRoutes:
 
 
 def _texts(name: str, value: Any) -> list[str] | None:
-    """A setting as texts. Triton has texts for numbers; numbers are understood, too."""
+    """A setting as texts. Triton writes numbers as texts; numbers are accepted, too."""
     if value is None:
         return None
     values = value if type(value) is list else [value]
@@ -74,7 +106,7 @@ def _texts(name: str, value: Any) -> list[str] | None:
 
 
 def _bad_format(text: str) -> Unavailable:
-    """Not an invalid argument: clients of Triton know it by this code."""
+    """Unavailable and not InvalidArgument, as Triton has it."""
     return Unavailable(
         f"invalid argument for --log_format, got: {text}; write 'default' or 'ISO8601'"
     )

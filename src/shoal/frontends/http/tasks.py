@@ -12,17 +12,27 @@ import contextlib
 from typing import Any
 
 from shoal.errors import Unsupported
-from shoal.frontends.http.answers import send_json
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import STATUS, as_shoal_error, note_error, send_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
 from shoal.frontends.http.message import error_body
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Target
+from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.routes import (
+    BINARY_MEDIA,
+    EVENT_MEDIA,
+    FORM_MEDIA,
+    JSON_MEDIA,
+    MODEL_VERSION,
+    Target,
+    route,
+)
 from shoal.frontends.http.upload import read_upload
 from shoal.tasks.asked import Asked
 from shoal.tasks.door import TaskCall
 from shoal.wire import json_text
+
+_REQUEST_MEDIA = (JSON_MEDIA, FORM_MEDIA, BINARY_MEDIA)
 
 
 class TaskRoutes:
@@ -33,6 +43,56 @@ class TaskRoutes:
         self._options = options
         self._under_way: set[asyncio.Task[None]] = set()  # the loop itself does not keep them
 
+    @route(
+        f"POST {MODEL_VERSION}/{{operation:classify}}",
+        api="inference",
+        name="classify",
+        loads_model=True,
+        summary="Labels for photos",
+        description="For models with the task image-classification. A form with any number of "
+        "files, the bytes of one file, or JSON with base64. `top` may be in the query.",
+        response="PhotoLabels",
+        request="PhotoRequest",
+        request_media=_REQUEST_MEDIA,
+        page="photos",
+    )
+    @route(
+        "POST /{operation:classify}",
+        api="inference",
+        name="classify",
+        loads_model=True,
+        summary="Labels for photos, where one loaded model classifies them",
+        response="PhotoLabels",
+        request="PhotoRequest",
+        request_media=_REQUEST_MEDIA,
+        page="photos",
+    )
+    @route(
+        f"POST {MODEL_VERSION}/{{operation}}",
+        api="inference",
+        name="task",
+        loads_model=True,
+        summary="Call a model's task: classify, answer, caption, embed, or one of your own",
+        description="A form with files, JSON, or the bytes of a file. Values may be in the query. "
+        "With `stream=true`, where a task supports it, an event for each piece.",
+        response="TaskAnswer",
+        response_media=(JSON_MEDIA, EVENT_MEDIA),
+        request="TaskRequest",
+        request_media=_REQUEST_MEDIA,
+        page="tasks",
+    )
+    @route(
+        "POST /{operation}",
+        api="inference",
+        name="task",
+        loads_model=True,
+        summary="The same, where one loaded model has that task",
+        response="TaskAnswer",
+        response_media=(JSON_MEDIA, EVENT_MEDIA),
+        request="TaskRequest",
+        request_media=_REQUEST_MEDIA,
+        page="tasks",
+    )
     def perform(self, exchange: Exchange, target: Target) -> None:
         """Answer one call of a task. If this raises, it was not answered."""
         call = self._engine.task(target.operation, target.model, target.version)

@@ -12,8 +12,7 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.frontends.http.errors import STATUS
-from shoal.frontends.http.options import CATEGORIES, HttpOptions
-from shoal.frontends.http.routes import ROUTES
+from shoal.frontends.http.routes import route
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,6 @@ def test_restricted_apis(front):
     assert front.ask("GET", "/v2/models/m/config").status == 200
 
 
-def test_restricted_categories_are_known():
-    with pytest.raises(InvalidArgument, match="unknown restricted api 'all', expected one of hea"):
-        HttpOptions(restricted_apis={"all": ("k", "v")})
-    assert {route.category for route in ROUTES} <= {*CATEGORIES, ""}
+def test_a_route_must_have_a_known_api_kind():
+    with pytest.raises(ValueError, match="route /x: unknown API kind 'all'"):
+        route("GET /x", api="all")

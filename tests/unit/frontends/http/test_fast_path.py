@@ -32,6 +32,7 @@ from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.protocol import HttpConnection, ListenerState
 from shoal.frontends.http.reader import NOTHING
+from shoal.frontends.http.routes import resolve
 from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
@@ -270,7 +271,8 @@ class Side:
         if not plans:
             assert self.state.lane is None
             self.state.heads.parse = parse_head
-        self.route = self.application._handlers["infer"].__self__
+        endpoint = resolve("/v2/models/m/infer").route.endpoints["POST"]
+        self.route = self.application._handlers[endpoint].__self__
         self.clients = []
 
     async def ask(self, datas):

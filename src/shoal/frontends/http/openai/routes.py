@@ -20,7 +20,6 @@ from shoal.core.model_loading import ModelLoading
 from shoal.core.response import ParameterValue
 from shoal.errors import InvalidArgument, NotFound, ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
-from shoal.frontends.http.answers import send_json
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
@@ -34,6 +33,7 @@ from shoal.frontends.http.openai.prompts import plain_prompt, read_messages, rea
 from shoal.frontends.http.openai.sampling import Told, read_sampling
 from shoal.frontends.http.openai.text_model import Served, TextModel
 from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced
 from shoal.frontends.waiting import when_loaded

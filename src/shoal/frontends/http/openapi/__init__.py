@@ -1,8 +1,8 @@
-"""This server's HTTP interface as an OpenAPI 3.1 document: what /openapi.json answers.
+"""This server's HTTP interface as an OpenAPI 3.1 document: what GET /openapi.json returns.
 
-    ROUTES --spellings--> paths --operations--> document
-                                    '--> schemas
+    declared routes --paths--> document
+                                  '--> schemas
 
-Paths, methods and restrictions come from the table of routes, so none can be forgotten; the words
-and the JSON schemas stand beside each other in `operations` and `schemas`.
+Everything about a route comes from its declaration (see `routes`). JSON schemas that routes share
+are in `schemas`.
 """

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.core import dtypes
-
-Schema = dict[str, Any]
+from shoal.frontends.http.routes import Schema
 
 
 def reference(name: str) -> Schema:

@@ -1,0 +1,94 @@
+"""The declared routes of OpenAI's API. The first request for one imports the handlers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.core.inbox import LoopInbox
+from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.http.routes import EVENT_MEDIA, JSON_MEDIA, Target, route
+
+if TYPE_CHECKING:
+    from shoal.frontends.http.openai.routes import OpenAiRoutes
+
+_ERROR = "OpenAiError"
+_STREAMS = (
+    'For models that take and return text. With "stream": true an event for each piece, then '
+    "`data: [DONE]`."
+)
+
+
+class OpenAiEndpoints:
+    """Passes each request to `OpenAiRoutes`."""
+
+    def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
+        self._parts = (engine, inbox, options)
+
+    @cached_property
+    def _routes(self) -> OpenAiRoutes:
+        from shoal.frontends.http.openai.routes import OpenAiRoutes
+
+        return OpenAiRoutes(*self._parts)
+
+    @route("GET /v1/models", api="metadata", response="OpenAiModels", error=_ERROR, page="openai")
+    def openai_models(self, exchange: Exchange, target: Target) -> None:
+        """The models that OpenAI's clients can use."""
+        self._routes.models(exchange, target)
+
+    @route(
+        "GET /v1/models/{model}",
+        api="metadata",
+        response="OpenAiModel",
+        error=_ERROR,
+        page="openai",
+    )
+    def openai_model(self, exchange: Exchange, target: Target) -> None:
+        """One of these models."""
+        self._routes.model(exchange, target)
+
+    @route(
+        "POST /v1/embeddings",
+        api="inference",
+        response="OpenAiEmbeddings",
+        request="OpenAiEmbeddingsRequest",
+        error=_ERROR,
+        page="openai",
+    )
+    def openai_embeddings(self, exchange: Exchange, target: Target) -> None:
+        """Vectors for texts, in OpenAI's format.
+
+        For models with the task sentence-embedding.
+        """
+        self._routes.embeddings(exchange, target)
+
+    @route(
+        "POST /v1/completions",
+        api="inference",
+        summary="Continue a text, in OpenAI's format",
+        description=_STREAMS,
+        response="OpenAiCompletion",
+        response_media=(JSON_MEDIA, EVENT_MEDIA),
+        request="OpenAiCompletionRequest",
+        error=_ERROR,
+        page="openai",
+    )
+    def openai_completions(self, exchange: Exchange, target: Target) -> None:
+        """Continue a text."""
+        self._routes.completions(exchange, target)
+
+    @route(
+        "POST /v1/chat/completions",
+        api="inference",
+        summary="The next message of a conversation, in OpenAI's format",
+        description=_STREAMS,
+        response="OpenAiChatCompletion",
+        response_media=(JSON_MEDIA, EVENT_MEDIA),
+        request="OpenAiChatRequest",
+        error=_ERROR,
+        page="openai",
+    )
+    def openai_chat(self, exchange: Exchange, target: Target) -> None:
+        """The next message of a conversation."""
+        self._routes.chat(exchange, target)

@@ -1,0 +1,52 @@
+"""Responses that are not errors: JSON, an empty body, or the result of work on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.errors import JSON, as_shoal_error, send_error
+from shoal.wire import json_text
+
+Result = TypeVar("Result")
+
+
+def send_json(exchange: Exchange, value: Any) -> None:
+    """Respond 200 with `value`."""
+    exchange.respond(200, [JSON], [json_text.dumps(value)])
+
+
+def send_empty(exchange: Exchange, status: int = 200) -> None:
+    """Respond with a status alone."""
+    exchange.respond(status, [], [])
+
+
+def respond_from_thread(
+    exchange: Exchange,
+    work: Callable[[], Result],
+    *,
+    respond: Callable[[Result], None] | None = None,
+    threads: Executor | None = None,
+) -> None:
+    """Run `work` on a thread of `threads` (or the loop's own), then respond on the loop.
+
+    `respond` gets the result; by default it is sent as JSON, None as an empty body. What either of
+    them raises is sent as an error.
+    """
+
+    def send(result: Result) -> None:
+        if result is None:
+            send_empty(exchange)
+        else:
+            send_json(exchange, result)
+
+    def done(future: asyncio.Future[Result]) -> None:
+        try:
+            (respond or send)(future.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - becomes the response
+            send_error(exchange, as_shoal_error(error))
+
+    asyncio.get_running_loop().run_in_executor(threads, work).add_done_callback(done)
