@@ -7,9 +7,11 @@ them; `pytest --hypothesis-profile=explore` looks for new examples.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,10 @@ PROGRAMS = {
     "perf_analyzer": ("perf_analyzer",),
     "redis": ("redis-server",),
 }
+
+# Many tests start Python: compiling Shoal takes longer than running what they start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # `make test` unpacks perf_analyzer there; a plain `pytest` finds it too.
 os.environ["PATH"] = f"{ROOT / '.tools' / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -47,6 +53,15 @@ def pytest_collection_modifyitems(items):
         for marker, names in missing.items():
             if names and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(names)}"))
+
+
+def pytest_collection_finish():
+    """Keep thousands of collected tests out of each collection of garbage.
+
+    A server collects garbage whenever it unloads a model.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
