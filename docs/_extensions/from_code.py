@@ -2,6 +2,7 @@
 
     {option-table}    shoal.config.options.TABLE: one section per group, one entry per flag
     {perf-option-table}   the same of shoal.perf.options.TABLE
+    {route-table}     the declared routes of frontends/http: method, path, summary, API kind
     {unused-fields}   shoal.config.rules.support: the fields of config.pbtxt that only warn
 
 What `shoal serve --help` says about a flag is said here in the same words.
@@ -9,15 +10,19 @@ What `shoal serve --help` says about a flag is said here in the same words.
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
 
 from shoal.cli.help import _description, _placeholder
 from shoal.config.options import TABLE, Option
+from shoal.config.options.checks import CATEGORIES
 from shoal.config.rules.support import _NOT_ACTED_ON
+from shoal.frontends.http.routes import Endpoint, endpoints
 from shoal.perf.options import TABLE as PERF_TABLE
 
 
@@ -39,6 +44,23 @@ class PerfOptionTable(Directive):
         return [_section(title, list(options)) for title, options in groups]
 
 
+class RouteTable(Directive):
+    """Takes no arguments."""
+
+    def run(self) -> list[nodes.Node]:
+        """One row per method and path, by API kind."""
+        kinds = {kind: index for index, kind in enumerate(CATEGORIES)}
+        rows = sorted(
+            endpoints(),
+            key=lambda endpoint: (kinds.get(endpoint.api, len(kinds)), endpoint.template),
+        )
+        table = ["| method and path | what it does | API kind |", "|---|---|---|"]
+        parsed = nodes.container()
+        lines = StringList([*table, *map(_route_row, rows)], source="routes")
+        self.state.nested_parse(lines, 0, parsed)
+        return parsed.children
+
+
 class UnusedFields(Directive):
     """Takes no arguments."""
 
@@ -49,6 +71,14 @@ class UnusedFields(Directive):
             line = nodes.paragraph("", "", nodes.literal(text=name))
             listed += nodes.list_item("", line)
         return [listed]
+
+
+def _route_row(endpoint: Endpoint) -> str:
+    path = re.sub(r"\{\w+:(\w+)\}", r"\1", endpoint.template)
+    text = f"[{endpoint.summary}]({endpoint.page}.md)" if endpoint.page else endpoint.summary
+    more = f". {endpoint.description}" if endpoint.description else ""
+    kind = f"`{endpoint.api}`" if endpoint.api else ""
+    return f"| `{endpoint.method} {path}` | {text}{more} | {kind} |"
 
 
 def _section(title: str, options: list[Option]) -> nodes.section:
@@ -75,5 +105,6 @@ def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_directive("option-table", OptionTable)
     app.add_directive("perf-option-table", PerfOptionTable)
+    app.add_directive("route-table", RouteTable)
     app.add_directive("unused-fields", UnusedFields)
     return {"parallel_read_safe": True}
