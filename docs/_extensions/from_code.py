@@ -95,7 +95,7 @@ def _section(title: str, options: list[Option]) -> nodes.section:
         names = [option.flag] if option.flag.startswith("--") else option.flags
         term += nodes.literal(text=f"{', '.join(names)} {_placeholder(option)}".strip())
         item = nodes.definition_list_item("", term)
-        item += nodes.definition("", nodes.paragraph(text=_description(option, shared)))
+        item += nodes.definition("", nodes.paragraph(text=_description(option, "", shared)))
         listed += item
     section += listed
     return section
