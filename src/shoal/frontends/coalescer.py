@@ -97,13 +97,12 @@ class Coalescer(ABC):
         if plan is None or not self.requests:
             return
         requests, self.requests = self.requests, []
-        # Some of their clients may have left meanwhile.
-        requests = [request for request in requests if not request.cancelled]
-        if not requests or self._engine.infer_group(requests, model):
+        if self._engine.infer_group(requests, model):
             return
         plan.alone = True
         for request in requests:
-            cast("GatheredCall", request.reply).begin_again()
+            if not request.cancelled:
+                cast("GatheredCall", request.reply).begin_again()
 
     # ---- out
 

@@ -127,11 +127,11 @@ class EnsembleModel:
 
     @property
     def takes_groups(self) -> bool:
-        """Whether `accept_group` is of use: it is not."""
+        """Whether `accept_group` takes requests: no, each is started by itself."""
         return False
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
-        """Not offered: each request of an ensemble is started by itself."""
+        """Takes none of them: pass each to `accept_checked`."""
         return False
 
     def resize(self, spec: ModelSpec) -> None:

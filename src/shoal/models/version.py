@@ -25,7 +25,6 @@ from shoal.instance.warmup import warm_up
 from shoal.models.setup import build_pace, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
-from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.statistics.model import (
@@ -174,16 +173,16 @@ class Model:
 
     @property
     def takes_groups(self) -> bool:
-        """Whether `accept_group` is of use for requests without a time-out."""
-        batcher = self._batcher
-        return self._cache is None and isinstance(batcher, Batcher) and batcher.takes_groups
+        """Whether `accept_group` takes requests without a time-out; it does not change."""
+        return self._cache is None and self._batcher.takes_groups
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:
-        """Queue valid requests that arrived at the same moment, all of them or none."""
-        batcher = self._batcher
-        if self._cache is not None or not isinstance(batcher, Batcher):
-            return False
-        return batcher.enqueue_group(requests)
+        """Queue valid requests that arrived at the same moment: all of them, or none (False).
+
+        After False, pass each to `accept_checked` as it is: that queues it or raises the error to
+        answer it with. Never raises. The requests' `served_by` is this model already.
+        """
+        return self._cache is None and self._batcher.enqueue_group(requests)
 
     def _dropped(self, request: Request, error: ShoalError) -> None:
         self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())

@@ -104,19 +104,21 @@ class Batcher:
                 self._changed.notify()
         if on_arrival is not None:
             on_arrival()
-        if request.cancelled:  # it was withdrawn before it had somebody to tell
+        if request.cancelled:  # before `on_cancel` was set
             self._cancelled()
 
     @property
     def takes_groups(self) -> bool:
-        """Whether `enqueue_group` is of use for requests without a time-out."""
+        """Whether `enqueue_group` takes requests without a time-out; it does not change."""
         return self._order is None and self._queue.plain
 
     def enqueue_group(self, requests: Sequence[Request]) -> bool:
-        """Take requests over that arrived at the same moment, none of which was withdrawn.
+        """Take over requests that arrived at the same moment: all of them or, if this returns
+        False, none.
 
-        False, with none taken, where one of them could need more than a place in the line: then
-        `enqueue` them one by one.
+        It returns False where a request may be refused, expire or have to keep its order, and
+        when the batcher is closed. `enqueue` them one by one then: each call takes its request
+        over or raises. Requests that were cancelled already are dropped, as `enqueue` does.
         """
         with self._lock:
             if self._closed or self._order is not None:
@@ -124,14 +126,19 @@ class Batcher:
             if not self._queue.push_all(requests, self._clock()):
                 return False
             cancelled = self._cancelled
+            any_cancelled = False
             for request in requests:
                 request.state = QUEUED
                 request.on_cancel = cancelled
+                if request.cancelled:
+                    any_cancelled = self._any_cancelled = True  # before an instance takes it
             on_arrival = self._on_arrival
             if on_arrival is None and self._waiting and not self._wakes_soon():
                 self._changed.notify()
         if on_arrival is not None:
             on_arrival()
+        if any_cancelled:
+            self._cancelled()
         return True
 
     def _wakes_soon(self) -> bool:

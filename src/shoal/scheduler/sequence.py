@@ -119,6 +119,15 @@ class SequenceBatcher:
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cut_off(run)
 
+    @property
+    def takes_groups(self) -> bool:
+        """No: each request joins its own sequence."""
+        return False
+
+    def enqueue_group(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - the contract
+        """Takes none of them: `enqueue` them one by one."""
+        return False
+
     def _append(self, run: SequenceRun, request: Request) -> None:
         now_ns = self._clock()
         request.queued_ns = now_ns

@@ -378,6 +378,20 @@ def test_each_of_them_can_be_withdrawn():
     assert line.take_now()[0] == [requests[0], requests[2]]
 
 
+@pytest.mark.parametrize("on_loop", [True, False])
+def test_requests_cancelled_before_they_are_queued_are_dropped(on_loop):
+    line, dropped = batcher(BatchPolicy(4))
+    pulling = None if on_loop else Pulling(line)
+    if on_loop:
+        line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(3)]
+    requests[1].cancel()
+    assert line.enqueue_group(requests)
+    taken = line.take_now()[0] if pulling is None else pulling.result()
+    assert taken == [requests[0], requests[2]]
+    assert [(request, type(error)) for request, error in dropped] == [(requests[1], Cancelled)]
+
+
 @pytest.mark.parametrize("why", ["closed", "ordered", "limited"])
 def test_requests_that_have_to_be_queued_one_by_one(why):
     limit = QueuePolicy(max_size=9) if why == "limited" else None

@@ -266,14 +266,15 @@ def test_what_one_turn_of_the_loop_brings_is_queued_together(client):
     assert (model.together, len(later)) == (0, 1)
     client.peer.send(RstStreamFrame(second))  # it is not wanted any more
     later.pop()()
-    assert (model.together, model.batcher.pending()) == (2, 2)
+    assert (model.together, model.batcher.pending()) == (3, 2)
+    assert model.counted()[2][FailureReason.CANCELED] == 1
     client.run()
     assert client.sums(first)[1] == np.add(np.arange(WIDTH), 1).tolist()
     assert client.sums(third)[1] == np.add(np.arange(WIDTH), 3).tolist()
     client.ask(make_message(4))
     assert len(later) == 1
     client.ask(make_message(5, rows=2))  # goes the usual way, behind it
-    assert (model.together, model.batcher.pending()) == (3, 2)
+    assert (model.together, model.batcher.pending()) == (4, 2)
     later.pop()()
     assert model.batcher.pending() == 2
 

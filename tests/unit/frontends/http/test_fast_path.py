@@ -36,6 +36,7 @@ from shoal.frontends.http.routes import resolve
 from shoal.instance.inline import LoopHandle
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
+from shoal.statistics.model import FailureReason
 from shoal.wire import template as plan
 from tests.support.fakes import WAIT_SECS, FakeBackend, FakeLoadedModel
 from tests.support.repositories import add_model, parameter
@@ -343,6 +344,11 @@ class World:
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
+
+    def cancelled(self):
+        """How many requests the models counted as cancelled."""
+        readings = [model.statistics.read() for model in self.repository.models()]
+        return sum(reading.failures[FailureReason.CANCELED] for reading in readings)
 
     async def off_loop(self, work, *arguments):
         return await self.loop.run_in_executor(None, work, *arguments)
@@ -1094,7 +1100,7 @@ def test_what_comes_in_pieces_or_ahead_goes_the_usual_way(world, sides):
 def test_who_left_during_the_turn_is_not_served(world, sides):
     world.compare(sides, numbered(1, 2))
     side = sides[0]
-    before = world.together
+    before, cancelled = world.together, world.cancelled()
 
     async def leave():
         first, second = side.clients
@@ -1106,7 +1112,8 @@ def test_who_left_during_the_turn_is_not_served(world, sides):
         side.clients = [second]
 
     world.run(leave())
-    assert world.together == before + 1
+    assert world.together == before + 2
+    assert world.cancelled() == cancelled + 1
 
 
 def test_the_last_answer_before_the_end_says_so(world, sides):
