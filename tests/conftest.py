@@ -11,6 +11,7 @@ import gc
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,3 +78,26 @@ def port():
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """A folder with root.pem, and own.pem and own.key signed by it for localhost.
+
+    Server and clients share them.
+    """
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    subject = ["-subj", "/CN=localhost", "-days", "2"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, *subject, "-keyout", "root.key", "-out", "root.pem")
+    openssl("req", *key, "-subj", "/CN=localhost", "-keyout", "own.key", "-out", "own.csr")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    openssl(
+        *("x509", "-req", "-in", "own.csr", "-CA", "root.pem", "-CAkey", "root.key"),
+        *("-CAcreateserial", "-extfile", "names", "-days", "2", "-out", "own.pem"),
+    )
+    return folder

@@ -7,7 +7,6 @@ import contextlib
 import math
 import socket
 import ssl
-import subprocess
 import threading
 from types import SimpleNamespace
 
@@ -342,33 +341,17 @@ def test_bfloat16(url):
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    key, file = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-keyout", str(key), "-out", str(file), "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return SimpleNamespace(key=str(key), file=str(file))
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory, certificate):
+def secure(tmp_path_factory, certificates):
     """Shoal with TLS for gRPC, and a small program that adds it to HTTP."""
     folder = tmp_path_factory.mktemp("models")
     add_onnx(folder, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
     options = {
         "grpc_use_ssl": True,
-        "grpc_server_cert": certificate.file,
-        "grpc_server_key": certificate.key,
+        "grpc_server_cert": str(certificates / "own.pem"),
+        "grpc_server_key": str(certificates / "own.key"),
     }
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate.file, certificate.key)
+    context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
     with running_server(folder, **options) as running:
         port = int(running.http_address.rpartition(":")[2])
 
@@ -397,14 +380,14 @@ def secure(tmp_path_factory, certificate):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_tls(secure, certificate, protocol):
+def test_tls(secure, certificates, protocol):
     url = getattr(secure, protocol)
     array = np.arange(16, dtype=np.int32).reshape(1, 16)
 
     def ask(client):
         return client.infer("sum", {"INPUT0": array, "INPUT1": array})
 
-    for result in ask_both(url, ask, ca=certificate.file):
+    for result in ask_both(url, ask, ca=str(certificates / "root.pem")):
         np.testing.assert_array_equal(result["OUTPUT0"], array * 2)
     with Client(url, verify=False) as client:
         assert client.live()
@@ -414,19 +397,22 @@ def test_tls(secure, certificate, protocol):
         Client(url.replace("https", "http").replace("grpcs", "grpc")).live(timeout=5)
 
 
-def test_tls_on_a_stream(secure, certificate):
+def test_tls_on_a_stream(secure, certificates):
     array = np.arange(16, dtype=np.int32).reshape(1, 16)
-    with Client(secure.grpc, ca=certificate.file) as client, client.stream("sum") as stream:
+    with (
+        Client(secure.grpc, ca=str(certificates / "root.pem")) as client,
+        client.stream("sum") as stream,
+    ):
         for _ in range(50):
             stream.send({"INPUT0": array, "INPUT1": array})
         assert sum(int(result["OUTPUT0"].sum()) for result in stream) == 50 * 240
 
 
-def test_tls_where_there_is_none(world, certificate, url):
+def test_tls_where_there_is_none(world, certificates, url):
     plain = url if url.startswith("grpc") else f"http://{url}"
     with pytest.raises(ConnectionFailed, match=r"no encrypted connection|does the server use TLS"):
         Client(plain.replace("http", "https").replace("grpc", "grpcs"), verify=False).live()
     with pytest.raises(InvalidInput, match="https:// or grpcs://"):
-        Client(url, ca=certificate.file)
+        Client(url, ca=str(certificates / "root.pem"))
     with pytest.raises(InvalidInput, match="not the certificates"):
-        Client("https://localhost", ca=certificate.key)
+        Client("https://localhost", ca=str(certificates / "own.key"))

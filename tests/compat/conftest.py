@@ -7,6 +7,8 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 
 from shoal.core.dtypes import ALL
 from shoal.testing.server import running_server
@@ -88,6 +90,23 @@ def web(tmp_path_factory):
             running=running, fake=fake, address=running.http_address, folder=folder
         )
         fake.gate.set()
+
+
+@pytest.fixture(params=[httpclient, grpcclient], ids=["http", "grpc"])
+def kit(request):
+    """NVIDIA's client library for one of the protocols."""
+    return request.param
+
+
+@pytest.fixture
+def client(running, kit):
+    """A client of that library for the `running` server of the test's file."""
+    if kit is httpclient:
+        made = kit.InferenceServerClient(running.http_address, concurrency=16)
+    else:
+        made = kit.InferenceServerClient(running.grpc_address)
+    with made:
+        yield made
 
 
 @pytest.fixture(scope="session")

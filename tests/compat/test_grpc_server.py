@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import subprocess
 
 import grpc
 import numpy as np
@@ -97,26 +96,6 @@ def test_a_port_that_is_taken(serve, transport):
 
 
 # ---- TLS
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A root, and a certificate of it for the server and for clients alike."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    subject = ["-subj", "/CN=localhost", "-days", "2"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, *subject, "-keyout", "root.key", "-out", "root.pem")
-    openssl("req", *key, "-subj", "/CN=localhost", "-keyout", "own.key", "-out", "own.csr")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    openssl(
-        *("x509", "-req", "-in", "own.csr", "-CA", "root.pem", "-CAkey", "root.key"),
-        *("-CAcreateserial", "-extfile", "names", "-days", "2", "-out", "own.pem"),
-    )
-    return folder
 
 
 def tls_options(folder, **more):

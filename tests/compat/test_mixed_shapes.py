@@ -6,7 +6,6 @@ import queue
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
@@ -43,25 +42,9 @@ def running(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(params=[httpclient, grpcclient], ids=["http", "grpc"])
-def kit(request):
-    """NVIDIA's client library for one of the protocols."""
-    return request.param
-
-
 @pytest.fixture(params=EXECUTION_MODES)
 def mode(request):
     return request.param
-
-
-@pytest.fixture
-def client(running, kit):
-    if kit is httpclient:
-        made = kit.InferenceServerClient(running.http_address, concurrency=len(LENGTHS))
-    else:
-        made = kit.InferenceServerClient(running.grpc_address)
-    with made as client:
-        yield client
 
 
 def tensor(kit, name, array, datatype):

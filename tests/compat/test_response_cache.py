@@ -38,19 +38,6 @@ def running(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(params=[httpclient, grpcclient], ids=["http", "grpc"])
-def kit(request):
-    """NVIDIA's client library for one of the protocols."""
-    return request.param
-
-
-@pytest.fixture
-def client(running, kit):
-    address = running.http_address if kit is httpclient else running.grpc_address
-    with kit.InferenceServerClient(address) as client:
-        yield client
-
-
 @pytest.fixture
 def row():
     """A row of numbers that no other test has asked for."""

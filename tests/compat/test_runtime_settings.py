@@ -16,6 +16,7 @@ from shoal.config.options import Setting
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
+from tests.support.runtime_settings import DEFAULT_LOG
 
 TRACE = {
     "trace_level": ["TIMESTAMPS"],
@@ -25,14 +26,6 @@ TRACE = {
     "trace_mode": "triton",
 }
 CLEAR = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"))
-LOG = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
 
 
 class OverHttp:
@@ -97,7 +90,7 @@ def over(request, running):
     yield made
     made.trace("sum", **CLEAR)
     made.trace(**CLEAR)
-    made.log(**{name: value for name, value in LOG.items() if name != "log_file"})
+    made.log(**{name: value for name, value in DEFAULT_LOG.items() if name != "log_file"})
     made.client.close()
 
 
@@ -150,10 +143,10 @@ def test_the_client_can_have_its_requests_traced(over, file):
 
 
 def test_log_settings(over):
-    assert over.log() == LOG
+    assert over.log() == DEFAULT_LOG
     changes = {"log_info": False, "log_verbose_level": 2, "log_format": "ISO8601"}
-    assert over.log(**changes) == {**LOG, **changes}
-    assert over.log() == {**LOG, **changes}
+    assert over.log(**changes) == {**DEFAULT_LOG, **changes}
+    assert over.log() == {**DEFAULT_LOG, **changes}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +159,7 @@ def test_log_settings(over):
 def test_log_settings_that_cannot_be(over, settings, text):
     with pytest.raises(InferenceServerException, match=text):
         over.log(**settings)
-    assert over.log() == LOG
+    assert over.log() == DEFAULT_LOG
 
 
 def test_the_aio_client(running):

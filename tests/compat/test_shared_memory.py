@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
@@ -26,18 +24,11 @@ def running(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(params=[httpclient, grpcclient], ids=["http", "grpc"])
-def kit(request):
-    """NVIDIA's client library for one of the protocols."""
-    return request.param
-
-
 @pytest.fixture
-def client(running, kit):
-    address = running.http_address if kit is httpclient else running.grpc_address
-    with kit.InferenceServerClient(address) as client:
-        yield client
-        client.unregister_system_shared_memory()
+def client(client):
+    """As in the other files; afterwards no region stays registered."""
+    yield client
+    client.unregister_system_shared_memory()
 
 
 def registered(client):

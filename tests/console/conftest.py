@@ -15,6 +15,7 @@ import pytest
 
 import shoal
 from shoal.cli.demo import repository as demo_repository
+from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import Infer
 from tests.support.repositories import add_onnx
@@ -136,3 +137,15 @@ def send():
         return thread
 
     return sender
+
+
+@pytest.fixture(scope="module")
+def running(models, functions):
+    with running_server(
+        models,
+        functions=functions,
+        model_control_mode="explicit",
+        load_model=("*",),
+        exit_on_error=False,
+    ) as server:
+        yield server

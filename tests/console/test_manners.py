@@ -43,17 +43,11 @@ TRAVEL = """(place) => new Promise((resolve) => {
 
 
 @pytest.fixture(scope="module")
-def running(models, functions, send):
-    with running_server(
-        models,
-        functions=functions,
-        model_control_mode="explicit",
-        load_model=("*",),
-        exit_on_error=False,
-    ) as server:
-        send(server, 20).join()
-        Infer().add("image", np.zeros((1, 63), np.float32)).send(server, "digits")
-        yield server
+def running(running, send):
+    """The server of all pages, which has served requests and refused one."""
+    send(running, 20).join()
+    Infer().add("image", np.zeros((1, 63), np.float32)).send(running, "digits")
+    return running
 
 
 @pytest.fixture(scope="module")

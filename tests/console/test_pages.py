@@ -18,18 +18,6 @@ LOST = "The server does not answer."
 
 
 @pytest.fixture(scope="module")
-def running(models, functions):
-    with running_server(
-        models,
-        functions=functions,
-        model_control_mode="explicit",
-        load_model=("*",),
-        exit_on_error=False,
-    ) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def address(running):
     return f"http://{running.http_address}/"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import subprocess
 
 import pytest
 
@@ -15,26 +14,6 @@ from tests.support import onnx_models
 from tests.support.repositories import add_onnx
 
 FEW = ("--request-count", "30", "--concurrency-range", "8")
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A root, and a certificate of it for the server and for clients alike."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    subject = ["-subj", "/CN=localhost", "-days", "2"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, *subject, "-keyout", "root.key", "-out", "root.pem")
-    openssl("req", *key, "-subj", "/CN=localhost", "-keyout", "own.key", "-out", "own.csr")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    openssl(
-        *("x509", "-req", "-in", "own.csr", "-CA", "root.pem", "-CAkey", "root.key"),
-        *("-CAcreateserial", "-extfile", "names", "-days", "2", "-out", "own.pem"),
-    )
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import resource
-import subprocess
+import ssl
 import threading
 import time
 
@@ -355,27 +355,14 @@ def test_a_slow_reader_costs_no_memory(server, channel):
     assert grown_kib < 60 * 1024, "the whole answer was never in memory"
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    return key, certificate
-
-
 @pytest.mark.parametrize(
     "new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"]
 )
-def test_tls(make_server, certificate, new_loop):
-    import ssl
-
-    key, certificate = certificate
+def test_tls(make_server, certificates, new_loop):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
     server = make_server(new_loop=new_loop, ssl=context)
-    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials((certificates / "root.pem").read_bytes())
     with grpc.secure_channel(f"localhost:{server.port}", credentials, UNLIMITED) as channel:
         assert unary(channel, "Unary")(b"secret", timeout=WAIT_SECS) == b"secret"
         assert unary(channel, "Unary")(LARGE[:3_000_000], timeout=WAIT_SECS) == LARGE[:3_000_000]
@@ -387,17 +374,16 @@ def test_tls(make_server, certificate, new_loop):
     assert server.run(server.listener.drain(WAIT_SECS))
 
 
-def test_mutual_tls_turns_strangers_away(make_server, certificate):
-    import ssl
-
-    key, certificate = certificate
+def test_mutual_tls_turns_strangers_away(make_server, certificates):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    context.load_verify_locations(certificate)
+    context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
+    context.load_verify_locations(certificates / "root.pem")
     context.verify_mode = ssl.CERT_REQUIRED
     server = make_server(ssl=context)
-    root = certificate.read_bytes()
-    known = grpc.ssl_channel_credentials(root, key.read_bytes(), root)
+    root, key, own = (
+        (certificates / name).read_bytes() for name in ("root.pem", "own.key", "own.pem")
+    )
+    known = grpc.ssl_channel_credentials(root, key, own)
     with grpc.secure_channel(f"localhost:{server.port}", known, UNLIMITED) as channel:
         assert unary(channel, "Unary")(b"x", timeout=WAIT_SECS) == b"x"
     stranger = grpc.ssl_channel_credentials(root)

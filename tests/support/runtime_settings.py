@@ -11,6 +11,15 @@ from shoal.logs import Log
 from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
 
+DEFAULT_LOG = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
 
 class RuntimeSettings:
     """A part of an engine: a tracer that traces nothing, and a log that nobody writes to."""

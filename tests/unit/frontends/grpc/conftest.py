@@ -22,8 +22,11 @@ from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.h2 import Connection
+from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.wire.http2_frames import PREFACE, ErrorCode
+from tests.support.grpc_calls import DirectInbox
+from tests.support.scripted_engine import ScriptedEngine
 
 HEADERS = (
     (":method", "POST"),
@@ -306,3 +309,15 @@ def tools():
 @pytest.fixture
 def peer():
     return Peer().greet()
+
+
+@pytest.fixture
+def engine():
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def service(engine):
+    made = GrpcService(engine, DirectInbox())
+    yield made
+    made.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shoal.config.options.trace import TraceOptions
-from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.statistics.tracer import Tracer
 from shoal.wire.proto import messages
-from tests.support.grpc_calls import DirectInbox, start
+from tests.support.grpc_calls import start
+from tests.support.runtime_settings import DEFAULT_LOG
 from tests.support.scripted_engine import ScriptedEngine
 
 DEFAULT = {
@@ -20,14 +20,6 @@ DEFAULT = {
     "trace_file": ["f.json"],
     "trace_mode": ["triton"],
 }
-LOG = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
 KINDS = {bool: "bool_param", int: "uint32_param", str: "string_param"}
 
 
@@ -36,13 +28,6 @@ def engine():
     made = ScriptedEngine()
     made.tracer = Tracer(TraceOptions(("TIMESTAMPS",), 5, file="f.json"))
     return made
-
-
-@pytest.fixture
-def service(engine):
-    made = GrpcService(engine, DirectInbox())
-    yield made
-    made.close()
 
 
 def call(service, name, request):
@@ -124,10 +109,10 @@ def test_trace_settings_of_no_model(service):
 
 
 def test_log_settings(service):
-    assert logged(service) == LOG
+    assert logged(service) == DEFAULT_LOG
     change = {"log_info": False, "log_verbose_level": 2, "log_format": "ISO8601"}
-    assert logged(service, **change) == {**LOG, **change}
-    assert logged(service) == {**LOG, **change}
+    assert logged(service, **change) == {**DEFAULT_LOG, **change}
+    assert logged(service) == {**DEFAULT_LOG, **change}
 
 
 @pytest.mark.parametrize(
@@ -150,4 +135,4 @@ def test_log_settings(service):
 def test_log_settings_that_cannot_be(service, settings, status, text):
     done = log(service, log_warning=False, **settings)
     assert (done.status, done.text) == (status, text)
-    assert logged(service) == LOG
+    assert logged(service) == DEFAULT_LOG

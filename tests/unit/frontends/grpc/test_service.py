@@ -19,18 +19,6 @@ from tests.support.scripted_engine import UNLOADED, ScriptedEngine
 HEALTH = "/grpc.health.v1.Health/"
 
 
-@pytest.fixture
-def engine():
-    return ScriptedEngine()
-
-
-@pytest.fixture
-def service(engine):
-    made = GrpcService(engine, DirectInbox())
-    yield made
-    made.close()
-
-
 def ask(service, name, request, metadata=()):
     """Make a unary call and return its response, which must be there at once."""
     call = start(service, name, metadata).message(request).half_close()

@@ -13,14 +13,9 @@ from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages
 from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
+from tests.support.scripted_engine import DECOUPLED
 
 OUT = Tensor.from_array("OUT", np.array([1.5, 2.5], np.float32))
-
-
-@pytest.fixture
-def engine():
-    return ScriptedEngine()
 
 
 def serve(engine, **options):

@@ -8,27 +8,13 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from shoal.frontends.grpc.health import HealthMethods
-from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages, schema
-from tests.support.grpc_calls import DirectInbox, FakeCall, start
-from tests.support.scripted_engine import ScriptedEngine
+from tests.support.grpc_calls import FakeCall, start
 
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
-
-
-@pytest.fixture
-def engine():
-    return ScriptedEngine()
-
-
-@pytest.fixture
-def service(engine):
-    made = GrpcService(engine, DirectInbox())
-    yield made
-    made.close()
 
 
 # ---- health

@@ -10,11 +10,10 @@ import pytest
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Cancelled, QueueRejected
 from shoal.frontends.grpc import stream as stream_module
-from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages
-from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import DECOUPLED, ScriptedEngine
+from tests.support.grpc_calls import start
+from tests.support.scripted_engine import DECOUPLED
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 ENDS_AT_ERRORS = [("triton_grpc_error", "true")]
@@ -22,18 +21,6 @@ ENDS_AT_ERRORS = [("triton_grpc_error", "true")]
 
 def tensor(value=1):
     return Tensor.from_array("OUT", np.array([value], np.int32))
-
-
-@pytest.fixture
-def engine():
-    return ScriptedEngine()
-
-
-@pytest.fixture
-def service(engine):
-    made = GrpcService(engine, DirectInbox())
-    yield made
-    made.close()
 
 
 def make_request(name="m", request_id="", **fields):

@@ -6,6 +6,7 @@ import pytest
 
 from shoal.config.options.trace import TraceOptions
 from shoal.statistics.tracer import Tracer
+from tests.support.runtime_settings import DEFAULT_LOG
 
 DEFAULT = {
     "trace_level": ["TIMESTAMPS"],
@@ -80,19 +81,9 @@ def test_trace_settings_of_no_model(traced, method):
     assert traced.ask(method, "/v2/models/m/versions/1/trace/setting").status == 404
 
 
-LOG = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
-
-
 def test_reading_log_settings(front):
     answer = front.ask("GET", "/v2/logging")
-    assert (answer.status, answer.json) == (200, LOG)
+    assert (answer.status, answer.json) == (200, DEFAULT_LOG)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +96,8 @@ def test_reading_log_settings(front):
 )
 def test_changing_log_settings(front, change):
     answer = front.ask("POST", "/v2/logging", {**change, "log_file": None})
-    assert (answer.status, answer.json) == (200, {**LOG, **change})
-    assert front.ask("GET", "/v2/logging").json == {**LOG, **change}
+    assert (answer.status, answer.json) == (200, {**DEFAULT_LOG, **change})
+    assert front.ask("GET", "/v2/logging").json == {**DEFAULT_LOG, **change}
 
 
 @pytest.mark.parametrize(
@@ -130,4 +121,4 @@ def test_log_settings_that_cannot_be(front, body, status, text):
     answer = front.ask("POST", "/v2/logging", body)
     assert answer.status == status
     assert answer.error.startswith(text)
-    assert front.ask("GET", "/v2/logging").json == LOG
+    assert front.ask("GET", "/v2/logging").json == DEFAULT_LOG
