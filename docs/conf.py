@@ -1,4 +1,4 @@
-"""Sphinx, MyST and Furo; options and examples are taken from the code, not written again."""
+"""Sphinx, MyST and Furo; options and examples are generated from the code."""
 
 from __future__ import annotations
 

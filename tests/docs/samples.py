@@ -1,9 +1,9 @@
-"""What pages take for granted in the reader's folder, made once and copied where a page names it.
+"""The files that pages expect in the reader's folder: made once, copied if a page names them.
 
-examples/, src/  as in a clone
-models/          add_sub, digits and upper of the demo, and `resnet`, a classifier of no use but small
-resnet50.onnx    the same model as a bare file
-mug.jpg          a picture
+examples/, demo/, src/  as in a clone
+models/                 add_sub, digits and upper of the demo, and `resnet`, a small test classifier
+resnet50.onnx           the same model as a single file
+mug.jpg                 an image
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from pathlib import Path
 from pages import ROOT
 
 DEMO_MODELS = ROOT / "demo" / "shoal_demo" / "models"
-NAMES = ("examples", "src", "models", "resnet50.onnx", "mug.jpg")
+LINKED = ("demo", "src")
+NAMES = ("examples", *LINKED, "models", "resnet50.onnx", "mug.jpg")
 _CLASSES = 1000
 
 
 def make(folder: Path) -> Path:
-    """Fill `folder`; where onnx or Pillow is not installed, without what needs it."""
+    """Fill `folder`. Files that need onnx or Pillow are missing if these are not installed."""
     for name in ("add_sub", "digits", "upper"):
         shutil.copytree(DEMO_MODELS / name, folder / "models" / name)
     unneeded = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=unneeded)
-    (folder / "src").symlink_to(ROOT / "src", target_is_directory=True)
-    with suppress(ModuleNotFoundError):  # without onnx, pages that name it fail; others do not care
+    for name in LINKED:
+        (folder / name).symlink_to(ROOT / name, target_is_directory=True)
+    with suppress(ModuleNotFoundError):  # only pages that name it fail then
         _make_resnet(folder)
     try:
         from PIL import Image
@@ -38,12 +40,12 @@ def make(folder: Path) -> Path:
 
 
 def lay_out(samples: Path, text: str, folder: Path) -> None:
-    """Copy into `folder` what `text` names."""
+    """Copy the files that `text` names into `folder`."""
     for name in NAMES:
         path = samples / name
         if not re.search(rf"(?<![\w/.-]){re.escape(name)}\b", text) or not path.exists():
             continue
-        if name == "src":
+        if name in LINKED:
             (folder / name).symlink_to(path, target_is_directory=True)
         elif path.is_dir():
             shutil.copytree(path, folder / name)
