@@ -26,12 +26,16 @@ from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import (
     PlannedOutputs,
-    RequestGroup,
     check_rows,
+    first_rows,
     group_by_template,
     join,
-    join_groups,
+    join_mixed,
+    join_planned,
+    rows_at,
+    shared_template,
     split,
+    split_at,
     wanted_outputs,
 )
 from shoal.scheduler.sequence_state import keep_outputs
@@ -42,8 +46,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_TEMPLATES = 64  # whose outputs are cached
 
-# Each group of a batch with its answers: one for all of it, or the outputs of each request.
-_Answers: TypeAlias = list[tuple[RequestGroup, list[list[Tensor]] | PlannedResponses]]
+# The groups of a batch, each with its responses as a whole or with the outputs of each request.
+_Answers: TypeAlias = list[tuple[Sequence[Request], list[list[Tensor]] | PlannedResponses]]
 
 
 class Execution:
@@ -96,13 +100,15 @@ class Execution:
         rows = sum([request.rows for request in batch])
         self._statistics.executed(_without_fillers(batch), rows, moments)
         name = self._signature.model_name
-        for (template, requests), answer in answers:
+        for requests, answer in answers:
             for request in requests:
                 request.state = DONE
                 request.moments = moments
             if isinstance(answer, PlannedResponses):
+                planned = cast("Sequence[PlannedRequest]", requests)
+                template = planned[0].template
                 assert template is not None
-                template.replies.send_all(answer, cast("Sequence[PlannedRequest]", requests))
+                template.replies.send_all(answer, planned)
             else:
                 for request, outputs in zip(requests, answer, strict=True):
                     request.reply.send(Response(name, self._version, request.id, outputs))
@@ -112,9 +118,14 @@ class Execution:
         self, executor: Executor, batch: Sequence[Request], start_ns: int
     ) -> tuple[_Answers, Moments]:
         if self._plain:
+            template = shared_template(batch)
+            if template is not None:
+                return self._compute_planned(
+                    executor, cast("Sequence[PlannedRequest]", batch), template, start_ns
+                )
             groups = group_by_template(batch)
-            if groups[0][0] is not None:
-                return self._compute_groups(executor, groups, start_ns)
+            if len(groups) > 1:
+                return self._compute_mixed(executor, batch, groups, start_ns)
             if self._on_device and isinstance(executor, DeviceExecutor):
                 return self._compute_on_device(executor, batch, start_ns)
         names = wanted_outputs(batch, self._signature)
@@ -130,65 +141,64 @@ class Execution:
         if self._signature.state_outputs:
             self._keep_states(batch, dict(zip(names, arrays, strict=True)))
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [((None, batch), answers)], moments
+        return [(batch, answers)], moments
 
-    def _compute_groups(
-        self, executor: Executor, groups: Sequence[RequestGroup], start_ns: int
+    def _compute_planned(
+        self,
+        executor: Executor,
+        batch: Sequence[PlannedRequest],
+        template: RequestTemplate,
+        start_ns: int,
     ) -> tuple[_Answers, Moments]:
-        """A batch with planned requests, in one execution: the rows of each group are adjacent.
-
-        Planned requests have no tensors on a device and want none, so this is never done there.
-        """
-        if len(groups) == 1:
-            names = self._outputs_of(groups[0][0]).names
-        else:
-            names = wanted_outputs([r for _, own in groups for r in own], self._signature)
-        inputs = join_groups(groups)
+        """The same for requests made from one template: what holds for one holds for all."""
+        outputs = self._planned_outputs.get(template) or self._outputs_of(template)
+        names = outputs.names
+        inputs = join_planned(batch, template)
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        if len(groups) == 1:
-            answers: _Answers = [(groups[0], self._split_group(groups[0], names, arrays))]
-        else:
-            answers = self._split_groups(groups, names, arrays)
-        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        answer: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
+        if answer is None:
+            answer = split(batch, names, arrays, self._signature)
+        moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        return [(batch, answer)], moments
 
-    def _split_groups(
-        self, groups: Sequence[RequestGroup], names: Sequence[str], arrays: Sequence[np.ndarray]
-    ) -> _Answers:
-        sizes = [sum([request.rows for request in requests]) for _, requests in groups]
-        total = sum(sizes)
+    def _compute_mixed(
+        self,
+        executor: Executor,
+        batch: Sequence[Request],
+        groups: Mapping[RequestTemplate | None, Sequence[int]],
+        start_ns: int,
+    ) -> tuple[_Answers, Moments]:
+        """The same for planned and full requests: those of each template become a group.
+
+        Planned requests have no tensors on a device and want none, so this is not for devices.
+        """
+        names = wanted_outputs(batch, self._signature)
+        inputs = join_mixed(batch, groups)
+        input_end_ns = time.monotonic_ns()
+        arrays = executor.run(inputs, names)
+        output_start_ns = time.monotonic_ns()
+        starts = first_rows(batch)
+        total = starts[-1] + batch[-1].rows
         for name, array in zip(names, arrays, strict=True):
             check_rows(self._signature, name, array.shape, total)
+        by_name = dict(zip(names, arrays, strict=True))
         answers: _Answers = []
-        start = 0
-        for group, rows in zip(groups, sizes, strict=True):
-            own = [array[start : start + rows] for array in arrays]
-            start += rows
-            answers.append((group, self._split_group(group, names, own)))
-        return answers
+        for template, positions in groups.items():
+            requests = [batch[position] for position in positions]
+            own = [starts[position] for position in positions]
+            answer: list[list[Tensor]] | PlannedResponses | None = None
+            if template is not None:
+                outputs = self._planned_outputs.get(template) or self._outputs_of(template)
+                index = rows_at(own, template.rows)
+                answer = outputs.split(len(own), [by_name[name][index] for name in outputs.names])
+            if answer is None:
+                answer = split_at(own, requests, names, arrays, self._signature, total)
+            answers.append((requests, answer))
+        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
-    def _split_group(
-        self, group: RequestGroup, names: Sequence[str], arrays: Sequence[np.ndarray]
-    ) -> list[list[Tensor]] | PlannedResponses:
-        """`arrays` have the rows of this group only."""
-        template, requests = group
-        if template is not None:
-            outputs = self._outputs_of(template)
-            own = arrays
-            if names is not outputs.names:  # other requests of the batch may have asked for more
-                by_name = dict(zip(names, arrays, strict=True))
-                own = [by_name[name] for name in outputs.names]
-            answer = outputs.split(len(requests), own)
-            if answer is not None:
-                return answer
-        return split(requests, names, arrays, self._signature)
-
-    def _outputs_of(self, template: RequestTemplate | None) -> PlannedOutputs:
-        outputs = self._planned_outputs.get(template)  # type: ignore[arg-type]
-        if outputs is not None:
-            return outputs
-        assert template is not None
+    def _outputs_of(self, template: RequestTemplate) -> PlannedOutputs:
         # Threads of several instances may do this at once; losing an entry costs time only.
         outputs = PlannedOutputs(template, self._signature, self._version)
         self._planned_outputs[template] = outputs
@@ -209,7 +219,7 @@ class Execution:
         output_start_ns = time.monotonic_ns()
         answers = on_device.split(batch, names, results, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [((None, batch), answers)], moments
+        return [(batch, answers)], moments
 
     def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:
         """Give the sequences of this batch what their next requests will read."""

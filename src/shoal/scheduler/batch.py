@@ -1,14 +1,15 @@
 """Joining a batch's inputs and splitting its outputs.
 
 Inputs of several requests are joined once; outputs are views into what the model returned. A
-batch of one is not copied at all. In a batch that mixes planned and full requests, those of each
-template are joined and split as a group; see `group_by_template`.
+batch of one is not copied at all. In a batch of planned and full requests, those of each template
+are split as a group; see `group_by_template`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -25,44 +26,41 @@ _SMALL_BYTES = 16 * 1024  # up to here a copy costs less than a view
 POOLED_BYTES = 32 * 1024  # from here on inputs are joined in memory that was used before
 
 
-# Requests of a batch that are split and answered alike: those of one template, or (with None) full
-# requests, each of which is answered on its own.
-RequestGroup: TypeAlias = tuple[RequestTemplate | None, Sequence[Request]]
-
-
-def group_by_template(batch: Sequence[Request]) -> list[RequestGroup]:
-    """The requests of a batch by template: planned ones first, full ones in one group at the end.
-
-    Templates come in the order of their first requests, requests in the batch's order. A planned
-    request counts as a full one when it has other inputs by now, or when another reply stands in
-    for its own (to keep responses in order, to cache them).
-    """
+def shared_template(batch: Sequence[Request]) -> RequestTemplate | None:
+    """The template that all requests were made from, if they can be answered as one group."""
     first = batch[0]
-    if (
-        isinstance(first, PlannedRequest) and first.template is not None
-    ):  # nearly always all are alike
-        template = first.template
-        reply_type = template.replies.reply_type
-        for request in batch:
-            if (
-                not isinstance(request, PlannedRequest)
-                or request.template is not template
-                or type(request.reply) is not reply_type
-            ):
-                break
-        else:
-            return [(template, batch)]
-    groups: dict[RequestTemplate, list[Request]] = {}
-    full: list[Request] = []
+    if not isinstance(first, PlannedRequest):
+        return None
+    template = first.template
+    if template is None:
+        return None
+    reply_type = template.replies.reply_type
     for request in batch:
-        own = request.template if isinstance(request, PlannedRequest) else None
-        if own is None or type(request.reply) is not own.replies.reply_type:
-            full.append(request)
-        elif own in groups:
-            groups[own].append(request)
+        if (
+            not isinstance(request, PlannedRequest)
+            or request.template is not template
+            or type(request.reply) is not reply_type
+        ):
+            return None
+    return template
+
+
+def group_by_template(batch: Sequence[Request]) -> dict[RequestTemplate | None, list[int]]:
+    """The positions of a batch's requests by template; those of full requests under None.
+
+    A planned request counts as a full one when it has other inputs by now, or when another reply
+    stands in for its own (to keep responses in order, to cache them).
+    """
+    groups: dict[RequestTemplate | None, list[int]] = {}
+    for position, request in enumerate(batch):
+        template = request.template if isinstance(request, PlannedRequest) else None
+        if template is not None and type(request.reply) is not template.replies.reply_type:
+            template = None
+        if template in groups:
+            groups[template].append(position)
         else:
-            groups[own] = [request]
-    return [*groups.items(), (None, full)] if full else [*groups.items()]
+            groups[template] = [position]
+    return groups
 
 
 def join(requests: Sequence[Request]) -> dict[str, np.ndarray]:
@@ -100,35 +98,39 @@ def _joined(raws: Sequence[Buffer]) -> Buffer:
     return whole
 
 
-def join_groups(groups: Sequence[RequestGroup]) -> dict[str, np.ndarray]:
-    """As `join`, group after group; the first one has a template.
-
-    No tensors are made for planned requests: their bytes are joined as they were received.
-    """
-    template, first = groups[0]
-    assert template is not None
-    others = groups[1:]
-    rows = len(first) * template.rows
-    for _, requests in others:
-        rows += sum([request.rows for request in requests])
-    planned: Sequence[PlannedRequest] = first  # type: ignore[assignment] # a cast takes 0.1 µs
+def join_planned(
+    requests: Sequence[PlannedRequest], template: RequestTemplate
+) -> dict[str, np.ndarray]:
+    """As `join`, for requests made from one template: their bytes are joined as they came."""
     inputs: dict[str, np.ndarray] = {}
+    count = len(requests)
     for index, (name, datatype, one) in enumerate(template.inputs):
-        raws: list[Buffer] = [request.message[request.places[index]] for request in planned]
-        for own, requests in others:
-            raws += _raws(name, own, requests)
-        content = raws[0] if len(raws) == 1 else _joined(raws)
-        inputs[name] = np.ndarray((rows, *one[1:]), datatype.numpy, content)
+        raws = [request.message[request.places[index]] for request in requests]
+        shape = one if count == 1 else (count * one[0], *one[1:])
+        inputs[name] = np.ndarray(shape, datatype.numpy, raws[0] if count == 1 else _joined(raws))
     return inputs
 
 
-def _raws(name: str, template: RequestTemplate | None, requests: Sequence[Request]) -> list[Buffer]:
-    """The bytes of one input, of each request of a group."""
-    if template is None:
-        return [request.inputs[name].raw for request in requests]
-    index = [own for own, _, _ in template.inputs].index(name)
-    planned = cast("Sequence[PlannedRequest]", requests)
-    return [request.message[request.places[index]] for request in planned]
+def join_mixed(
+    batch: Sequence[Request], groups: Mapping[RequestTemplate | None, Sequence[int]]
+) -> dict[str, np.ndarray]:
+    """As `join`, for a batch with planned requests, for which no tensors are made."""
+    rows = sum([request.rows for request in batch])
+    known = next(template for template in groups if template is not None)
+    inputs: dict[str, np.ndarray] = {}
+    for name, datatype, one in known.inputs:  # the same for all, in one order or another
+        raws: list[Buffer] = [b""] * len(batch)
+        for template, positions in groups.items():
+            if template is None:
+                for position in positions:
+                    raws[position] = batch[position].inputs[name].raw
+            else:
+                index = [own for own, _, _ in template.inputs].index(name)
+                for position in positions:
+                    request = cast("PlannedRequest", batch[position])
+                    raws[position] = request.message[request.places[index]]
+        inputs[name] = np.ndarray((rows, *one[1:]), datatype.numpy, _joined(raws))
+    return inputs
 
 
 def wanted_outputs(requests: Sequence[Request], signature: Signature) -> list[str]:
@@ -156,22 +158,51 @@ def split(
     total = 1
     if signature.max_batch_size:
         total = sum([request.rows for request in requests])
-    whole = {
+    if len(requests) == 1:
+        whole = _whole(names, arrays, signature, total)
+        asked = requests[0].requested_outputs or signature.outputs
+        return [[whole[name].tensor() for name in asked]]
+    return split_at(first_rows(requests), requests, names, arrays, signature, total)
+
+
+def first_rows(batch: Sequence[Request]) -> list[int]:
+    """The first row of each request in its batch."""
+    return [0, *accumulate([request.rows for request in batch[:-1]])]
+
+
+def split_at(
+    starts: Sequence[int],
+    requests: Sequence[Request],
+    names: Sequence[str],
+    arrays: Sequence[np.ndarray],
+    signature: Signature,
+    total: int,
+) -> list[list[Tensor]]:
+    """As `split`, for some requests of a batch of `total` rows: theirs begin at `starts`."""
+    whole = _whole(names, arrays, signature, total)
+    result: list[list[Tensor]] = []
+    for start, request in zip(starts, requests, strict=True):
+        rows = request.rows
+        asked = request.requested_outputs or signature.outputs
+        result.append([whole[name].part(start, rows) for name in asked])
+    return result
+
+
+def _whole(
+    names: Sequence[str], arrays: Sequence[np.ndarray], signature: Signature, total: int
+) -> dict[str, WholeOutput]:
+    return {
         name: WholeOutput(signature, name, array, total)
         for name, array in zip(names, arrays, strict=True)
         if name in signature.outputs
     }
-    if len(requests) == 1:
-        asked = requests[0].requested_outputs or signature.outputs
-        return [[whole[name].tensor() for name in asked]]
-    result: list[list[Tensor]] = []
-    row = 0
-    for request in requests:
-        rows = request.rows
-        asked = request.requested_outputs or signature.outputs
-        result.append([whole[name].part(row, rows) for name in asked])
-        row += rows
-    return result
+
+
+def rows_at(starts: Sequence[int], rows: int) -> slice | list[int]:
+    """The index of `rows` rows from each of `starts` on: a slice where they are adjacent."""
+    if starts[-1] - starts[0] == rows * (len(starts) - 1):
+        return slice(starts[0], starts[-1] + rows)
+    return [start + row for start in starts for row in range(rows)]
 
 
 class PlannedOutputs:

@@ -155,7 +155,9 @@ def test_any_mix_is_answered_and_counted_as_full_requests_are(kinds, picks, fail
         else:
             batch.append(full(number, rows, outputs, raw=form == "f"))
     fails_on = None if failing is None else 100 * failing
-    assert run(batch, Model(fails_on)) == run(reference, Model(fails_on))
+    model, model_of_full = Model(fails_on), Model(fails_on)
+    assert run(batch, model) == run(reference, model_of_full)
+    assert model.batches == model_of_full.batches
 
 
 def test_planned_requests_of_a_mixed_batch_are_answered_as_groups():

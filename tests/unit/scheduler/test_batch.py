@@ -14,7 +14,9 @@ from shoal.scheduler.batch import (
     PlannedOutputs,
     group_by_template,
     join,
-    join_groups,
+    join_planned,
+    rows_at,
+    shared_template,
     split,
     wanted_outputs,
 )
@@ -119,7 +121,7 @@ def planned(*rows, outputs=()):
 def test_requests_of_one_plan_are_joined_and_answered_as_others(requests, rows, outputs):
     own = np.arange(requests * rows * 2).reshape(requests, rows, 2).tolist()
     template, together, usual = planned(*own, outputs=outputs)
-    joined, expected = join_groups([(template, together)])["x"], join(usual)["x"]
+    joined, expected = join_planned(together, template)["x"], join(usual)["x"]
     assert joined.dtype == expected.dtype
     assert joined.tolist() == expected.tolist()
     assert join(together)["x"].tolist() == expected.tolist()
@@ -186,25 +188,20 @@ def template_of(replies=None):
     return RequestTemplate("m", -1, (), (), {}, 0, 0, 1, (), replies)
 
 
-def ids(groups):
-    return [(template, [request.id for request in requests]) for template, requests in groups]
-
-
-def test_requests_of_one_template_are_one_group():
+def test_requests_of_one_template():
     template = template_of()
     batch = [numbered(template, number) for number in range(3)]
-    assert group_by_template(batch) == [(template, batch)]
+    assert shared_template(batch) is template
+    assert group_by_template(batch) == {template: [0, 1, 2]}
 
 
-def test_each_template_is_a_group_and_full_requests_come_last():
+def test_each_template_is_a_group_and_so_are_full_requests():
     one, other = template_of(), template_of()
-    full = [make_request(rows=1, id=f"full {number}")[0] for number in range(2)]
-    batch = [full[0], numbered(one, 1), numbered(other, 2), full[1], numbered(one, 3)]
-    assert ids(group_by_template(batch)) == [
-        (one, ["1", "3"]),
-        (other, ["2"]),
-        (None, ["full 0", "full 1"]),
-    ]
+    full = [make_request(rows=1)[0] for _ in range(2)]
+    batch = [full[0], numbered(one, 1), numbered(other, 2), full[1], numbered(one, 4)]
+    assert shared_template(batch) is None
+    assert group_by_template(batch) == {None: [0, 3], one: [1, 4], other: [2]}
+    assert group_by_template(full) == {None: [0, 1]}
 
 
 @pytest.mark.parametrize("why", ["reply", "inputs"])
@@ -212,10 +209,24 @@ def test_each_template_is_a_group_and_full_requests_come_last():
 def test_a_planned_request_that_was_changed_counts_as_a_full_one(why, position):
     template = template_of()
     batch = [numbered(template, number) for number in range(3)]
-    changed = batch[position]
     if why == "reply":
-        changed.reply = object()
+        batch[position].reply = object()
     else:
-        changed.inputs = {}
-    others = [request for request in batch if request is not changed]
-    assert group_by_template(batch) == [(template, others), (None, [changed])]
+        batch[position].inputs = {}
+    others = [number for number in range(3) if number != position]
+    assert shared_template(batch) is None
+    assert group_by_template(batch) == {template: others, None: [position]}
+
+
+@pytest.mark.parametrize(
+    ("starts", "rows", "index"),
+    [
+        ([3], 2, slice(3, 5)),
+        ([0, 1, 2], 1, slice(0, 3)),
+        ([2, 4], 2, slice(2, 6)),
+        ([0, 2], 1, [0, 2]),
+        ([1, 4], 2, [1, 2, 4, 5]),
+    ],
+)
+def test_the_rows_of_a_group(starts, rows, index):
+    assert rows_at(starts, rows) == index
