@@ -3,6 +3,7 @@
     {option-table}    shoal.config.options.TABLE: one section per group, one entry per flag
     {perf-option-table}   the same of shoal.perf.options.TABLE
     {route-table}     the declared routes of frontends/http: method, path, summary, API kind
+    {parameter-table}   shoal.config.parameters.TABLE: the rows of one backend, or of all models
     {unused-fields}   shoal.config.rules.support: the fields of config.pbtxt that only warn
 
 What `shoal serve --help` says about a flag is said here in the same words.
@@ -21,6 +22,7 @@ from docutils.statemachine import StringList
 from shoal.cli.help import _description, _placeholder
 from shoal.config.options import TABLE, Option
 from shoal.config.options.checks import CATEGORIES
+from shoal.config.parameters import TABLE as TABLE_OF_PARAMETERS
 from shoal.config.rules.support import _NOT_ACTED_ON
 from shoal.frontends.http.routes import Endpoint, endpoints
 from shoal.perf.options import TABLE as PERF_TABLE
@@ -58,6 +60,26 @@ class RouteTable(Directive):
         parsed = nodes.container()
         lines = StringList([*table, *map(_route_row, rows)], source="routes")
         self.state.nested_parse(lines, 0, parsed)
+        return parsed.children
+
+
+class ParameterTable(Directive):
+    """Takes the name of a backend; without one, the parameters for all models."""
+
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """One row per parameter: its names, values, default and effect."""
+        backend = self.arguments[0] if self.arguments else ""
+        lines = ["| parameter | values | default | effect |", "|---|---|---|---|"]
+        for row in TABLE_OF_PARAMETERS:
+            if backend in row.backends if backend else not row.backends:
+                names = ", ".join(f"`{name}`" for name in (row.name, *row.aliases))
+                where = "" if row.in_config else "Only with `--backend-config`. "
+                cells = (names, row.type.expected, row.default, f"{where}{row.help}")
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parsed = nodes.Element()
+        self.state.nested_parse(StringList(lines, ""), self.content_offset, parsed)
         return parsed.children
 
 
@@ -106,5 +128,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("option-table", OptionTable)
     app.add_directive("perf-option-table", PerfOptionTable)
     app.add_directive("route-table", RouteTable)
+    app.add_directive("parameter-table", ParameterTable)
     app.add_directive("unused-fields", UnusedFields)
     return {"parallel_read_safe": True}

@@ -12,8 +12,8 @@ from shoal.backends import graph_config
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.files import config_file, find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
-from shoal.backends.parameters import Parameters
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.core.dtypes import FP32
 from shoal.errors import InvalidArgument
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.files import config_file
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
+from shoal.config.parameters import Parameters
 from shoal.errors import BackendFailure, ConfigError
 
 
@@ -37,7 +39,7 @@ class IdentityBackend(Backend):
         if not config.input:
             raise ConfigError(
                 "the identity backend has no model file to read inputs from",
-                file=f"{model_folder.name}/config.pbtxt",
+                file=config_file(model_folder),
                 field="input",
                 fix='Write: input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }',
             )
@@ -47,8 +49,10 @@ class IdentityBackend(Backend):
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Check that every output has an input of its datatype, and the delay."""
-        file = f"{context.model_folder.name}/config.pbtxt"
-        return IdentityModel(_sources(context.config, file), _delay_secs(context.config, file))
+        file = config_file(context.model_folder)
+        parameters = Parameters(self.name, context.config, context.settings, file)
+        delay_ms = parameters.count("execute_delay_ms")
+        return IdentityModel(_sources(context.config, file), delay_ms / 1000)
 
 
 class IdentityModel(LoadedModel):
@@ -120,16 +124,3 @@ def _sources(config: ModelConfig, file: str) -> dict[str, str]:
             )
         sources[output.name] = source.name
     return sources
-
-
-def _delay_secs(config: ModelConfig, file: str) -> float:
-    parameter = config.parameters.get("execute_delay_ms")
-    text = "0" if parameter is None else parameter.string_value
-    if not text.isdecimal():
-        raise ConfigError(
-            f"expected a whole number of milliseconds, found {text!r}",
-            file=file,
-            field="parameters 'execute_delay_ms'",
-            fix='Write: parameters { key: "execute_delay_ms" value: { string_value: "100" } }',
-        )
-    return int(text) / 1000

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from shoal.backends.base import Placement
 from shoal.config.model import ModelConfig, ModelOptimizationPolicy
+from shoal.config.parameters import Parameters
 from shoal.errors import ConfigError
 
 Accelerator = ModelOptimizationPolicy.ExecutionAccelerators.Accelerator
@@ -81,14 +82,12 @@ _TENSORRT_PRECISIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "INT8": {"trt_int8_enable": "1"},
     }
 )
-# CUDA options that older configs have in `parameters`, with the words for their numbers.
-_CUDA_PARAMETERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
-        "gpu_mem_limit": {},
-        "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
-        "do_copy_in_default_stream": {},
-    }
+# CUDA options that older configs have in `parameters`.
+_CUDA_PARAMETERS = (
+    "cudnn_conv_algo_search",
+    "gpu_mem_limit",
+    "arena_extend_strategy",
+    "do_copy_in_default_stream",
 )
 
 
@@ -190,22 +189,9 @@ def _tensorrt_options(parameters: Mapping[str, str], file: str, field: str) -> d
 
 
 def _cuda_parameters(config: ModelConfig, file: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for key, words in _CUDA_PARAMETERS.items():
-        parameter = config.parameters.get(key)
-        if parameter is None:
-            continue
-        text = parameter.string_value
-        if words and text not in words:
-            choices = ", ".join(f"{number} ({word})" for number, word in words.items())
-            raise ConfigError(
-                f"unsupported {key} value '{text}' is requested",
-                file=file,
-                field=f"parameters '{key}'",
-                fix=f"Write one of {choices}",
-            )
-        options[key] = words.get(text, text)
-    return options
+    parameters = Parameters("onnxruntime", config, {}, file)
+    options = {key: parameters.text(key) for key in _CUDA_PARAMETERS}
+    return {key: text for key, text in options.items() if text}
 
 
 def _missing(name: str, available: Sequence[str], file: str, field: str) -> ConfigError:

@@ -20,8 +20,8 @@ from shoal.backends import graph_config, onnx_session
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.onnx_options import (
+    BACKEND,
     SessionSettings,
-    default_max_batch_size,
     global_threads,
     session_settings,
 )
@@ -35,6 +35,7 @@ from shoal.backends.onnx_types import (
     strings_to_runtime,
 )
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.core.dtypes import BF16, BYTES
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
 
@@ -52,7 +53,7 @@ _INSPECTION = SessionSettings(
 class OnnxRuntimeBackend(Backend):
     """Loads ONNX files, and folders that hold one beside its external data."""
 
-    name = "onnxruntime"
+    name = BACKEND
     default_cpu_instances = 2  # as Triton; they share weights, and the cores between them
 
     def complete(
@@ -70,7 +71,7 @@ class OnnxRuntimeBackend(Backend):
         if graph_config.is_complete(config):
             return config
         file = _config_file(model_folder)
-        limit = default_max_batch_size(settings)
+        limit = Parameters(self.name, config, settings, file).default_max_batch_size()
         model_file = onnx_session.find_model_file(config, version_folder, file)
         libraries = onnx_session.find_op_libraries(config, model_folder, version_folder, file)
         return graph_config.complete(config, _inspect(model_file, libraries, file), limit, file)

@@ -21,9 +21,9 @@ from shoal.backends import graph_config
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.files import config_file, find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
-from shoal.backends.parameters import Parameters
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument

@@ -8,13 +8,13 @@ only what is written; `rules.shapes` holds it against the rest of the config.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import value_of
 
 PADDING = "padding"
 AXES = "padding_axes"
@@ -77,21 +77,17 @@ def padding_of(config: ModelConfig) -> PaddingParameters | None:
                     _line(PADDING, "true"),
                 )
         return None
-    multiple = _whole(config, MULTIPLE)
     return PaddingParameters(
         fills=None if text.lower() == "true" else _fills(text),
         axes=_axes(_text(config, AXES) or ""),
         masks=tuple(_names(_text(config, MASK) or "")),
-        multiple=1 if multiple is None else multiple,
+        multiple=value_of(config, MULTIPLE) or 1,
     )
 
 
 def by_shape_of(config: ModelConfig) -> ByShapeParameters | None:
     """What `batch_by_shape` and its companions say; None where nobody is to be overtaken."""
-    text = _text(config, BY_SHAPE)
-    if text is not None and text.lower() not in ("true", "false"):
-        raise WrongParameter(BY_SHAPE, f"found '{text}'", "Write true or false")
-    if text is None or text.lower() == "false":
+    if not value_of(config, BY_SHAPE):
         for key in (BUCKET, WINDOW):
             if key in config.parameters:
                 raise WrongParameter(
@@ -101,22 +97,7 @@ def by_shape_of(config: ModelConfig) -> ByShapeParameters | None:
                 )
         return None
     width, edges = _buckets(_text(config, BUCKET))
-    return ByShapeParameters(_whole(config, WINDOW), width, edges)
-
-
-def misspelt(config: ModelConfig) -> list[tuple[str, str]]:
-    """Parameters that are almost one of these, each with the one that was probably meant.
-
-    Only almost: parameters are free, and a model's own may well begin with the same word.
-    """
-    if config.backend == "python":
-        return []
-    near = {
-        key: difflib.get_close_matches(key, KEYS, n=1, cutoff=0.9)
-        for key in config.parameters
-        if key not in KEYS
-    }
-    return [(key, meant[0]) for key, meant in near.items() if meant]
+    return ByShapeParameters(value_of(config, WINDOW), width, edges)
 
 
 def _text(config: ModelConfig, key: str) -> str | None:
@@ -126,15 +107,6 @@ def _text(config: ModelConfig, key: str) -> str | None:
 
 def _line(key: str, value: str) -> str:
     return f'Write parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
-
-
-def _whole(config: ModelConfig, key: str) -> int | None:
-    text = _text(config, key)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise WrongParameter(key, f"found '{text}'", "Write a whole number, at least 1")
-    return int(text)
 
 
 def _names(text: str) -> Sequence[str]:

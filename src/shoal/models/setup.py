@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.backends.base import LoadedModel
 from shoal.config import shapes
 from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
-from shoal.errors import ConfigError
+from shoal.config.parameters import value_of
 from shoal.instance.pace import Mode, Pace
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
@@ -54,15 +54,7 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
 
 def build_pace(spec: ModelSpec, loaded: LoadedModel) -> Pace:
     """Whether the model may run on the event loop: `parameters { key: "execution" … }`."""
-    parameter = spec.config.parameters.get("execution")
-    text = spec.execution if parameter is None else parameter.string_value
-    if text not in ("auto", *(mode.value for mode in Mode)):
-        raise ConfigError(
-            f"found '{text}'",
-            file="config.pbtxt",
-            field="parameters['execution']",
-            fix="Write auto, loop or threads",
-        )
+    text = value_of(spec.config, "execution") or spec.execution
     forced = None if text == "auto" else Mode(text)
     if spec.loop is None:
         return Pace(allowed=False, why="there is no event loop to run it on")
@@ -96,20 +88,7 @@ def _queue_policy(policy: ModelQueuePolicy | None) -> QueuePolicy:
 def _policy_of_parameters(config: ModelConfig) -> QueuePolicy:
     """Queue limits where the config has no `dynamic_batching` block to say them in."""
     return QueuePolicy(
-        default_timeout_ns=_whole(config, "default_timeout_microseconds") * _NS_PER_US,
-        max_size=_whole(config, "max_queue_size"),
+        default_timeout_ns=(value_of(config, "default_timeout_microseconds") or 0) * _NS_PER_US,
+        max_size=value_of(config, "max_queue_size") or 0,
         timeout_from_request=True,
     )
-
-
-def _whole(config: ModelConfig, key: str) -> int:
-    parameter = config.parameters.get(key)
-    text = "0" if parameter is None else parameter.string_value
-    if not text.isdecimal():
-        raise ConfigError(
-            f"found '{text}'",
-            file="config.pbtxt",
-            field=f"parameters['{key}']",
-            fix="Write a whole number, 0 for no limit",
-        )
-    return int(text)

@@ -21,8 +21,8 @@ from shoal.backends.generation.executor import GenerationExecutor
 from shoal.backends.generation.files import ModelFiles, OnnxDecoder, OnnxEncoder
 from shoal.backends.onnx_options import SessionSettings, session_settings
 from shoal.backends.onnx_providers import CPU, providers
-from shoal.backends.parameters import Parameters
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelTransactionPolicy
+from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.errors import ConfigError
 from shoal.tasks.images.preparation import ImagePreparation

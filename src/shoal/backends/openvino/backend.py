@@ -30,9 +30,9 @@ from shoal.backends.openvino.ports import (
     ports_of,
     with_free_batch,
 )
-from shoal.backends.parameters import Parameters
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument

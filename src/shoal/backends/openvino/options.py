@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.backends.parameters import Parameters
-
-_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
-_AUTO = "AUTO"
+from shoal.config.parameters import COUNT, Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,7 @@ def compile_options(parameters: Parameters, instances: int, cores: int) -> Compi
         device=device,
         properties=_properties(parameters, device, instances, cores),
         extension=Path(extension) if extension else None,
-        fixed_batch=padding
-        or parameters.flag("SKIP_DYNAMIC_BATCHSIZE", "SKIP_OV_DYNAMIC_BATCHSIZE") is True,
+        fixed_batch=padding or parameters.flag("SKIP_DYNAMIC_BATCHSIZE") is True,
         pad_batch=padding,
         reshape=parameters.flag("RESHAPE_IO_LAYOUTS") is True,
     )
@@ -48,7 +44,7 @@ def _properties(
     parameters: Parameters, device: str, instances: int, cores: int
 ) -> dict[str, str | int | bool]:
     properties: dict[str, str | int | bool] = {}
-    hint = parameters.choice(_HINTS, "PERFORMANCE_HINT")
+    hint = parameters.text("PERFORMANCE_HINT")
     if hint:
         properties["PERFORMANCE_HINT"] = hint
     streams = _streams(parameters)
@@ -57,15 +53,15 @@ def _properties(
     elif not hint and device == "CPU":
         properties["NUM_STREAMS"] = max(1, min(instances, cores))
     precision = parameters.text("INFERENCE_PRECISION_HINT")
-    if parameters.flag("HINT_BF16", "ENFORCE_BF16"):
+    if parameters.flag("HINT_BF16"):
         precision = "bf16"
     if precision:
         properties["INFERENCE_PRECISION_HINT"] = precision
     if device == "CPU":
-        threads = parameters.count("INFERENCE_NUM_THREADS", "CPU_THREADS_NUM")
+        threads = parameters.count("INFERENCE_NUM_THREADS")
         properties["INFERENCE_NUM_THREADS"] = threads or cores
         # Other models run here too, and a container's cores are not the machine's first ones.
-        pinned = parameters.choice(("YES", "NO", "NUMA"), "CPU_BIND_THREAD")
+        pinned = parameters.text("CPU_BIND_THREAD")
         properties["ENABLE_CPU_PINNING"] = pinned in ("YES", "NUMA")
         compiling = parameters.count("COMPILATION_NUM_THREADS")
         if compiling:
@@ -74,9 +70,12 @@ def _properties(
 
 
 def _streams(parameters: Parameters) -> str | int:
-    """A number of streams, the runtime's choice, or 0 where nothing is said."""
-    keys = ("NUM_STREAMS", "CPU_THROUGHPUT_STREAMS")
-    text = parameters.text(*keys).upper().removeprefix("CPU_THROUGHPUT_")
-    if text in (_AUTO, "NUMA"):
-        return text
-    return parameters.count(*keys)
+    """A number of streams, the runtime's choice, or 0 where none is set."""
+    text = parameters.text("NUM_STREAMS")
+    words = text.upper().removeprefix("CPU_THROUGHPUT_")
+    if words in ("AUTO", "NUMA"):
+        return words
+    try:
+        return COUNT.parse(text) if text else 0
+    except ValueError:
+        raise parameters.wrong("NUM_STREAMS", text) from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,9 @@ def read(
     for key in _WITHOUT_EFFECT:
         if key in settings:
             logger.debug("--backend-config=python,%s has no effect: it is not needed", key)
-    execution = _execution(config, settings, file)
-    environment = _environment(config, model_folder, file)
+    parameters = Parameters("python", config, settings, file)
+    execution = parameters.text(EXECUTION) or parameters.text("execution") or AUTO
+    environment = _environment(parameters.text(ENVIRONMENT), model_folder, file)
     requirements = None
     if environment is None:
         candidates = [folder / REQUIREMENTS for folder in (version_folder, model_folder)]
@@ -67,38 +69,17 @@ def read(
             field=f"parameters['{EXECUTION}']",
             fix=f"Write {PROCESS}, or leave one of the two out",
         )
-    _check_force_cpu(config, file)
-    cache = settings.get("environment-folder", "")
+    cache = parameters.text("environment-folder")
     return PythonSettings(
         execution=PROCESS if environment or requirements else execution,
         environment=environment,
         requirements=requirements,
-        start_secs=_start_secs(settings),
+        start_secs=parameters.number("stub-timeout-seconds") or _START_SECS,
         cache_folder=Path(cache) if cache else None,
     )
 
 
-def _parameter(config: ModelConfig, key: str) -> str:
-    parameter = config.parameters.get(key)
-    return "" if parameter is None else parameter.string_value
-
-
-def _execution(config: ModelConfig, settings: Mapping[str, str], file: str) -> str:
-    written = _parameter(config, EXECUTION)
-    if written:
-        found, field = written, f"parameters['{EXECUTION}']"
-    else:
-        found, field = settings.get("execution", AUTO), "--backend-config=python,execution"
-        file = ""
-    if found not in (AUTO, THREAD, PROCESS):
-        raise ConfigError(
-            f"found '{found}'", file=file, field=field, fix=f"Write {THREAD}, {PROCESS} or {AUTO}"
-        )
-    return found
-
-
-def _environment(config: ModelConfig, model_folder: Path, file: str) -> Path | None:
-    written = _parameter(config, ENVIRONMENT)
+def _environment(written: str, model_folder: Path, file: str) -> Path | None:
     if not written:
         return None
     inside = MODEL_DIRECTORY in written
@@ -118,31 +99,3 @@ def _environment(config: ModelConfig, model_folder: Path, file: str) -> Path | N
             fix="Name the folder of a Python environment, or an archive made by conda-pack",
         )
     return path
-
-
-def _check_force_cpu(config: ModelConfig, file: str) -> None:
-    key = "FORCE_CPU_ONLY_INPUT_TENSORS"
-    written = _parameter(config, key)
-    if written not in ("", "yes", "no"):
-        raise ConfigError(
-            f"Incorrect value for {key}: '{written}'",
-            file=file,
-            field=f"parameters['{key}']",
-            fix="Write yes or no; inputs are in the CPU's memory either way",
-        )
-
-
-def _start_secs(settings: Mapping[str, str]) -> float:
-    key = "stub-timeout-seconds"
-    text = settings.get(key, str(_START_SECS))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ConfigError(
-            f"found '{text}'",
-            field=f"--backend-config=python,{key}",
-            fix="Write a number of seconds greater than 0",
-        )
-    return seconds

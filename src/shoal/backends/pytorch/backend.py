@@ -8,11 +8,11 @@ from pathlib import Path
 from shoal.backends import graph_config
 from shoal.backends.base import Backend, LoadContext, LoadedModel
 from shoal.backends.files import config_file
-from shoal.backends.parameters import Parameters
 from shoal.backends.pytorch import archive, completion
 from shoal.backends.pytorch.model import PyTorchModel, open_program
 from shoal.backends.pytorch.settings import BACKEND, MODEL_CLASS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 
 
 class PyTorchBackend(Backend):

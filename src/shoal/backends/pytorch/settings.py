@@ -7,17 +7,12 @@ KEEP_ON_GPU, ENABLE_TORCH_COMPILE and MODEL_CLASS, which are ours.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.backends.parameters import Parameters
 from shoal.config.model import ModelConfig
-from shoal.config.suggest import near_match
-from shoal.errors import ConfigError
-
-logger = logging.getLogger(__name__)
+from shoal.config.parameters import FLAG, Parameters
 
 BACKEND = "pytorch"
 HALF = "HALF_PRECISION"
@@ -26,14 +21,6 @@ COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 GRAPHS = "CUDA_GRAPHS"
 KEEP = "KEEP_ON_GPU"
 MODEL_CLASS = "MODEL_CLASS"
-_INTRA = ("INTRA_OP_THREAD_COUNT", "NUM_THREADS", "intra_op_thread_count")
-_INTER = ("INTER_OP_THREAD_COUNT", "NUM_INTEROP_THREADS", "inter_op_thread_count")
-_CLEANING = ("ENABLE_CACHE_CLEANING", "CACHE_CLEANING_ENABLED")
-_KNOWN = (
-    *(HALF, COMPILE, COMPILE_OPTIONS, GRAPHS, KEEP, MODEL_CLASS, *_INTRA, *_INTER, *_CLEANING),
-    *("INFERENCE_MODE", "DISABLE_OPTIMIZED_EXECUTION", "DISABLE_CUDNN", "ENABLE_WEIGHT_SHARING"),
-    *("ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER", "CHANNELS_LAST"),
-)
 _OPTIONS_OF_COMPILE = ("fullgraph", "dynamic", "backend", "mode", "options", "disable")
 
 
@@ -77,12 +64,12 @@ def read(
     Without a number of threads each instance gets its part of the cores.
     """
     parameters = Parameters(BACKEND, config, settings, file)
-    _look_for_misspellings(config, file)
     cuda = config.optimization.cuda if config.optimization is not None else None
     flag = parameters.flag
     return PyTorchSettings(
-        intra_op_threads=parameters.count(*_INTRA) or max(1, cores // max(1, instances)),
-        inter_op_threads=parameters.count(*_INTER),
+        intra_op_threads=parameters.count("INTRA_OP_THREAD_COUNT")
+        or max(1, cores // max(1, instances)),
+        inter_op_threads=parameters.count("INTER_OP_THREAD_COUNT"),
         inference_mode=flag("INFERENCE_MODE") is not False,
         switches=Switches(
             optimized=flag("DISABLE_OPTIMIZED_EXECUTION") is not True,
@@ -92,9 +79,9 @@ def read(
             tensor_fuser=flag("ENABLE_TENSOR_FUSER"),
         ),
         share_weights=flag("ENABLE_WEIGHT_SHARING"),
-        clean_cache=flag(*_CLEANING) is True,
+        clean_cache=flag("ENABLE_CACHE_CLEANING") is True,
         compile=_compile_options(config, parameters),
-        half=parameters.choice(("fp16", "bf16"), HALF),
+        half=parameters.text(HALF),
         channels_last=flag("CHANNELS_LAST") is True,
         graph_sizes=_graph_sizes(config, parameters),
         pin_inputs=_pinned(config, "input"),
@@ -118,7 +105,7 @@ def _compile_options(config: ModelConfig, parameters: Parameters) -> dict[str, A
         except ValueError:
             written = None
         if not isinstance(written, dict):
-            raise parameters.wrong(COMPILE_OPTIONS, text, 'a JSON object like {"dynamic": true}')
+            raise parameters.wrong(COMPILE_OPTIONS, text)
         for key in written:
             if key not in _OPTIONS_OF_COMPILE:
                 expected = f"the options {', '.join(_OPTIONS_OF_COMPILE)}"
@@ -139,10 +126,9 @@ def _graph_sizes(config: ModelConfig, parameters: Parameters) -> tuple[int, ...]
             raise parameters.wrong(GRAPHS, text, expected)
         return tuple(sorted(sizes))
     try:
-        wanted = parameters.flag(GRAPHS)
-    except ConfigError:
-        expected = "true, false or batch sizes like 1,2,4,8"
-        raise parameters.wrong(GRAPHS, text, expected) from None
+        wanted = FLAG.parse(text) if text else None
+    except ValueError:
+        raise parameters.wrong(GRAPHS, text) from None
     cuda = config.optimization.cuda if config.optimization is not None else None
     if wanted is False or (wanted is None and (cuda is None or not cuda.graphs)):
         return ()
@@ -157,10 +143,3 @@ def _pinned(config: ModelConfig, side: str) -> bool:
         return True
     buffer = getattr(optimization, f"{side}_pinned_memory")
     return buffer is None or buffer.enable is not False
-
-
-def _look_for_misspellings(config: ModelConfig, file: str) -> None:
-    for key in config.parameters:
-        meant = near_match(key, _KNOWN) if key.isupper() and key not in _KNOWN else None
-        if meant is not None:
-            logger.warning("%s: the parameter '%s' is unknown: is it '%s'?", file, key, meant)

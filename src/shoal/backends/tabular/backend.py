@@ -18,9 +18,9 @@ from shoal.backends import graph_config
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.files import config_file, find_model_file
 from shoal.backends.graph import Graph, GraphTensor
-from shoal.backends.parameters import Parameters
 from shoal.backends.tabular.predictor import NUMBERS, Answer, Predictor
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
+from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.core.dtypes import BY_CONFIG_NAME, DataType
 from shoal.errors import BackendFailure, InvalidArgument, ShoalError

@@ -16,12 +16,12 @@ import numpy as np
 
 from shoal.backends import graph_config
 from shoal.backends.files import config_file, find_model_file
-from shoal.backends.parameters import Parameters
 from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Answer, Predictor
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.errors import ConfigError
 
 OUTPUT = "output__0"
@@ -57,7 +57,7 @@ class FilBackend(TabularBackend):
         """Load the trees with their own library."""
         del settings
         file = config_file(model_file.parent.parent)
-        kind = parameters.choice(tuple(_FILES), "model_type") or _kind_of(model_file)
+        kind = parameters.text("model_type") or _kind_of(model_file)
         if not config.default_model_filename and parameters.text("model_type"):
             model_file = find_model_file(config, model_file.parent, _FILES[kind], self.what, file)
         if kind == "treelite_checkpoint":
@@ -69,7 +69,7 @@ class FilBackend(TabularBackend):
                 'LightGBM model (lightgbm), or a scikit-learn forest with backend: "sklearn"',
             )
         forest = _load(kind, model_file, threads, parameters.number("threshold"), file)
-        classifies = parameters.flag("output_class", "is_classifier")
+        classifies = parameters.flag("output_class")
         width = next(
             (graph_config.model_dims(out)[-1] for out in config.output if out.name == OUTPUT), 0
         )

@@ -10,12 +10,12 @@ import lightgbm
 import numpy as np
 
 from shoal.backends.files import short_name, what_else
-from shoal.backends.parameters import Parameters
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Predictor
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.errors import InvalidArgument
 
 _REMEDY = "store the model anew with save_model('model.txt')"

@@ -23,12 +23,12 @@ import numpy as np
 import sklearn
 
 from shoal.backends.files import config_file, short_name, what_else
-from shoal.backends.parameters import Parameters
 from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.predictor import Answer, Predictor
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.errors import InvalidArgument, ShoalError, Unsupported
 
 _PICKLES = (".joblib", ".pkl", ".pickle")
@@ -57,16 +57,14 @@ class SklearnBackend(TabularBackend):
         threads: int,
     ) -> Predictor:
         """Load the estimator; see the module for what is refused."""
-        del config
-        allowed = Parameters(self.name, ModelConfig(), settings, "")
+        del config, settings
         if model_file.suffix in _PICKLES:
-            if allowed.flag("allow_pickle") is not True:
+            if parameters.flag("allow_pickle") is not True:
                 raise _refused(model_file)
             estimator = _unpickle(model_file)
         else:
-            trusted = [name.strip() for name in allowed.text("trusted_types").split(",")]
+            trusted = [name.strip() for name in parameters.text("trusted_types").split(",")]
             estimator = _load_skops(model_file, [name for name in trusted if name])
-        del parameters
         if not any(hasattr(estimator, method) for method in _METHODS):
             raise InvalidArgument(
                 f"'{short_name(model_file)}' holds a {type(estimator).__name__}, which can neither "

@@ -11,13 +11,13 @@ import numpy as np
 import xgboost
 
 from shoal.backends.files import short_name, what_else
-from shoal.backends.parameters import Parameters
 from shoal.backends.tabular import ubjson
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Predictor
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.errors import InvalidArgument
 
 # Where an error's sentence begins, and where the stack behind it does.

@@ -17,6 +17,7 @@ from shoal.config.rules.fault import Fault
 from shoal.config.rules.files import files
 from shoal.config.rules.general import general
 from shoal.config.rules.instances import instances
+from shoal.config.rules.parameters import parameters
 from shoal.config.rules.shapes import by_shape, ragged
 from shoal.config.rules.states import states
 from shoal.config.rules.support import not_acted_on, without_use
@@ -33,6 +34,7 @@ _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     ensemble,
     tensors,
     batch_tensors,
+    parameters,
     ragged,
     by_shape,
     instances,

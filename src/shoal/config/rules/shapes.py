@@ -10,6 +10,7 @@ from shoal.config.rules.fault import Fault
 from shoal.config.shapes import PaddingParameters, WrongParameter
 from shoal.core import dtypes
 from shoal.core.padding import fill_value
+from shoal.errors import ConfigError
 
 
 def ragged(config: ModelConfig) -> Iterator[Fault]:
@@ -35,17 +36,13 @@ def ragged(config: ModelConfig) -> Iterator[Fault]:
 
 def by_shape(config: ModelConfig) -> Iterator[Fault]:
     """`padding` and `batch_by_shape`, with their companions, can be done for this model."""
-    for key, meant in shapes.misspelt(config):
-        yield Fault(
-            f"parameters['{key}']",
-            f"there is no parameter '{key}' for {config.name}",
-            f"Did you mean '{meant}'?",
-        )
     try:
         padding = shapes.padding_of(config)
         ahead = shapes.by_shape_of(config)
     except WrongParameter as wrong:
         yield Fault(wrong.field, wrong.message, wrong.fix)
+        return
+    except ConfigError:  # the rule about all parameters reports it
         return
     if padding is not None:
         yield from _padding(config, padding)

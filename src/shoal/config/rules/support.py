@@ -12,6 +12,7 @@ from typing import Any
 
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import misspelt
 
 
 def _is_set(value: Any, default: Any) -> bool:
@@ -50,8 +51,12 @@ def not_acted_on(config: ModelConfig) -> list[str]:
 
 
 def without_use(config: ModelConfig, *, cache: bool, limiter: bool) -> list[str]:
-    """A warning for each field that needs a server option which is not set."""
-    sentences = []
+    """A warning for each misspelt parameter, and each field whose server option is not set."""
+    sentences = [
+        f"parameters['{key}'] has no effect, because there is no such parameter. "
+        f"Did you mean '{meant}'?"
+        for key, meant in misspelt(config)
+    ]
     if not cache and config.response_cache is not None and config.response_cache.enable:
         sentences.append(
             "response_cache.enable has no effect, because the server was started without "

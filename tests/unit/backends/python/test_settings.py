@@ -64,7 +64,6 @@ def test_an_environment_inside_the_model(folder):
             {},
             "leads out of the model's folder",
         ),
-        ({"FORCE_CPU_ONLY_INPUT_TENSORS": "maybe"}, {}, "Write yes or no"),
         ({}, {"stub-timeout-seconds": "0"}, "greater than 0"),
         ({}, {"stub-timeout-seconds": "soon"}, "greater than 0"),
     ],

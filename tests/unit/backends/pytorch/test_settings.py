@@ -148,12 +148,12 @@ def test_memory_and_waiting():
 @pytest.mark.parametrize(
     ("key", "text", "expected"),
     [
-        ("INFERENCE_MODE", "maybe", "expected true or false, found 'maybe'"),
-        ("INTRA_OP_THREAD_COUNT", "many", "expected a whole number"),
-        ("HALF_PRECISION", "int8", "expected one of fp16, bf16, found 'int8'"),
-        ("CUDA_GRAPHS", "sometimes", "expected true, false or batch sizes like 1,2,4,8"),
-        ("CUDA_GRAPHS", "1,16", "expected batch sizes from 1 to max_batch_size, which is 8"),
-        ("TORCH_COMPILE_OPTIONAL_PARAMETERS", "{", "expected a JSON object like"),
+        ("INFERENCE_MODE", "maybe", "found 'maybe'. Write true or false"),
+        ("INTRA_OP_THREAD_COUNT", "many", "Write a whole number"),
+        ("HALF_PRECISION", "int8", "found 'int8'. Write fp16 or bf16"),
+        ("CUDA_GRAPHS", "sometimes", "Write true, false or batch sizes like 1,2,4,8"),
+        ("CUDA_GRAPHS", "1,16", "Write batch sizes from 1 to max_batch_size, which is 8"),
+        ("TORCH_COMPILE_OPTIONAL_PARAMETERS", "{", "Write a JSON object like"),
         ("TORCH_COMPILE_OPTIONAL_PARAMETERS", '{"model": 1}', "the options fullgraph, dynamic"),
     ],
 )
@@ -162,12 +162,6 @@ def test_values_that_cannot_be(key, text, expected):
         read({key: text}, max_batch_size=8)
     assert f"parameters['{key}']" in raised.value.message
     assert expected in raised.value.message
-
-
-def test_a_misspelt_parameter(caplog):
-    read({"INFERNCE_MODE": "true", "my own": "1", "SOMETHING_ELSE_ENTIRELY": "2"})
-    assert "'INFERNCE_MODE' is unknown: is it 'INFERENCE_MODE'?" in caplog.text
-    assert len(caplog.records) == 1
 
 
 def test_fields_that_this_backend_acts_on():
