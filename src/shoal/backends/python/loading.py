@@ -37,6 +37,7 @@ def import_alone(file: Path) -> ModuleType:
     _check_file(file)
     folder = file.parent
     sys.path[:0] = [str(folder), str(folder.parent)]
+    sys.dont_write_bytecode = True  # see _Loader.path_stats
     return importlib.import_module(f"{folder.name}.{file.stem}")
 
 
@@ -114,6 +115,14 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def __init__(self, name: str, path: str, own: Mapping[str, Any]) -> None:
         super().__init__(name, path)
         self._own = own
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        """Refuse, so that bytecode is neither read nor written.
+
+        Python takes bytecode for current when the source has the same size and was written in the
+        same second. A model that is changed and reloaded at once would be served unchanged.
+        """
+        raise OSError(path)
 
     def exec_module(self, module: ModuleType) -> None:
         """Run it."""

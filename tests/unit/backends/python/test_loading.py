@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,17 @@ def test_helpers_of_the_same_name_are_different(lay):
     two = lay("two", {"model.py": "from helper import NAME", "helper.py": "NAME = 'two'"})
     assert (one.NAME, two.NAME) == ("one", "two")
     assert "helper" not in sys.modules
+
+
+def test_a_change_within_the_second_and_of_the_same_size_is_seen(lay, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    files = {"model.py": "import helper\nNUMBER = 1", "helper.py": "NUMBER = 1"}
+    before = lay("m", files)
+    changed = lay("m", {name: text.replace("1", "2") for name, text in files.items()})
+    assert (before.NUMBER, before.helper.NUMBER) == (1, 1)
+    assert (changed.NUMBER, changed.helper.NUMBER) == (2, 2)
+    assert not list(Path(before.__file__).parent.glob("__pycache__"))
 
 
 def test_two_instances_of_a_model_share_nothing(lay):
