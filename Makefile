@@ -1,4 +1,4 @@
-# Shoal's one interface: people and CI type the same words. `make help` prints them.
+# The commands of this repository, for people and for CI. `make help` lists them.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,13 +11,17 @@ UPSTREAM_CLIENT ?=
 SUITE ?= examples L0_string_io L0_scalar_io L0_nan_inf L0_output_name L0_client_nobatch L0_batcher L0_model_update
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The pins apply to the Python and platform they were made for; others get the newest versions.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-modes check docs bench bench-quick accept clean
+.PHONY: help serve test test-quick test-modes coverage check docs layers constraints dist \
+    bench bench-quick accept clean
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  PYTHON=python3.12    the interpreter of the virtual environment (3.10 or newer)'
 	@echo '  VENV=.venv           where that environment is'
@@ -31,6 +35,9 @@ test: $(VENV)/.installed-dev ## install, then run the whole test suite
 	@$(BIN)/python tools/perf_analyzer.py >/dev/null || echo "left out: the tests marked 'perf_analyzer'"
 	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python tools/run_tests.py $(ARGS)
 
+test-quick: $(VENV)/.installed-dev ## install, then run the unit tests: no sockets, at most a minute on two cores
+	@$(BIN)/python tools/run_tests.py --quick
+
 test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plans each forced on and off
 	@for execution in loop threads; do for plans in true false; do \
 	    echo "SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans"; \
@@ -38,15 +45,36 @@ test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plan
 	        $(BIN)/python tools/run_tests.py $(ARGS) || exit 1; \
 	done; done
 
-check: $(VENV)/.installed-dev ## lint, format, types and layers: ruff, mypy --strict, import-linter
+coverage: $(VENV)/.installed-dev ## run tests under coverage.py: unit and server tests, or those that ARGS names
+	@$(BIN)/python -m coverage erase
+	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python -m coverage run -m pytest -q $(or $(ARGS),tests/unit tests/server)
+	@$(BIN)/python -m coverage combine -q
+	@$(BIN)/python -m coverage report
+
+check: $(VENV)/.installed-dev ## ruff, mypy --strict, import-linter, GitHub's schemas, and the documentation builds
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/layers.py --check
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(SPHINX)
 
 docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
-	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@$(SPHINX)
 	@echo "open docs/_build/index.html"
+
+layers: $(VENV)/.installed-dev ## copy the import layers from pyproject.toml into ARCHITECTURE.md
+	@$(BIN)/python tools/layers.py
+
+constraints: $(VENV)/bin/python ## pin the newest versions of all dependencies in constraints.txt
+	@$(BIN)/python tools/constraints.py
+
+dist: $(VENV)/.installed-dev ## build sdists and wheels of shoal and shoal-demo into dist/
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m build --outdir dist demo
 
 bench: $(VENV)/.installed ## compare Shoal with its peers, side by side; about half an hour (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.startup
@@ -57,31 +85,32 @@ bench-quick: $(VENV)/.installed ## the tiny model and four servers of that compa
 	@$(BIN)/python -m benchmarks --workloads W1 --peers shoal,triton,mosec,fastapi,onnxruntime \
 	    --seconds 1 --growth no --name quick $(ARGS)
 
-accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests, where their clones are at hand (see CONTRIBUTING.md)
+accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests; needs clones of its repositories (see CONTRIBUTING.md)
 	@PATH="$(abspath $(BIN)):$$PATH" ACCEPTANCE="$(ACCEPTANCE)" UPSTREAM_SERVER="$(UPSTREAM_SERVER)" \
 	    UPSTREAM_CLIENT="$(UPSTREAM_CLIENT)" PYTHON="$(PYTHON)" tools/accept.sh $(SUITE)
 
-clean: ## remove what the other targets made
+clean: ## remove everything that the other targets create
 	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	    .import_linter_cache
+	    .import_linter_cache .coverage .coverage.*
 	find src demo tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Stamps: each says that what it is named for was installed after pyproject.toml last changed.
+# Time stamps of the installations: each is repeated when one of these files has changed.
+PINNED := pyproject.toml demo/pyproject.toml constraints.txt
 
 $(VENV)/bin/python:
 	@tools/make_venv.sh "$(PYTHON)" "$(VENV)"
 
-$(VENV)/.installed: pyproject.toml demo/pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed: $(PINNED) | $(VENV)/bin/python
 	@echo "installing shoal into $(VENV)"
 	@$(PIP) --editable '.[demo]' --editable demo
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml demo/pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-dev: $(PINNED) | $(VENV)/bin/python
 	@echo "installing shoal and its development tools into $(VENV)"
-	@$(PIP) --editable '.[dev,demo]' --editable demo
-	@touch $(VENV)/.installed $@
+	@$(PIP) --editable '.[dev,docs,demo]' --editable demo
+	@touch $(VENV)/.installed $(VENV)/.installed-docs $@
 
-$(VENV)/.installed-docs: pyproject.toml demo/pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-docs: $(PINNED) | $(VENV)/bin/python
 	@echo "installing shoal and Sphinx into $(VENV)"
 	@$(PIP) --editable '.[docs,demo]' --editable demo
 	@touch $(VENV)/.installed $@

@@ -1,19 +1,18 @@
-"""Run the whole suite as two pytest processes side by side: `python tools/run_tests.py`.
+"""Run the tests as several pytest processes: `python tools/run_tests.py [--quick]`.
 
-    people and formats   the console, pages, examples, tasks and tools, then backends, which
-                         load every runtime there is (PyTorch, JAX, …)
-    the rest             they load none of them
-    a second look        at the few that failed, alone
+    groups of folders, longest first  -->  PROCESSES pytest processes at a time  -->  their output
+    a few failed tests                -->  once more, with nothing beside them
 
-Half a million objects of those runtimes make each garbage collection take 0.4 s, which in one
-process would be paid for by all other tests. Both take about as long.
+A group is a process of its own, so the folders that load PyTorch or JAX do not slow down the
+others: half a million objects of these libraries make each garbage collection take 0.4 s. There is
+one process more than cores, because many tests wait for a server, a browser or a measurement.
 
-A few failures among thousands of tests with real servers, browsers and clients may be the
-machine's: those tests run once more with nothing beside them. What passes then is named at the end
-as a test to mend; what fails again fails the run (decisions/0016). Many failures, or a process
-that did not end in order, fail it at once. So does `SHOAL_SECOND_LOOK=no`.
+A few failures among thousands of tests with real servers, browsers and clients may be caused by a
+busy machine, so those tests run again alone. Tests that pass then are listed at the end as
+unstable; a test that fails again fails the run (decisions/0016). More than a few failures, or a
+process that did not end normally, fail it at once, and so does SHOAL_RETRY_FAILED=no.
 
-With arguments it is one plain pytest. Exits with 1 when anything failed.
+--quick runs the unit tests only. Any other arguments are passed to a single pytest process.
 """
 
 from __future__ import annotations
@@ -23,50 +22,66 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PEOPLE = (
-    *("tests/console", "tests/docs", "tests/examples", "tests/tasks", "tests/generation"),
-    *("tests/perf", "tests/tune"),
+PROCESSES = (os.cpu_count() or 2) + 1
+# Longest first. Folders that no group names are in the last one.
+GROUPS = (
+    ("tests/docs",),
+    ("tests/server",),
+    ("tests/backends", "tests/unit/backends", "tests/unit/export", "tests/gpu"),
+    ("tests/tasks", "tests/generation"),
+    ("tests/console", "tests/examples", "tests/perf", "tests/tune"),
 )
-# Last, for what they load stays.
-FORMATS = ("tests/unit/backends", "tests/unit/export", "tests/backends", "tests/gpu")
-MOST_LOOKED_AT_AGAIN = 3  # more than these are no accident
-PASSED, FAILED = 0, 1  # pytest's exit status; others are crashes and wrong use
+# The unit tests, in as many groups as a small machine has cores.
+QUICK_GROUPS = (
+    ("tests/unit/frontends", "tests/unit/wire", "tests/unit/client"),
+    ("tests/unit/backends", "tests/unit/export", "tests/unit/config"),
+)
+MAX_RETRIED = 3  # more failures than these are not caused by a busy machine
+PASSED, FAILED = 0, 1  # pytest's exit status; any other is a crash or wrong use
 
 
 def main(arguments: list[str]) -> int:
     """Run pytest; the exit status."""
-    if arguments:
+    if arguments == ["--quick"]:
+        groups = all_of("tests/unit", QUICK_GROUPS)
+    elif arguments:
         return subprocess.run(_pytest(*arguments), cwd=ROOT, check=False).returncode
+    else:
+        groups = all_of("tests", GROUPS)
     with tempfile.TemporaryDirectory() as folder:
-        caches = [Path(folder) / "people", Path(folder) / "rest"]
-        ended = _side_by_side(*caches)
-        if ended == {PASSED}:
+        caches = [Path(folder) / str(number) for number in range(len(groups))]
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            statuses = set(pool.map(_run, groups, caches))
+        if statuses == {PASSED}:
             return 0
         failed = [test for cache in caches for test in _failed(cache)]
-    if ended <= {PASSED, FAILED} and may_be_accidents(failed, os.environ):
-        return _second_look(failed)
+    if statuses <= {PASSED, FAILED} and may_be_retried(failed, os.environ):
+        return _retry(failed)
     return 1
 
 
-def _side_by_side(people: Path, rest: Path) -> set[int]:
-    """Both halves of the suite, each with its own cache folder; how they ended."""
-    with tempfile.TemporaryFile("w+") as said:  # a pipe that nobody reads would stop them
-        others = subprocess.Popen(
-            _pytest("-o", f"cache_dir={people}", *PEOPLE, *FORMATS),
-            cwd=ROOT,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
-        ignored = [f"--ignore={folder}" for folder in (*PEOPLE, *FORMATS)]
-        ended = subprocess.run(_pytest("-o", f"cache_dir={rest}", *ignored), cwd=ROOT, check=False)
-        statuses = {ended.returncode, others.wait()}
-        said.seek(0)
-        print(said.read(), flush=True)
-    return statuses
+def all_of(folder: str, groups: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The arguments of each group's pytest, and of one more for the rest of `folder`."""
+    ignored = [f"--ignore={each}" for group in groups for each in group]
+    return [*(list(group) for group in groups), [folder, *ignored]]
+
+
+def _run(group: Sequence[str], cache: Path) -> int:
+    """Run a group and print its output when it has ended; the exit status of pytest."""
+    print(f"testing {' '.join(each for each in group if each[0] != '-')}", flush=True)
+    command = _pytest("-o", f"cache_dir={cache}", *group)
+    ended = subprocess.run(
+        command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    sys.stdout.flush()
+    sys.stdout.buffer.write(ended.stdout)
+    sys.stdout.buffer.flush()
+    return ended.returncode
 
 
 def _pytest(*arguments: str) -> list[str]:
@@ -74,25 +89,25 @@ def _pytest(*arguments: str) -> list[str]:
 
 
 def _failed(cache: Path) -> list[str]:
-    """The tests that failed, as pytest noted them down for its `--last-failed`."""
-    noted = cache / "v" / "cache" / "lastfailed"
-    return list(json.loads(noted.read_text())) if noted.exists() else []
+    """The tests that failed, as pytest recorded them for its option --last-failed."""
+    recorded = cache / "v" / "cache" / "lastfailed"
+    return list(json.loads(recorded.read_text())) if recorded.exists() else []
 
 
-def may_be_accidents(failed: list[str], environment: Mapping[str, str]) -> bool:
-    """Whether these failures get a second look."""
-    allowed = environment.get("SHOAL_SECOND_LOOK", "yes") != "no"
-    return allowed and 0 < len(failed) <= MOST_LOOKED_AT_AGAIN
+def may_be_retried(failed: list[str], environment: Mapping[str, str]) -> bool:
+    """Whether these failures are run again."""
+    allowed = environment.get("SHOAL_RETRY_FAILED", "yes") != "no"
+    return allowed and 0 < len(failed) <= MAX_RETRIED
 
 
-def _second_look(failed: list[str]) -> int:
-    print(f"once more, alone: {len(failed)} that failed", flush=True)
+def _retry(failed: list[str]) -> int:
+    print(f"running {len(failed)} failed tests again, alone", flush=True)
     again = subprocess.run(_pytest("-p", "no:cacheprovider", *failed), cwd=ROOT, check=False)
     if again.returncode != PASSED:
         return 1
-    print("failed beside other tests and passed alone, so something in them depends on speed:")
+    print("unstable: these failed beside other tests and passed alone, so they depend on timing")
     for test in failed:
-        print(f"  mend {test}")
+        print(f"  fix {test}")
     return 0
 
 

@@ -4,7 +4,7 @@
     ISO8601   2024-08-09T10:19:07Z I 3254750 server.py:275] "message"
 
 Modules log as usual, through `logging.getLogger(__name__)`. Messages are quoted as JSON strings,
-so that what a client sent can never pass for a line of ours. Times are UTC.
+so that text sent by a client cannot forge a log line. Times are UTC.
 
 Verbose level 1 is logging.DEBUG; each further level is one number below it (`VERBOSE_2` is 9).
 """
@@ -27,7 +27,7 @@ _package = logging.getLogger("shoal")
 
 @dataclass(frozen=True)
 class LogSettings:
-    """What is logged, how and where. The names are those of the logging API."""
+    """Levels, format and destination. The names are those of the logging API."""
 
     log_file: str = ""  # empty: stderr
     log_info: bool = True
@@ -48,7 +48,7 @@ class LogSettings:
 
     @property
     def least_level(self) -> int:
-        """Records below this level are never written, whatever else is switched off."""
+        """Records below this level are never written."""
         if self.log_verbose_level > 0:
             return max(1, logging.DEBUG + 1 - self.log_verbose_level)
         return logging.INFO
@@ -85,18 +85,18 @@ class Formatter(logging.Formatter):
 
 
 class Log:
-    """The one place records go. `apply` and `update` may be called at any time, from any thread.
+    """The log handler of the process. `apply` and `update` are thread-safe.
 
-    One that is not installed only keeps settings: the program around it decides what is logged.
+    If it is not installed, it only keeps settings: the embedding program decides what is logged.
     """
 
     def __init__(self, settings: LogSettings | None = None) -> None:
-        """Opens the log file, where there is one; raises OSError when it cannot be written."""
+        """Opens the log file, if one is set; raises OSError if it cannot be written."""
         self.settings = settings or LogSettings()
         self._installed = False
         self._file: TextIO | None = None
         if path := self.settings.log_file:
-            # Odd characters in a message must not cost the line. It stays open until `close`.
+            # A line with unencodable characters must still be written. Open until `close`.
             self._file = Path(path).open(  # noqa: SIM115
                 "a", encoding="utf-8", errors="backslashreplace"
             )
@@ -104,24 +104,24 @@ class Log:
         self._handler.addFilter(lambda record: self.settings.allows(record.levelno))
 
     def install(self) -> None:
-        """Start taking the records of this process; libraries are heard from WARNING on."""
+        """Start handling the records of this process; those of libraries from WARNING on."""
         logging.getLogger().addHandler(self._handler)
         self._installed = True
         self.apply(self.settings)
 
     def apply(self, settings: LogSettings) -> None:
-        """Use these settings from now on; the file stays the one that was opened at the start."""
+        """Use these settings from now on; the log file does not change."""
         self.settings = settings
         self._handler.setFormatter(Formatter(settings.log_format))
         if self._installed:
             _package.setLevel(settings.least_level)
 
     def update(self, **changes: Any) -> None:
-        """Use the settings with these changes from now on, by the names of LogSettings."""
+        """Change some settings, by the names of LogSettings."""
         self.apply(replace(self.settings, **changes))
 
     def close(self) -> None:
-        """Stop taking records and close the file."""
+        """Stop handling records and close the file."""
         self._installed = False
         logging.getLogger().removeHandler(self._handler)
         _package.setLevel(logging.NOTSET)

@@ -3,7 +3,7 @@
     listen ─▶ load ─▶ ready ─▶ stop: not ready, still serving ─▶ no new connections
                                      ─▶ requests in flight finish ─▶ unload
 
-The ports are open from the first moment: a probe hears "live, not ready" while models load.
+The ports are open before models load: a health probe gets "live, not ready" until they are loaded.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_LAST_SCRAPE_SECS = 1.0  # for connections to the metrics port, once everything else has ended
-_LOOK_SECS = 0.05
+_LAST_SCRAPE_SECS = 1.0  # for connections to the metrics port, after all other parts have stopped
+_POLL_SECS = 0.05
 
 
 class ModelsFailed(Internal):
-    """Models that were to be served from the start could not be loaded, and why."""
+    """Start-up models that could not be loaded, and the reasons."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("failed to load all models")
@@ -67,11 +67,11 @@ class Server:
         backends: BackendRegistry | None = None,
         log: Log | None = None,
     ) -> None:
-        """Nothing is opened or read yet. Raises InvalidArgument for settings that cannot be.
+        """Opens and reads nothing yet. Raises InvalidArgument for invalid settings.
 
-        `functions` with `@shoal.model` are served beside what the options name. `backends` are
-        those that are installed, unless somebody (a test) brings others. `log` is what clients may
-        change the settings of; without one that has no effect.
+        `functions` with `@shoal.model` are served in addition to the models of the options.
+        `backends` defaults to those that are installed; tests pass others. Clients may change the
+        settings of `log`; without one, such requests have no effect.
         """
         self.options = options
         self._loop = LoopHandle()
@@ -116,8 +116,8 @@ class Server:
         self._tcp: TcpListener | None = None
         self._metrics: HttpListener | None = None
         self._loading: asyncio.Future[dict[str, str]] | None = None
-        self._started = False  # whether clients may have been told to come
-        self.http_port = 0  # the real ones, once it listens
+        self._started = False  # whether clients may have seen the server ready
+        self.http_port = 0  # the actual ports, once it listens
         self.grpc_port = 0
         self.tcp_port = 0
         self.metrics_port = 0
@@ -128,8 +128,8 @@ class Server:
     async def start(self) -> None:
         """Listen, then load; returns when the start-up models have been loaded or tried.
 
-        Raises a ShoalError for a missing repository, a port that cannot be had and, unless told
-        to go on, for models that fail. Call `stop` in any case.
+        Raises a ShoalError for a missing repository, a port that cannot be opened and, if the
+        option --exit-on-error is set, for models that fail. Call `stop` in any case.
         """
         settings.check_repositories(self.options.model_repository)
         await self.listen()
@@ -179,11 +179,11 @@ class Server:
             )
 
     async def load(self) -> None:
-        """Load the start-up models; afterwards the server is ready if they are."""
+        """Load the start-up models; after that the server is ready if the models are."""
         if self._cache is not None:
             await _in_thread(self._cache.check)
         self._loading = asyncio.ensure_future(_in_thread(self.repository.start))
-        # To cancel this is to stop waiting: the loads themselves cannot be interrupted.
+        # Cancelling this only stops the waiting: loads cannot be interrupted.
         failures = await asyncio.shield(self._loading)
         _log_models(await _in_thread(self.engine.index))
         reasons = [_one_line(failures[name]) for name in sorted(failures)]
@@ -198,16 +198,16 @@ class Server:
     # ---- stop
 
     async def stop(self) -> bool:
-        """Leave in order, however far `start` has come; a second call finds nothing left to do.
+        """Shut down in order, however far `start` got; a second call does nothing.
 
-        False when requests or unloading took longer than the exit timeout: what was still running
-        then is cut off.
+        False if requests or unloading took longer than the exit timeout; whatever was still
+        running then is aborted.
         """
-        await self._step_back()
+        await self._announce_stop()
         deadline = asyncio.get_running_loop().time() + self.options.exit_timeout_secs
         clean = await self._finish_requests(deadline)
         if clean and self._loading is not None and not self._loading.done():
-            logger.info("models are still being loaded; leaving without them")
+            logger.info("models are still loading; exiting without waiting for them")
             self.left_behind = True
         elif clean:
             clean = await self._unload(deadline)
@@ -217,17 +217,17 @@ class Server:
             self.left_behind = True
         return clean
 
-    async def _step_back(self) -> None:
-        """Say that we are going, and serve on while those who send requests hear of it."""
+    async def _announce_stop(self) -> None:
+        """Report "not ready", and serve for `--drain-secs` until load balancers have noticed."""
         self.engine.begin_exit()
         if self._http is not None:
             self._http.announce_close()
         if self._started and self.options.drain_secs:
-            logger.info("not ready any more, serving for %g s more", self.options.drain_secs)
+            logger.info("no longer ready; serving for %g more seconds", self.options.drain_secs)
             await asyncio.sleep(self.options.drain_secs)
 
     async def _finish_requests(self, deadline: float) -> bool:
-        """Accept nothing new and wait for what is in flight, saying each second how much it is."""
+        """Accept no new connections and wait for requests in flight, logging how many."""
         loop = asyncio.get_running_loop()
         if self._http is not None:
             self._http.stop_accepting()
@@ -235,11 +235,11 @@ class Server:
             self._grpc.stop_accepting(max(0.0, deadline - loop.time()))
         if self._tcp is not None:
             self._tcp.stop_accepting()
-        next_word = loop.time()
+        next_log = loop.time()
         while True:
             left_secs = max(0.0, deadline - loop.time())
             connections = 0
-            if self._http is not None and not await self._http.drain(min(_LOOK_SECS, left_secs)):
+            if self._http is not None and not await self._http.drain(min(_POLL_SECS, left_secs)):
                 connections = self._http.open_connections
             if self._grpc is not None:
                 connections += self._grpc.open_connections
@@ -250,8 +250,8 @@ class Server:
                 return True
             if not left_secs:
                 return False
-            if loop.time() >= next_word:
-                next_word += 1.0
+            if loop.time() >= next_log:
+                next_log += 1.0
                 logger.info(
                     "waiting at most %.0f s for %d inferences in flight and %d open connections",
                     left_secs,
@@ -259,7 +259,7 @@ class Server:
                     connections,
                 )
             if self._http is None or not self._http.open_connections:
-                await asyncio.sleep(_LOOK_SECS)
+                await asyncio.sleep(_POLL_SECS)
 
     async def _unload(self, deadline: float) -> bool:
         left_secs = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -270,7 +270,7 @@ class Server:
         return bool(done)
 
     async def _close_listeners(self) -> None:
-        """Metrics are served to the last; then nothing is connected any more."""
+        """Close all connections, those of the metrics port last."""
         self._loop.release()
         if self._http is not None:
             self._http.abort_all()
@@ -291,34 +291,34 @@ class Server:
             await _in_thread(self._cache.close)
 
     def _task_workers(self) -> Workers:
-        """The threads that tasks work on, made when the first model has one; from any thread."""
+        """The worker threads of tasks, created for the first model with a task; thread-safe."""
         with self._making_workers:
             if self._workers is None:
                 self._workers = Workers(device.available_cores())
             return self._workers
 
 
-# ---- small parts
+# ---- helpers
 
 
 class _Listener(Protocol):
-    """What has a port to open."""
+    """Anything that opens a port."""
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen, and return the port."""
 
 
 async def _open(
-    listener: _Listener, name: str, place: tuple[str, int], *, reuse_port: bool = False
+    listener: _Listener, name: str, endpoint: tuple[str, int], *, reuse_port: bool = False
 ) -> int:
-    """Start listening; Unavailable names the flags to change where that cannot be."""
-    address, port = place
+    """Start listening; Unavailable names the flags to change if that fails."""
+    address, port = endpoint
     try:
         bound = await listener.start(address, port, reuse_port=reuse_port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"--{name}-port={port} is taken: something else listens on {address}:{port}; "
+                f"--{name}-port={port} is in use: another process listens on {address}:{port}; "
                 "stop it or choose another port"
             ) from None
         reason = error.strerror or str(error)
@@ -333,18 +333,18 @@ async def _in_thread(function: Callable[[], Result]) -> Result:
     outcome: asyncio.Future[Result] = loop.create_future()
 
     def settle(set_outcome: Callable[[], None]) -> None:
-        if not outcome.done():  # or nobody waits any more
+        if not outcome.done():  # else the waiting task was cancelled
             set_outcome()
 
     def work() -> None:
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the awaiting task
             failure = error
             set_outcome: Callable[[], None] = lambda: outcome.set_exception(failure)  # noqa: E731
         else:
             set_outcome = lambda: outcome.set_result(result)  # noqa: E731
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, set_outcome)
 
     threading.Thread(target=work, name=f"shoal-{function.__name__}", daemon=True).start()
@@ -352,10 +352,10 @@ async def _in_thread(function: Callable[[], Result]) -> Result:
 
 
 def _log_models(index: Sequence[dict[str, str]]) -> None:
-    """The start-up table: each model that was tried, and how it went."""
+    """Log the start-up table: each model that was loaded or failed, with its status."""
     rows = [("model", "version", "status")]
     for row in index:
-        if "state" in row:  # others are in the repository and nobody asked for them
+        if "state" in row:  # others are in the repository, but were not requested
             reason = f": {_one_line(row['reason'])}" if row.get("reason") else ""
             rows.append((row["name"], row.get("version", "-"), row["state"] + reason))
     if len(rows) == 1:

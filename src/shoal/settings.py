@@ -1,6 +1,6 @@
-"""What each part of a server is built from: its share of the options.
+"""Settings of each part of a server, taken from the options.
 
-Nothing is opened here but the response cache, whose address may be wrong.
+Only the response cache is opened here, because its address may be wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def repository_settings(
     cache: CacheStore | None,
     task_workers: Callable[[], Workers],
 ) -> RepositorySettings:
-    """What the repository loads, from where, and with which parts of the server beside it."""
+    """Which models the repository loads, from where, and the shared parts they are given."""
     files = [Path(path) for path in options.model_repository if is_model_file(path)]
     return RepositorySettings(
         paths=[Path(path) for path in options.model_repository if not is_model_file(path)],
@@ -74,23 +74,23 @@ def repository_settings(
 
 
 def cache_store(options: Options) -> CacheStore | None:
-    """The response cache that the options ask for. InvalidArgument for one that cannot be."""
-    asked = options.cache_settings()
-    if asked is None:
+    """The response cache of the options. InvalidArgument if it cannot be opened."""
+    configured = options.cache_settings()
+    if configured is None:
         return None
-    name, settings = asked
+    name, settings = configured
     return CacheStore(name, open_cache(name, settings))
 
 
 def rate_limiter(options: Options) -> RateLimiter | None:
-    """What instances share, if the options ask for that."""
+    """The limits on resources that instances share, if --rate-limit is on."""
     if options.rate_limit == "off":
         return None
     return RateLimiter([ResourceLimit(*limit) for limit in options.rate_limits()])
 
 
 def _delayed_scheduler() -> int:
-    """TRITONSERVER_DELAY_SCHEDULER: how many requests a queue waits for, in tests of batching."""
+    """TRITONSERVER_DELAY_SCHEDULER: the number of requests a queue waits for (for tests)."""
     text = os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "")
     if text and not text.isdecimal():
         logger.warning("TRITONSERVER_DELAY_SCHEDULER is '%s', not a number; ignored", text)
@@ -98,7 +98,7 @@ def _delayed_scheduler() -> int:
 
 
 def http_options(options: Options) -> HttpOptions:
-    """What clients may ask over HTTP."""
+    """What HTTP clients may request."""
     return HttpOptions(
         max_input_bytes=options.http_max_input_size,
         header_forward_pattern=options.http_header_forward_pattern,
@@ -109,7 +109,7 @@ def http_options(options: Options) -> HttpOptions:
 
 
 def http_limits(options: Options) -> HttpLimits:
-    """How much and for how long HTTP clients may send."""
+    """Size and time limits of HTTP connections."""
     return HttpLimits(
         max_body_bytes=options.http_max_body_size,
         head_timeout_secs=options.http_head_timeout_secs,
@@ -120,7 +120,7 @@ def http_limits(options: Options) -> HttpLimits:
 
 
 def console(engine: Engine, options: Options) -> ConsoleState | None:
-    """What the web console shows; None where it is switched off."""
+    """The state that the web console shows; None if it is switched off."""
     if not options.console:
         return None
     return ConsoleState(
@@ -132,7 +132,7 @@ def console(engine: Engine, options: Options) -> ConsoleState | None:
 
 
 def tcp_limits(options: Options) -> TcpLimits:
-    """Those of HTTP: what a client may ask does not depend on how."""
+    """The limits of HTTP apply to TCP, too."""
     return TcpLimits(
         max_object_bytes=options.http_max_input_size,
         idle_secs=options.http_idle_timeout_secs,
@@ -142,7 +142,7 @@ def tcp_limits(options: Options) -> TcpLimits:
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
-    """What is counted and shown on the metrics port. InvalidArgument for what cannot be."""
+    """Which metrics are collected and shown. InvalidArgument for unknown settings."""
     settings = MetricsSettings(
         interval_ms=int(options.metrics_interval_ms),
         cpu=options.allow_cpu_metrics,
@@ -152,12 +152,12 @@ def metrics_settings(options: Options) -> MetricsSettings:
 
 
 def check_repositories(paths: Sequence[str]) -> None:
-    """Raises NotFound or Unsupported, with what to do, for a place that holds no models."""
+    """Raises NotFound or Unsupported, with the fix, for a path that cannot hold models."""
     for path in paths:
         if "://" in path:
             raise Unsupported(
-                f"the model repository '{path}' is not on this machine; cloud storage is not read "
-                "yet, so copy the models into a folder and name that"
+                f"the model repository '{path}' is not a local path; cloud storage is not "
+                "supported yet, so copy the models into a folder and name that"
             )
         try:
             mode = Path(path).stat().st_mode

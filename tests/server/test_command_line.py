@@ -136,7 +136,7 @@ def test_a_taken_port(repository, name):
         )
     assert code == 1
     assert log[-1] == (
-        f"error: --{name}-port={port} is taken: something else listens on 127.0.0.1:{port}; "
+        f"error: --{name}-port={port} is in use: another process listens on 127.0.0.1:{port}; "
         "stop it or choose another port\n"
     )
     assert not any("Traceback" in line for line in log)
@@ -269,7 +269,7 @@ def test_sigterm_ends_the_server_with_grace(repository):
     with Command("serve", repository, *ANY_PORT, "--drain-secs=1", before=GRACE) as command:
         url = command.http()
         command.process.send_signal(signal.SIGTERM)
-        command.wait_for("not ready any more, serving for 1 s more")
+        command.wait_for("no longer ready; serving for 1 more seconds")
         assert status(f"{url}/v2/health/ready") == 503
         assert status(f"{url}/v2/models/echo/infer", ONE_ROW) == 200
         command.process.send_signal(signal.SIGTERM)
@@ -386,7 +386,7 @@ def test_the_grace_is_for_every_server_that_has_started(repository, caplog):
 
     with caplog.at_level("INFO", "shoal"):
         in_process(scenario())
-    assert "not ready any more, serving for 0.01 s more" in caplog.text
+    assert "no longer ready; serving for 0.01 more seconds" in caplog.text
 
 
 def test_a_server_that_still_loads_can_be_stopped(repository):
@@ -413,7 +413,7 @@ def test_a_server_that_still_loads_can_be_stopped(repository):
         ("nowhere", NotFound, "does not exist"),
         ("file", NotFound, "is a file; name a folder of models"),
         ("file/models", NotFound, "cannot be read: Not a directory"),
-        ("s3://bucket/models", Unsupported, "cloud storage is not read yet"),
+        ("s3://bucket/models", Unsupported, "cloud storage is not supported yet"),
     ],
 )
 def test_repositories_that_cannot_be_served(tmp_path, monkeypatch, path, error, words):
@@ -450,7 +450,7 @@ def test_two_servers_share_no_port(repository):
         async with serving(repository, metrics_port=0) as first:
             await first.start()
             async with serving(repository, http_port=first.http_port) as second:
-                with pytest.raises(Unavailable, match="is taken"):
+                with pytest.raises(Unavailable, match="is in use"):
                     await second.start()
 
     in_process(scenario())

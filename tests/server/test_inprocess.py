@@ -155,7 +155,7 @@ def test_folders_files_and_functions(tmp_path):
 
 def test_a_port_that_is_taken(server):
     other = shoal.Server(greet, http_port=server.http_port)
-    with pytest.raises(Unavailable, match=f"--http-port={server.http_port} is taken"):
+    with pytest.raises(Unavailable, match=f"--http-port={server.http_port} is in use"):
         other.start()
     assert not other.ready
 

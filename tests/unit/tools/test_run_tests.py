@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-RUNNER = Path(__file__).parents[3] / "tools" / "run_tests.py"
 SOUND = "def test_sound(): pass\n"
 BROKEN = "def test_broken(): assert False\n"
 ONCE = """
@@ -21,17 +17,16 @@ def test_once_{number}():
 
 
 @pytest.fixture
-def runner(tmp_path, monkeypatch):
-    specification = importlib.util.spec_from_file_location("run_tests", RUNNER)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+def runner(tool, tmp_path, monkeypatch):
+    module = tool("run_tests")
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.delenv("SHOAL_SECOND_LOOK", raising=False)
+    monkeypatch.setattr(module, "GROUPS", (("tests/tasks",),))
+    monkeypatch.setattr(module, "QUICK_GROUPS", (("tests/unit/wire",),))
+    monkeypatch.delenv("SHOAL_RETRY_FAILED", raising=False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # quicker
-    for folder in (*module.PEOPLE, *module.FORMATS):
-        (tmp_path / folder).mkdir(parents=True)
-    write(tmp_path, SOUND, "tests/tasks")
-    write(tmp_path, SOUND)
+    for folder in ("tests", "tests/tasks", "tests/unit", "tests/unit/wire"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        write(tmp_path, SOUND, folder)
     return module
 
 
@@ -39,50 +34,65 @@ def write(root, text, folder="tests"):
     (root / folder / f"test_{folder.replace('/', '_')}.py").write_text(text)
 
 
-def test_all_is_well(runner, capfd):
+def test_all_pass(runner, capfd):
     assert runner.main([]) == 0
-    assert "mend" not in capfd.readouterr().out
+    output = capfd.readouterr().out
+    assert "1 passed" in output
+    assert "3 passed" in output
+    assert "fix" not in output
 
 
 @pytest.mark.parametrize("folder", ["tests", "tests/tasks"])
-def test_what_fails_twice_fails_the_run(runner, tmp_path, folder, capfd):
+def test_a_test_that_fails_twice_fails_the_run(runner, tmp_path, folder, capfd):
     write(tmp_path, BROKEN, folder)
     assert runner.main([]) == 1
-    said = capfd.readouterr().out
-    assert "once more, alone: 1 that failed" in said
-    assert "mend" not in said
+    output = capfd.readouterr().out
+    assert "running 1 failed tests again, alone" in output
+    assert "fix" not in output
 
 
-def test_what_passes_alone_is_named(runner, tmp_path, capfd):
+def test_a_test_that_passes_alone_is_listed(runner, tmp_path, capfd):
     write(tmp_path, ONCE.format(number=1) + SOUND)
     write(tmp_path, ONCE.format(number=2), "tests/tasks")
     assert runner.main([]) == 0
     assert capfd.readouterr().out.splitlines()[-2:] == [
-        "  mend tests/tasks/test_tests_tasks.py::test_once_2",
-        "  mend tests/test_tests.py::test_once_1",
+        "  fix tests/tasks/test_tests_tasks.py::test_once_2",
+        "  fix tests/test_tests.py::test_once_1",
     ]
 
 
-def test_many_failures_are_no_accident(runner, tmp_path, capfd):
+def test_many_failures_are_not_retried(runner, tmp_path, capfd):
     write(tmp_path, "".join(ONCE.format(number=number) for number in range(4)))
     assert runner.main([]) == 1
-    assert "once more" not in capfd.readouterr().out
+    assert "again, alone" not in capfd.readouterr().out
 
 
-def test_a_process_that_dies_is_no_accident(runner, tmp_path, capfd):
+def test_nothing_is_retried_after_a_crash(runner, tmp_path, capfd):
     write(tmp_path, BROKEN + "def test_dies():\n    import os\n    os._exit(3)\n")
     assert runner.main([]) == 1
-    assert "once more" not in capfd.readouterr().out
+    assert "again, alone" not in capfd.readouterr().out
 
 
-def test_no_second_look_when_told_so(runner, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("SHOAL_SECOND_LOOK", "no")
+def test_retries_can_be_switched_off(runner, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("SHOAL_RETRY_FAILED", "no")
     write(tmp_path, ONCE.format(number=1))
     assert runner.main([]) == 1
-    assert "once more" not in capfd.readouterr().out
+    assert "again, alone" not in capfd.readouterr().out
 
 
-def test_arguments_are_one_plain_pytest(runner, tmp_path):
+def test_quick_runs_the_unit_tests_only(runner, tmp_path, capfd):
+    write(tmp_path, BROKEN, "tests/tasks")
+    assert runner.main(["--quick"]) == 0
+    assert capfd.readouterr().out.count("1 passed") == 2
+
+
+def test_other_arguments_are_one_plain_pytest(runner, tmp_path):
     write(tmp_path, ONCE.format(number=1), "tests/tasks")
     assert runner.main(["-p", "no:cacheprovider", "tests/test_tests.py"]) == 0
     assert runner.main(["-p", "no:cacheprovider", "tests/tasks"]) == 1
+
+
+def test_groups_name_folders_that_exist(tool, root):
+    module = tool("run_tests")
+    folders = [folder for group in (*module.GROUPS, *module.QUICK_GROUPS) for folder in group]
+    assert [folder for folder in folders if not (root / folder).is_dir()] == []
