@@ -51,6 +51,8 @@ def group_by_template(batch: Sequence[Request]) -> dict[RequestTemplate | None, 
     A planned request counts as a full one when it has other inputs by now, or when another reply
     stands in for its own (to keep responses in order, to cache them).
     """
+    if not any([isinstance(request, PlannedRequest) for request in batch]):
+        return {None: list(range(len(batch)))}
     groups: dict[RequestTemplate | None, list[int]] = {}
     for position, request in enumerate(batch):
         template = request.template if isinstance(request, PlannedRequest) else None
