@@ -319,7 +319,7 @@ class Engine:
 
 def _counted(model: ServedModel) -> dict[str, Any]:
     """A version's counters as Triton has them, where it runs and why, and those of its task."""
-    execution = {"mode": model.pace.mode.value, "reason": model.pace.reason}
+    execution = model.execution_placement.report()
     task = {} if model.task is None else {"task": model.task.statistics.snapshot()}
     return {**model.statistics.snapshot(), "execution": execution, **task, **model.counters()}
 

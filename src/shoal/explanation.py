@@ -32,7 +32,7 @@ def explained(model: ServedModel, look_up: LookUp) -> dict[str, Any]:
         told = explain_ensemble(
             facts, [Step(name, facts_of(part)) for name, part in parts if part is not None]
         )
-    execution = {"mode": model.pace.mode.value, "reason": model.pace.reason}
+    execution = model.execution_placement.report()
     return {"name": model.name, "version": str(model.version), **told, "execution": execution}
 
 

@@ -146,7 +146,9 @@ def test_a_batch_is_joined_once_and_its_outputs_are_views(running, backend, witn
         base = base.base
     assert isinstance(base, memoryview)
     assert base.nbytes == joined.nbytes
-    first = 4 * FEWER if running.model("narrow").pace.on_loop() else 0  # sent with its head
+    first = (
+        4 * FEWER if running.model("narrow").execution_placement.on_loop() else 0
+    )  # sent with its head
     assert shared(result, witness.sent) == result.nbytes - first
 
 
@@ -215,7 +217,7 @@ def test_a_result_that_is_its_input_is_not_overwritten_before_it_was_sent(runnin
 def _at_rest(running, model):
     """Wait until neither the instance nor the loop is busy with what has been answered."""
     served = running.model(model)
-    if not served.pace.on_loop():
+    if not served.execution_placement.on_loop():
         wait_until(lambda: served._batcher._waiting, "the instance waits")
     running.run(asyncio.sleep(0))
 
@@ -223,7 +225,7 @@ def _at_rest(running, model):
 def _batched(running, backend, requests, model="wide"):
     """Send `requests` so that all but the first run as one batch; the calls, not yet answered."""
     first, *others = requests
-    if running.model(model).pace.on_loop():
+    if running.model(model).execution_placement.on_loop():
         return _batched_on_loop(running, backend, requests, model)
     calls = [first[0].call(running, model)]
     assert backend.started.acquire(timeout=WAIT_SECS)

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.core.inbox import LoopInbox
 from shoal.instance.execution import Execution
-from shoal.instance.pace import STALL_NS, Mode, Pace
+from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
 from shoal.testing.server import Call, running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
@@ -129,7 +129,7 @@ def test_a_model_that_is_slow_now_and_then_leaves_the_loop_too(running, burner):
     for number in range(40):
         burner.burn_ns = 15 * MILLISECOND if number % 4 == 3 else 0
         ask(running)
-        if running.model("burner").pace.mode is Mode.THREADS:
+        if running.model("burner").execution_placement.mode is ExecutionMode.THREADS:
             break
     assert mode(running) == "threads"
     assert burner.slow_on_loop() <= 3
@@ -313,12 +313,12 @@ def test_waiting_for_a_processor_is_not_computing(running, burner, monkeypatch):
     ],
 )
 def test_slow_executions_now_and_then_are_weighed_by_their_time(every, slow_ns, leaves):
-    pace = Pace()
-    while pace.mode is Mode.THREADS:
-        pace.observe(20_000)
+    placement = ExecutionPlacement()
+    while placement.mode is ExecutionMode.THREADS:
+        placement.observe(20_000)
     for number in range(2000):
-        if pace.observe(slow_ns if number % every == 0 else 20_000) is Mode.THREADS:
+        if placement.observe(slow_ns if number % every == 0 else 20_000) is ExecutionMode.THREADS:
             break
-    assert (pace.mode is Mode.THREADS) == leaves
+    assert (placement.mode is ExecutionMode.THREADS) == leaves
     if leaves:
         assert number < 5 * every

@@ -225,11 +225,11 @@ def test_of_idle_instances_the_one_that_ran_least_is_next(world):
     groups = group(priority=1, more='name: "often"') + group(priority=3, more='name: "seldom"')
     world.add("a", groups, backend="named")
     with world.serve() as running:
-        line = running.model("a")._instances._line
+        idle = running.model("a")._instances._idle_instances
 
         def both_idle():
-            first = line._first
-            return len(line._idle) == 2 and first is not None and not first.revoked
+            first = idle._first
+            return len(idle._idle) == 2 and first is not None and not first.revoked
 
         for number in range(40):
             wait_until(both_idle)  # an answer is sent before its instance is free again

@@ -26,7 +26,6 @@ from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import (
     PlannedOutputs,
-    check_rows,
     first_rows,
     group_by_template,
     join,
@@ -37,6 +36,7 @@ from shoal.scheduler.batch import (
     split,
     split_at,
     wanted_outputs,
+    whole_outputs,
 )
 from shoal.scheduler.sequence_state import keep_outputs
 from shoal.scheduler.sequence_turn import is_filler, one_by_one
@@ -63,10 +63,10 @@ class Execution:
         assembly: Assembly | None = None,
         takes_device_tensors: bool = False,
     ) -> None:
-        """`decoupled` models may answer after `execute` has returned, any number of times.
+        """`decoupled` models may respond after `execute` has returned, any number of times.
 
-        `assembly` is for batches that are more than rows one below the other. Executors of a model
-        that `takes_device_tensors` may be DeviceExecutors.
+        `assembly` joins and splits batches that are not plain rows. Executors of a model that
+        `takes_device_tensors` may be DeviceExecutors.
         """
         self._decoupled = decoupled
         self._signature = signature
@@ -74,7 +74,7 @@ class Execution:
         self._statistics = statistics
         self._assembly = assembly
         self._planned_outputs: dict[RequestTemplate, PlannedOutputs] = {}
-        # Padding, states and the like are made on the CPU.
+        # Padding, ragged batches and states are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
 
@@ -89,7 +89,7 @@ class Execution:
             return time.monotonic_ns() - start_ns
         try:
             answers, moments = self._compute(executor, batch, start_ns)
-        except BaseException as failure:  # noqa: BLE001 - even a model's sys.exit() is an answer
+        except BaseException as failure:  # noqa: BLE001 - a model's sys.exit() is an error, too
             asked = _without_fillers(batch)
             if len(asked) > 1:
                 for alone in one_by_one(batch):
@@ -181,9 +181,7 @@ class Execution:
         output_start_ns = time.monotonic_ns()
         starts = first_rows(batch)
         total = starts[-1] + batch[-1].rows
-        for name, array in zip(names, arrays, strict=True):
-            check_rows(self._signature, name, array.shape, total)
-        by_name = dict(zip(names, arrays, strict=True))
+        whole = whole_outputs(names, arrays, self._signature, total)
         answers: _Answers = []
         for template, positions in groups.items():
             requests = [batch[position] for position in positions]
@@ -192,9 +190,11 @@ class Execution:
             if template is not None:
                 outputs = self._planned_outputs.get(template) or self._outputs_of(template)
                 index = rows_at(own, template.rows)
-                answer = outputs.split(len(own), [by_name[name][index] for name in outputs.names])
+                answer = outputs.split(
+                    len(own), [whole[name].array[index] for name in outputs.names]
+                )
             if answer is None:
-                answer = split_at(own, requests, names, arrays, self._signature, total)
+                answer = split_at(own, requests, whole, self._signature)
             answers.append((requests, answer))
         return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
@@ -222,7 +222,7 @@ class Execution:
         return [(batch, answers)], moments
 
     def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:
-        """Give the sequences of this batch what their next requests will read."""
+        """Store the states for the next requests of this batch's sequences."""
         signature = self._signature
         keep_outputs(
             [request.turn.states for request in batch],
@@ -266,7 +266,7 @@ class Execution:
     def _pending(
         self, batch: Sequence[Request], start_ns: int, later: bool
     ) -> list[InstancePendingRequest]:
-        begun = Moments(start_ns, start_ns, 0, 0)  # they may be answered before the end is known
+        begun = Moments(start_ns, start_ns, 0, 0)  # a response may come before the end is known
         for request in batch:
             request.moments = begun
         name = self._signature.model_name
@@ -285,7 +285,7 @@ class Execution:
         failure: ShoalError | None,
         later: bool,
     ) -> None:
-        """Count an execution, unless that is for `later`; what is left open is answered here."""
+        """Count an execution, unless that happens `later`, and answer what was left unanswered."""
         name = self._signature.model_name
         if not later:
             for request in batch:
@@ -315,7 +315,7 @@ class Execution:
             request.fail(error, self._version)
 
     def _as_error(self, failure: BaseException) -> ShoalError:
-        """What a client is told about an exception; the log gets the traceback."""
+        """The error that answers an exception; its traceback goes to the log."""
         if isinstance(failure, ShoalError):
             return failure
         logger.error(
@@ -329,7 +329,7 @@ class Execution:
 
 
 def _without_fillers(batch: Sequence[Request]) -> Sequence[Request]:
-    """The requests somebody waits for."""
+    """The requests that a client waits for."""
     if batch[0].turn is None:  # all of a batch are of sequences, or none
         return batch
     return [request for request in batch if not is_filler(request)]

@@ -14,14 +14,14 @@ from shoal.backends.base import Executor, LoadedModel, Placement, RequestExecuto
 from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
 from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopInstance
-from shoal.instance.rate_limiter import Line, RateLimiter
+from shoal.instance.rate_limiter import IdleInstances, RateLimiter
 from shoal.instance.warmup import WarmUp
-from shoal.instance.worker import Worker
+from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.base import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class InstanceSpec:
     """One instance asked for by the config."""
 
     placement: Placement
@@ -35,16 +35,16 @@ class Slot:
         return (placement.kind, placement.device_id, self.passive, self.rate_limiter)
 
 
-def slots(groups: Sequence[ModelInstanceGroup]) -> list[Slot]:
+def instance_specs(groups: Sequence[ModelInstanceGroup]) -> list[InstanceSpec]:
     """Every instance the (resolved) groups ask for: `count` each, per GPU where there are GPUs."""
-    result: list[Slot] = []
+    result: list[InstanceSpec] = []
     for group in groups:
         devices = group.gpus if group.kind == "KIND_GPU" else (0,)
         index = 0
         for device in devices:
             for _ in range(group.count):
                 placement = Placement(group.kind, device, f"{group.name}_{index}")
-                result.append(Slot(placement, group.passive, group.rate_limiter))
+                result.append(InstanceSpec(placement, group.passive, group.rate_limiter))
                 index += 1
     return result
 
@@ -63,7 +63,7 @@ class InstanceGroup:
     ) -> None:
         """`on_loop` runs batches on the event loop while the model is quick.
 
-        With a `limiter` every batch waits for its turn among those of all models.
+        With a `limiter` every batch waits for the resources that it needs.
         """
         self._loaded = loaded
         self._on_loop = on_loop
@@ -73,17 +73,17 @@ class InstanceGroup:
         self._limiter = limiter
         # Where instances have sequences of their own, none can take another's batch.
         one_queue = limiter is not None and not batcher.instances_linger
-        self._line = Line() if one_queue else None
+        self._idle_instances = IdleInstances() if one_queue else None
         self._lock = threading.Lock()  # guards _workers and serialises changes
-        self._workers: list[Worker] = []
-        self._leaving: list[tuple[Worker, threading.Thread]] = []
+        self._workers: list[InstanceWorker] = []
+        self._leaving: list[tuple[InstanceWorker, threading.Thread]] = []
 
     @property
     def placements(self) -> list[Placement]:
         """Where the instances are now."""
         return [worker.placement for worker in self._workers]
 
-    def resize(self, wanted: Sequence[Slot]) -> None:
+    def resize(self, wanted: Sequence[InstanceSpec]) -> None:
         """Make the instances be `wanted`, keeping what can be kept.
 
         New ones are warmed up before they pull. If making one fails, the error is raised and the
@@ -91,19 +91,19 @@ class InstanceGroup:
         """
         with self._lock:
             spare = list(self._workers)
-            kept: list[Worker] = []
-            missing: list[Slot] = []
-            for slot in wanted:
-                match = next((w for w in spare if _key(w) == slot.key), None)
+            kept: list[InstanceWorker] = []
+            missing: list[InstanceSpec] = []
+            for spec in wanted:
+                match = next((w for w in spare if _key(w) == spec.key), None)
                 if match is None:
-                    missing.append(slot)
+                    missing.append(spec)
                 else:
                     spare.remove(match)
                     kept.append(match)
-            made: list[Worker] = []
+            made: list[InstanceWorker] = []
             try:
-                for slot in missing:
-                    made.append(self._make(slot))  # noqa: PERF401 - keep what was made for the undo
+                for spec in missing:
+                    made.append(self._make(spec))  # noqa: PERF401 - keep what was made for the undo
             except BaseException:
                 for worker in made:
                     worker.discard()
@@ -113,26 +113,26 @@ class InstanceGroup:
             self._workers = kept + made
             self._retire(spare)
 
-    def _make(self, slot: Slot) -> Worker:
-        seat = None
-        if self._limiter is not None and not slot.passive:
-            seat = self._limiter.register(slot.placement, slot.rate_limiter)
+    def _make(self, spec: InstanceSpec) -> InstanceWorker:
+        grant = None
+        if self._limiter is not None and not spec.passive:
+            grant = self._limiter.register(spec.placement, spec.rate_limiter)
         try:
-            executor = self._warmed(slot.placement)
+            executor = self._warmed(spec.placement)
         except BaseException:
-            if seat is not None:
-                seat.leave()
+            if grant is not None:
+                grant.leave()
             raise
-        return Worker(
-            slot.placement,
+        return InstanceWorker(
+            spec.placement,
             executor,
             self._batcher,
             self._execution,
-            passive=slot.passive,
+            passive=spec.passive,
             observe=self._on_loop.observe if self._on_loop is not None else None,
-            rate_limiter=slot.rate_limiter,
-            seat=seat,
-            line=self._line,
+            rate_limiter=spec.rate_limiter,
+            grant=grant,
+            idle_instances=self._idle_instances,
         )
 
     def _warmed(self, placement: Placement) -> Executor | RequestExecutor:
@@ -162,7 +162,7 @@ class InstanceGroup:
                 thread.join()
             self._leaving = []
 
-    def _retire(self, workers: Sequence[Worker]) -> None:
+    def _retire(self, workers: Sequence[InstanceWorker]) -> None:
         """Have instances end; wait for them unless they have sequences to see through."""
         for worker in workers:
             worker.stop()
@@ -177,5 +177,5 @@ class InstanceGroup:
                 worker.join()
 
 
-def _key(worker: Worker) -> tuple[object, ...]:
-    return Slot(worker.placement, worker.passive, worker.rate_limiter).key
+def _key(worker: InstanceWorker) -> tuple[object, ...]:
+    return InstanceSpec(worker.placement, worker.passive, worker.rate_limiter).key

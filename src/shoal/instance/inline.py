@@ -1,9 +1,9 @@
-"""Running a quick model on the event loop: what one poll brought becomes one batch.
+"""Running a quick model on the event loop: the requests of one poll become one batch.
 
     enqueue --> call_soon(flush) --> take_now --> execute --> replies, all on one thread
 
-No hand-over, no wake-up, no lock that anybody waits for. When executions turn slow the queue goes
-back to the worker threads, which have been waiting all the while.
+No thread is woken and no lock is contended. When executions become slow, the queue goes back to
+the worker threads, which wait all the while.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from collections.abc import Callable, Sequence
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
-from shoal.instance.company import Company
 from shoal.instance.execution import Execution
+from shoal.instance.execution_placement import LOOP, SLOW_NS, STALL_NS, THREADS, ExecutionPlacement
 from shoal.instance.own_time import own_ns, usage_of_thread
-from shoal.instance.pace import LOOP, SLOW_NS, STALL_NS, THREADS, Pace
 from shoal.scheduler.base import Scheduler
 
 logger = logging.getLogger(__name__)
 
-_BATCHES_PER_TURN = 2  # then sockets get their turn
+_BATCHES_PER_ITERATION = 2  # of the event loop; then sockets are read again
 _LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
 _LONGEST_APART_NS = 2_000_000  # for which sockets may have to wait
 
+ENOUGH_GAIN = 0.15  # requests that a repoll has to bring, for each that was there before
+TRY_EVERY = 32  # batches, while repolls are not worth it
+_SMOOTHING = 0.125
+
 
 def executions_of(batch: Sequence[Request]) -> int:
-    """In how many executions the loop runs a batch: in one, or each request alone, without a copy,
-    where inputs are large. A model that is quick enough for the loop gains less from company."""
+    """In how many executions the loop runs a batch: in one or, where inputs are large, each
+    request alone and without a copy, which costs a quick model less than joining them."""
     first = batch[0]
     if len(batch) == 1 or first.turn is not None:
         return 1
@@ -43,11 +46,46 @@ def executions_of(batch: Sequence[Request]) -> int:
     return 1
 
 
+class SocketRepoll:
+    """Whether to poll the sockets once more before a batch runs, from what that brought lately.
+
+    Some clients send all at once: once one request has been read, all have been. Requests of
+    others arrive one wake-up after the other; then polling again for a few microseconds makes
+    larger batches, which make each request cheaper. Now and then a poll measures which it is.
+    """
+
+    __slots__ = ("_before", "_gain", "_until_try")
+
+    def __init__(self) -> None:
+        self._before = 0
+        self._gain = 0.0
+        self._until_try = TRY_EVERY
+
+    def is_worthwhile(self, waiting: int) -> bool:
+        """Whether to poll again before `waiting` requests run; at most once for each batch."""
+        if self._before or not waiting:
+            return False
+        if self._gain < ENOUGH_GAIN:
+            self._until_try -= 1
+            if self._until_try > 0:
+                return False
+            self._until_try = TRY_EVERY
+        self._before = waiting
+        return True
+
+    def observe(self, waiting: int) -> None:
+        """`waiting` requests are about to run; call it before each batch."""
+        before, self._before = self._before, 0
+        if before:
+            brought = (waiting - before) / before
+            self._gain += _SMOOTHING * (brought - self._gain)
+
+
 class LoopHandle:
     """The event loop that quick models may run on, once there is one.
 
-    sockets are read --> after_reading: frontends hand over --> call_soon: batches run
-                         '-- both in one go, without another look at the sockets --'
+    sockets are read --> after_reading: frontends submit --> call_soon: batches run
+                         '-- both in one loop iteration, without polling the sockets again --'
     """
 
     def __init__(self) -> None:
@@ -63,7 +101,7 @@ class LoopHandle:
         self._loop = loop
 
     def release(self) -> None:
-        """The loop is about to end; nothing may be scheduled on it any more."""
+        """The loop is about to end: schedule nothing on it any more."""
         self._loop = None
 
     @property
@@ -76,13 +114,13 @@ class LoopHandle:
         return self._loop is not None and threading.get_ident() == self._thread
 
     def after_reading(self, callback: Callable[[], None]) -> None:
-        """Have the loop call `callback` after this turn's I/O, before what `call_soon` is told.
+        """Have the loop call `callback` after this iteration's I/O, before those of `call_soon`.
         Only on the loop's own thread."""
         self._after_reading.append(callback)
         self._schedule()
 
     def call_soon(self, callback: Callable[[], None]) -> bool:
-        """Have the loop call `callback` after this turn's I/O; false when there is no loop."""
+        """Have the loop call `callback` after this iteration's I/O; false without a loop."""
         loop = self._loop
         if loop is None:
             return False
@@ -98,11 +136,11 @@ class LoopHandle:
 
     def _schedule(self) -> None:
         if not self._scheduled and self._loop is not None:
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._run_callbacks)
             self._scheduled = True
 
-    def _turn(self) -> None:
-        """Call everything, in order; what is added by `after_reading` has its turn, too."""
+    def _run_callbacks(self) -> None:
+        """Call everything in order, also what callbacks of `after_reading` pass to `call_soon`."""
         self._scheduled = False
         first, self._after_reading = self._after_reading, []
         for callback in first:
@@ -132,14 +170,14 @@ class LoopInstance:
         batcher: Scheduler,
         execution: Execution,
         executor: Executor | RequestExecutor,
-        pace: Pace,
+        placement: ExecutionPlacement,
     ) -> None:
         self._handle = handle
         self._batcher = batcher
         self._execution = execution
         self._executor = executor
-        self._pace = pace
-        self._company = Company()
+        self._placement = placement
+        self._repoll = SocketRepoll()
         self._scheduled = False
         self._stopped = False
         self._alone_ns = 0  # what a request of a batch with large inputs takes by itself
@@ -148,12 +186,12 @@ class LoopInstance:
 
     def start(self) -> None:
         """Take the queue at once if the config says so."""
-        if self._pace.mode is LOOP:
+        if self._placement.mode is LOOP:
             self._take_over()
 
     def observe(self, elapsed_ns: int) -> None:
-        """A worker thread has run a batch: maybe it should have been the loop."""
-        if self._pace.observe(elapsed_ns) is LOOP and not self._stopped:
+        """A worker thread has run a batch: the loop may take over from here."""
+        if self._placement.observe(elapsed_ns) is LOOP and not self._stopped:
             self._take_over()
 
     def _take_over(self) -> None:
@@ -165,16 +203,16 @@ class LoopInstance:
             self._scheduled = True
             if not self._handle.call_soon(self._flush):
                 self._scheduled = False
-                self._batcher.hand_to_instances()  # there is no loop any more
+                self._batcher.hand_to_instances()  # the loop has ended
 
     def _flush(self) -> None:
         self._scheduled = False
         waiting = self._batcher.pending()
-        if self._company.look_again(waiting):
+        if self._repoll.is_worthwhile(waiting):
             self._arrived()
             return
-        self._company.came(waiting)
-        for _ in range(_BATCHES_PER_TURN):
+        self._repoll.observe(waiting)
+        for _ in range(_BATCHES_PER_ITERATION):
             with self._executing:
                 if self._stopped:
                     return
@@ -187,7 +225,7 @@ class LoopInstance:
                 elapsed_ns = self._run(batch)
                 self._batcher.finished(batch)
                 self.busy_with = 0
-            if self._pace.observe(elapsed_ns) is THREADS:
+            if self._placement.observe(elapsed_ns) is THREADS:
                 self._batcher.hand_to_instances()
                 return
             if not self._batcher.pending():

@@ -2,12 +2,12 @@
 
     DeviceTensors --join--> an executor on the device --split--> DeviceTensors
 
-An output stays there when every request of the batch comes from an ensemble that wants it so.
+An output stays there when every request of the batch comes from an ensemble that keeps it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request, StepRequest
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
-from shoal.scheduler.batch import WholeOutput, check_rows, join_tensors, reshaped
+from shoal.scheduler.batch import WholeOutput, check_rows, join_tensors, reshaped, split_whole
 
 
 def join(requests: Sequence[Request]) -> dict[str, np.ndarray | Sequence[DeviceTensor]]:
@@ -32,12 +32,12 @@ def join(requests: Sequence[Request]) -> dict[str, np.ndarray | Sequence[DeviceT
 
 
 def kept(requests: Sequence[Request]) -> frozenset[str]:
-    """The outputs that all requests want to stay on the device."""
-    wishes = [
+    """The outputs that all requests keep on the device."""
+    keeps = [
         request.device_outputs if isinstance(request, StepRequest) else frozenset()
         for request in requests
     ]
-    return wishes[0].intersection(*wishes[1:])
+    return keeps[0].intersection(*keeps[1:])
 
 
 def split(
@@ -48,32 +48,17 @@ def split(
 ) -> list[list[Tensor]]:
     """Each request's outputs, in the order it asked for them. Raises as `batch.split` does."""
     total = sum(request.rows for request in requests) if signature.max_batch_size else 1
-    whole: dict[str, WholeOutput | _Kept] = {
-        name: _Kept(signature, name, result, total)
+    whole: dict[str, WholeOutput | _DeviceOutput] = {
+        name: _DeviceOutput(signature, name, result, total)
         if isinstance(result, OnDevice)
         else WholeOutput(signature, name, result, total)
         for name, result in zip(names, results, strict=True)
         if name in signature.outputs
     }
-    if len(requests) == 1:
-        asked = requests[0].requested_outputs or signature.outputs
-        return [[whole[name].tensor() for name in asked]]
-    return list(_parts(requests, whole, signature))
+    return split_whole(requests, whole, signature)
 
 
-def _parts(
-    requests: Sequence[Request], whole: Mapping[str, WholeOutput | _Kept], signature: Signature
-) -> Sequence[list[Tensor]]:
-    result: list[list[Tensor]] = []
-    row = 0
-    for request in requests:
-        asked = request.requested_outputs or signature.outputs
-        result.append([whole[name].part(row, request.rows) for name in asked])
-        row += request.rows
-    return result
-
-
-class _Kept:
+class _DeviceOutput:
     """One output of a whole batch, on the device."""
 
     def __init__(self, signature: Signature, name: str, result: OnDevice, total: int) -> None:

@@ -1,8 +1,8 @@
-"""How long an execution took by its own fault.
+"""The time of an execution, without the time for which its thread was not scheduled.
 
-On a busy machine a thread that wants to run may wait for a processor, for longer than a quick model
-takes. That is not the model's time, and nothing would be gained by running it elsewhere. What the
-model waits for (a device, a lock, the clock) is its time.
+On a busy machine a thread may wait for a CPU longer than a quick model takes. That is not the
+model's time, and running it elsewhere would gain nothing. What the model itself waits for (a
+device, a lock, the clock) is its time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ except ImportError:  # not on Windows
 
 _OF_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)  # only Linux has it
 
-Usage: TypeAlias = Any  # a `struct_rusage`, or nanoseconds: to read it takes longer than to get it
+Usage: TypeAlias = Any  # a `struct_rusage`, or nanoseconds; reading its fields costs more than it
 
-# What the calling thread has used so far. Takes half a microsecond.
+# The calling thread's usage so far. Takes half a microsecond.
 usage_of_thread: Callable[[], Usage]
 if resource is not None and _OF_THREAD is not None:
     usage_of_thread = partial(resource.getrusage, _OF_THREAD)
@@ -32,13 +32,13 @@ else:
 
 
 def own_ns(elapsed_ns: int, before: Usage, longest_wait_ns: int) -> int:
-    """What is a model's own of the time that has `elapsed` since the calling thread had `before`.
+    """The model's own part of the `elapsed_ns` since the calling thread's usage was `before`.
 
-    Up to `longest_wait_ns` it is the time on the processor. Beyond, the time that it waited counts
-    too, unless the system has just not let it run.
+    Up to `longest_wait_ns` this is its CPU time. Beyond, the time that the thread waited counts
+    too, unless the system merely did not schedule it.
     """
     after = usage_of_thread()
-    if isinstance(after, int):  # nobody counts how often it waited
+    if isinstance(after, int):  # there is no count of waits
         waited, cpu_ns = True, after - before
     else:
         waited = after.ru_nvcsw != before.ru_nvcsw

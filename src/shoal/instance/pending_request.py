@@ -1,6 +1,6 @@
-"""A request in the hands of an executor that answers requests itself.
+"""A request that a `RequestExecutor` answers itself.
 
-Whoever sends, from whichever thread, the client gets exactly one final response.
+Whichever thread sends responses, the client gets exactly one final response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class InstancePendingRequest:
         *,
         counts_itself: bool = False,
     ) -> None:
-        """With `counts_itself` the final response is the end of the execution, too."""
+        """With `counts_itself`, the final response ends and counts the execution, too."""
         self.request = request
         self._model_name = model_name
         self._version = version
@@ -68,16 +68,16 @@ class InstancePendingRequest:
 
     @property
     def rescheduled(self) -> bool:
-        """Whether the model wants the request once more."""
+        """Whether the model asked for the request to run again."""
         return self._rescheduled
 
     @property
     def deferred(self) -> bool:
-        """Whether the answer comes after the execution."""
+        """Whether the response comes after the execution."""
         return self._deferred
 
     def defer(self) -> None:
-        """Promise an answer that comes after `execute` has returned."""
+        """Announce a response that comes after `execute` has returned."""
         self._deferred = True
 
     def send(

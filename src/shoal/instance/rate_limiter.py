@@ -2,11 +2,11 @@
 
     instance --acquire--> [ waiting, by executions x priority ] --> run --release--> the next
 
-An instance that runs holds what its config says it needs. How much there is of a resource is set
-on the command line, or else is the most that one instance needs, so that every instance can run
-some time. Who has run least, weighed by its priority, goes first; what it needs is kept for it
-while it waits, so that many small ones cannot starve a large one. Those that need nothing it needs
-go on meanwhile.
+A running instance holds the resources that its config names. The amount of a resource is set on
+the command line; otherwise it is the most that one instance needs, so that every instance can run
+at some time. The instance with the fewest executions, weighted by its priority, goes first. What
+it needs is reserved while it waits, so that many small instances cannot starve a large one;
+instances that need none of its resources run meanwhile.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shoal.scheduler.base import Puller
 
 logger = logging.getLogger(__name__)
 
-GLOBAL = -2  # the device of a resource that there is only one of
+GLOBAL = -2  # the device of a resource that all devices share
 _FIELD = "instance_group.rate_limiter.resources"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """How much there is of a resource, as the command line says; no device means each of them."""
+    """The amount of a resource from the command line; without a device, that of every device."""
 
     name: str
     count: int
@@ -39,7 +39,7 @@ class ResourceLimit:
 
 
 class Resource(NamedTuple):
-    """A resource in its place. CPU instances are on device 0, as the first GPU's are."""
+    """A resource of a device. CPU instances are on device 0, as those of the first GPU are."""
 
     device_id: int
     name: str
@@ -49,44 +49,44 @@ class RateLimiter:
     """The resources of one server. Any thread may call any method."""
 
     def __init__(self, explicit: Sequence[ResourceLimit] = ()) -> None:
-        """With `explicit` limits there is no other resource than those they name."""
+        """With `explicit` limits, only the resources that they name exist."""
         self._explicit = tuple(explicit)
-        self._lock = threading.Lock()  # guards everything below, and every seat
-        self._seats: set[Seat] = set()
+        self._lock = threading.Lock()  # guards everything below and every ResourceGrant
+        self._grants: set[ResourceGrant] = set()
         self._limits: dict[Resource, int] = {}
         self._held: dict[Resource, int] = {}
-        self._waiting: list[Seat] = []
+        self._waiting: list[ResourceGrant] = []
         self._arrivals = itertools.count()
 
-    def register(self, placement: Placement, wants: ModelRateLimiter | None) -> Seat:
-        """Count an instance in. What it needs is there from now on, unless limits are explicit.
+    def register(self, placement: Placement, wants: ModelRateLimiter | None) -> ResourceGrant:
+        """Register an instance; unless limits are explicit, they now suffice for it.
 
-        Raises ConfigError, and counts nothing, when it could never run.
+        Raises ConfigError, and registers nothing, when the instance could never run.
         """
         needs = _needs(placement, wants)
         priority = max(1, wants.priority if wants is not None else 1)
         with self._lock:
-            seat = Seat(self, placement.name, needs, priority, self._least_run(priority))
-            limits = self._with_limits([*self._seats, seat])
-            self._seats.add(seat)
+            grant = ResourceGrant(self, placement.name, needs, priority, self._least_run(priority))
+            limits = self._with_limits([*self._grants, grant])
+            self._grants.add(grant)
             self._set_limits(limits)
-        return seat
+        return grant
 
     def limits(self) -> dict[Resource, int]:
-        """How much there is of every resource that an instance names."""
+        """The limit of every resource that a registered instance names."""
         with self._lock:
             return dict(self._limits)
 
     def _least_run(self, priority: int) -> int:
-        """Where a newcomer begins: level with whoever has run least. From nothing it would keep all
-        others waiting until it had caught up with them."""
-        return min((seat.scaled for seat in self._seats), default=0) // priority
+        """The executions that a new instance starts with: level with the one that has run least.
+        From zero, it would keep all others waiting until it had caught up."""
+        return min((grant.scaled for grant in self._grants), default=0) // priority
 
-    def _with_limits(self, seats: Iterable[Seat]) -> dict[Resource, int]:
-        """The limits that `seats` make for; ConfigError when one of them could never run."""
+    def _with_limits(self, grants: Iterable[ResourceGrant]) -> dict[Resource, int]:
+        """The limits that follow from `grants`; ConfigError when one could never be given."""
         most: dict[Resource, int] = {}
-        for seat in seats:
-            for resource, count in seat.needs.items():
+        for grant in grants:
+            for resource, count in grant.needs.items():
                 most[resource] = max(count, most.get(resource, 0))
         for name in {resource.name for resource in most if resource.device_id == GLOBAL}:
             if any(r.name == name and r.device_id != GLOBAL for r in most):
@@ -133,35 +133,35 @@ class RateLimiter:
                 for r, count in sorted(limits.items())
             ]
             logger.debug("%s", "\n".join(["Max Resource Map===>", *rows]))
-            self._grant()
+            self._grant_waiting()
 
-    # ---- turns, with the lock held
+    # ---- with the lock held
 
-    def _grant(self) -> None:
-        """Let those run whose turn it is."""
-        kept: set[Resource] = set()  # for those who go first and cannot run yet
-        for seat in sorted(self._waiting, key=lambda seat: (seat.scaled, seat.arrived)):
-            if kept.isdisjoint(seat.needs) and self._is_free(seat.needs):
-                for resource, count in seat.needs.items():
+    def _grant_waiting(self) -> None:
+        """Let every instance run that can, in order."""
+        kept: set[Resource] = set()  # reserved for instances that go first and cannot run yet
+        for grant in sorted(self._waiting, key=lambda grant: (grant.scaled, grant.arrived)):
+            if kept.isdisjoint(grant.needs) and self._is_free(grant.needs):
+                for resource, count in grant.needs.items():
                     self._held[resource] = self._held.get(resource, 0) + count
-                self._waiting.remove(seat)
-                seat.executions += 1
-                seat.holds = True
-                seat.changed.notify_all()
+                self._waiting.remove(grant)
+                grant.executions += 1
+                grant.holds = True
+                grant.changed.notify_all()
             else:
-                kept.update(seat.needs)
+                kept.update(grant.needs)
 
     def _is_free(self, needs: Mapping[Resource, int]) -> bool:
         return all(self._held.get(r, 0) + n <= self._limits.get(r, 0) for r, n in needs.items())
 
-    def _release(self, seat: Seat) -> None:
-        for resource, count in seat.needs.items():
+    def _release(self, grant: ResourceGrant) -> None:
+        for resource, count in grant.needs.items():
             self._held[resource] -= count
-        seat.holds = False
+        grant.holds = False
 
 
-class Seat:
-    """One instance's place at the limiter."""
+class ResourceGrant:
+    """The resources of one instance: what it needs, and whether it holds them now."""
 
     def __init__(
         self,
@@ -175,22 +175,22 @@ class Seat:
         self.needs = needs
         self.priority = priority
         self.executions = executions
-        self.arrived = 0  # when it began to wait, among all
+        self.arrived = 0  # its number in the order of arrival
         self.holds = False
         self.changed = threading.Condition(limiter._lock)
         self._limiter = limiter
 
     @property
     def scaled(self) -> int:
-        """Its executions weighed by its priority: the least goes first."""
+        """Its executions weighted by its priority: the lowest goes first."""
         return self.executions * self.priority
 
     def acquire(self) -> None:
-        """Wait until it is this instance's turn and take what it needs. Blocks.
+        """Wait until the instance may run, and take what it needs. Blocks.
 
-        One that still holds what it needs gives it back first, and is one of those who wait when
-        it is decided who goes next: otherwise somebody else would come in between every time,
-        whatever the priorities.
+        An instance that still holds its resources releases them and competes for them again in
+        one step: otherwise another instance would come in between every time, whatever the
+        priorities.
         """
         limiter = self._limiter
         with limiter._lock:
@@ -198,93 +198,96 @@ class Seat:
                 limiter._release(self)
             self.arrived = next(limiter._arrivals)
             limiter._waiting.append(self)
-            limiter._grant()
+            limiter._grant_waiting()
             self.changed.wait_for(lambda: self.holds)
 
     def release(self) -> None:
-        """Give back what `acquire` took, if it did; somebody else's turn may have come."""
+        """Give back what `acquire` took, if anything; another instance may run then."""
         limiter = self._limiter
         with limiter._lock:
             if self.holds:
                 limiter._release(self)
-                limiter._grant()
+                limiter._grant_waiting()
 
     def leave(self) -> None:
-        """The instance ends: what only it needed so much of shrinks. A second call does nothing."""
+        """Unregister the instance; limits may shrink. A second call does nothing."""
         limiter = self._limiter
         with limiter._lock:
-            if self not in limiter._seats:
+            if self not in limiter._grants:
                 return
-            limiter._seats.discard(self)
-            limiter._set_limits(limiter._with_limits(limiter._seats))
+            limiter._grants.discard(self)
+            limiter._set_limits(limiter._with_limits(limiter._grants))
 
 
-class Turn:
-    """An instance's turn to take its model's next batch; see `Line`."""
+class PullPermit:
+    """Permits one idle instance to take its model's next batch; see `IdleInstances`."""
 
-    __slots__ = ("_worker", "revoked", "seat")
+    __slots__ = ("_worker", "grant", "revoked")
 
-    def __init__(self, seat: Seat, worker: Puller) -> None:
-        self.seat = seat
+    def __init__(self, grant: ResourceGrant, worker: Puller) -> None:
+        self.grant = grant
         self.revoked = False
         self._worker = worker
 
     @property
     def stopping(self) -> bool:
-        """For the queue: whether to go without a batch."""
+        """For the queue: whether to return without a batch."""
         return self.revoked or self._worker.stopping
 
 
-class Line:
-    """The idle instances of one model: of those, the one that has run least takes the next batch.
+class IdleInstances:
+    """The idle instances of one model: the one that has run least takes the next batch.
 
-    leave <-- batch <-- [ the first in line ] <-- [ the others, waiting to be first ]
+    leave <-- batch <-- [ the one with a permit ] <-- [ the others, waiting for it ]
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards everything here
-        self._idle: list[Seat] = []
-        self._first: Turn | None = None
+        self._idle: list[ResourceGrant] = []
+        self._first: PullPermit | None = None
 
-    def enter(self, seat: Seat, worker: Puller, wake: Callable[[], None]) -> Turn:
-        """Wait to be first, or until the instance is to stop. Blocks.
+    def enter(self, grant: ResourceGrant, worker: Puller, wake: Callable[[], None]) -> PullPermit:
+        """Wait for the permit, or until the instance is to stop. Blocks.
 
-        One that has run less than the first takes its place; `wake` makes that one look up.
+        An instance that has run less than the one with the permit revokes it; `wake` makes that
+        one notice.
         """
-        turn = Turn(seat, worker)
+        permit = PullPermit(grant, worker)
         with self._changed:
-            self._idle.append(seat)
+            self._idle.append(grant)
             first = self._first
-            overtakes = first is not None and seat.scaled < first.seat.scaled
+            overtakes = first is not None and grant.scaled < first.grant.scaled
             if first is not None and overtakes:
                 first.revoked = True
         if overtakes:
             wake()
         with self._changed:
-            self._changed.wait_for(lambda: self._may_lead(turn) or turn.stopping)
+            self._changed.wait_for(lambda: self._may_lead(permit) or permit.stopping)
             if self._first is None:
-                self._first = turn
-        return turn
+                self._first = permit
+        return permit
 
-    def _may_lead(self, turn: Turn) -> bool:
-        return self._first is None and turn.seat is min(self._idle, key=lambda seat: seat.scaled)
+    def _may_lead(self, permit: PullPermit) -> bool:
+        return self._first is None and permit.grant is min(
+            self._idle, key=lambda grant: grant.scaled
+        )
 
-    def leave(self, turn: Turn) -> None:
-        """The instance has a batch, or ends, or was overtaken: the next one is first."""
+    def leave(self, permit: PullPermit) -> None:
+        """The instance has a batch, ends, or lost its permit: another one may take it."""
         with self._changed:
-            self._idle.remove(turn.seat)
-            if self._first is turn:
+            self._idle.remove(permit.grant)
+            if self._first is permit:
                 self._first = None
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Make all look again: one of them may have been told to stop."""
+        """Make all check again whether they are to stop."""
         with self._changed:
             self._changed.notify_all()
 
 
 def is_limited(groups: Sequence[ModelInstanceGroup]) -> bool:
-    """Whether a model's instances have anything to say to the limiter."""
+    """Whether the rate limiter concerns a model's instances."""
     wanted = [group.rate_limiter for group in groups if group.rate_limiter is not None]
     return any(wants.resources or wants.priority for wants in wanted)
 
@@ -292,6 +295,6 @@ def is_limited(groups: Sequence[ModelInstanceGroup]) -> bool:
 def _needs(placement: Placement, wants: ModelRateLimiter | None) -> dict[Resource, int]:
     needs: dict[Resource, int] = {}
     for resource in wants.resources if wants is not None else ():
-        place = GLOBAL if resource.global_ else placement.device_id
-        needs[Resource(place, resource.name)] = resource.count
+        device_id = GLOBAL if resource.global_ else placement.device_id
+        needs[Resource(device_id, resource.name)] = resource.count
     return needs

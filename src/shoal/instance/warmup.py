@@ -1,7 +1,7 @@
 """Warm-up: the runs a config asks for before a model is READY, on every instance.
 
-Samples pass the same validation as requests do, so a sample that does not fit the model is
-refused with the same sentences.
+Samples pass the same validation as requests, so a sample that does not fit the model is refused
+with the same messages.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def warm_up(
 ) -> WarmUp:
     """A function that runs every sample on an executor; ConfigError when a sample is wrong.
 
-    `server_inputs` makes the inputs that no client sends, for those a sample does not give. What
-    an `assembly` makes of a batch it makes of a sample too, so nobody need give it.
+    `server_inputs` makes inputs that no client sends, where a sample does not give them. Inputs
+    that an `assembly` makes from a batch are made from samples, too.
     """
     made = frozenset[str]() if assembly is None else assembly.made_inputs
     batches = [
@@ -136,7 +136,7 @@ def _tensor(sample: ModelWarmup, name: str, signature: Signature, folder: Path) 
 
 
 def _safe(datatype: dtypes.DataType) -> np.dtype[np.generic]:
-    """A type whose random bits are harmless: floats drawn from integers are never NaN."""
+    """A type for random bits: floats converted from random integers are never NaN."""
     if datatype.numpy.kind == "f":
         return np.dtype(f"i{datatype.itemsize}")
     return np.dtype(np.uint8) if datatype is dtypes.BOOL else datatype.numpy

@@ -11,11 +11,11 @@ from shoal.config.model import ModelRateLimiter
 from shoal.core.request import Request
 from shoal.instance.execution import Execution
 from shoal.instance.inline import executions_of
-from shoal.instance.rate_limiter import Line, Seat
+from shoal.instance.rate_limiter import IdleInstances, ResourceGrant
 from shoal.scheduler.base import Scheduler
 
 
-class Worker:
+class InstanceWorker:
     """An executor with the thread that feeds it. A passive one is never scheduled."""
 
     def __init__(
@@ -28,13 +28,13 @@ class Worker:
         passive: bool = False,
         observe: Callable[[int], None] | None = None,
         rate_limiter: ModelRateLimiter | None = None,
-        seat: Seat | None = None,
-        line: Line | None = None,
+        grant: ResourceGrant | None = None,
+        idle_instances: IdleInstances | None = None,
     ) -> None:
-        """`observe` hears how many nanoseconds of CPU time each execution took.
+        """`observe` is called with the nanoseconds of CPU time that each execution took.
 
-        With a `seat` every batch waits for the rate limiter; in a `line` the instance that has run
-        least takes the next one.
+        With a `grant` every batch waits for the rate limiter; of the `idle_instances` the one
+        that has run least takes the next batch.
         """
         self.placement = placement
         self.executor = executor
@@ -45,8 +45,8 @@ class Worker:
         self._batcher = batcher
         self._execution = execution
         self._observe = observe
-        self._seat = seat
-        self._line = line
+        self._grant = grant
+        self._idle_instances = idle_instances
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -59,8 +59,8 @@ class Worker:
 
     def _pull(self) -> None:
         takes_several = isinstance(self.executor, RequestExecutor)
-        if self._seat is not None:
-            self._pull_limited(self._seat)
+        if self._grant is not None:
+            self._pull_limited(self._grant)
             return
         while batch := self._batcher.next_batch(self):
             self.busy_with = len(batch)
@@ -69,7 +69,7 @@ class Worker:
             elif self._observe is None:
                 self._execution.run(self.executor, batch)
             else:
-                # CPU time: here a quick model spends most of its time waiting for the interpreter.
+                # CPU time: on a thread, a quick model spends most of its time waiting for the GIL.
                 before_ns = time.thread_time_ns()
                 self._execution.run(self.executor, batch)
                 took_ns = time.thread_time_ns() - before_ns
@@ -79,7 +79,7 @@ class Worker:
             del batch  # an idle instance must not keep the last requests' tensors alive
 
     def _run_several(self, first: list[Request]) -> None:
-        """Run a batch, and with it those that wait behind it as far as the executor likes."""
+        """Run a batch together with those behind it, as many as the executor takes at once."""
         assert isinstance(self.executor, RequestExecutor)
         others = self._batcher.more(self.executor.ahead)
         self.busy_with += sum(len(batch) for batch in others)
@@ -87,38 +87,38 @@ class Worker:
         for batch in others:
             self._batcher.finished(batch)
 
-    def _pull_limited(self, seat: Seat) -> None:
-        """As `_pull`, under the rate limiter: one batch at a time, each when its turn has come."""
-        batch = self._next_in_line(seat)
+    def _pull_limited(self, grant: ResourceGrant) -> None:
+        """As `_pull`, under the rate limiter: one batch at a time, each when resources are free."""
+        batch = self._next_batch(grant)
         while batch:
             self.busy_with = len(batch)
-            seat.acquire()
+            grant.acquire()
             self._execution.run(self.executor, batch)
             self._batcher.finished(batch)
-            # With more to do it competes for the next turn before anybody else is let in.
+            # With more to do, it competes for the resources before they are given to another.
             batch = self._batcher.ready_batch(self)
             if not batch:
-                seat.release()
+                grant.release()
                 self.busy_with = 0
-                batch = self._next_in_line(seat)
+                batch = self._next_batch(grant)
 
-    def _next_in_line(self, seat: Seat) -> list[Request]:
-        line = self._line
-        if line is None:
+    def _next_batch(self, grant: ResourceGrant) -> list[Request]:
+        idle_instances = self._idle_instances
+        if idle_instances is None:
             return self._batcher.next_batch(self)
         while True:
-            turn = line.enter(seat, self, self._batcher.wake)
-            batch = self._batcher.next_batch(turn)
-            line.leave(turn)
-            if batch or not turn.revoked:
+            permit = idle_instances.enter(grant, self, self._batcher.wake)
+            batch = self._batcher.next_batch(permit)
+            idle_instances.leave(permit)
+            if batch or not permit.revoked:
                 return batch
 
     def stop(self) -> None:
         """Finish the batch at hand and take no other. Returns at once; `join` waits."""
         self.stopping = True
         self._batcher.wake()
-        if self._line is not None:
-            self._line.wake()
+        if self._idle_instances is not None:
+            self._idle_instances.wake()
 
     def join(self) -> None:
         """Wait until the thread has ended, then give the executor's resources back."""
@@ -129,5 +129,5 @@ class Worker:
     def discard(self) -> None:
         """Give back what the instance holds; its thread has ended, or was never started."""
         self.executor.close()
-        if self._seat is not None:
-            self._seat.leave()
+        if self._grant is not None:
+            self._grant.leave()

@@ -19,7 +19,7 @@ from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.validate import validate
 from shoal.errors import ConfigError
-from shoal.instance.pace import Pace
+from shoal.instance.execution_placement import ExecutionPlacement
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.models.version import Model
 from shoal.scheduler.ensemble import EnsembleScheduler
@@ -42,7 +42,9 @@ class EnsembleModel:
         self.config = spec.config
         self.signature = with_labels(build_signature(spec.config, spec.folder), spec.ensemble)
         self.statistics = spec.new_statistics(version)
-        self.pace = Pace(allowed=False, why="an ensemble runs where its models run")
+        self.execution_placement = ExecutionPlacement(
+            allowed=False, why="an ensemble runs where its models run"
+        )
         self._scheduler = EnsembleScheduler(
             spec.ensemble, self.signature, version, spec.infer, self.statistics
         )

@@ -6,7 +6,7 @@ from shoal.backends.base import LoadedModel
 from shoal.config import shapes
 from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from shoal.config.parameters import value_of
-from shoal.instance.pace import Mode, Pace
+from shoal.instance.execution_placement import ExecutionMode, ExecutionPlacement
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
 from shoal.scheduler.base import Scheduler
@@ -52,15 +52,15 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
     )
 
 
-def build_pace(spec: ModelSpec, loaded: LoadedModel) -> Pace:
+def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> ExecutionPlacement:
     """Whether the model may run on the event loop: `parameters { key: "execution" … }`."""
     text = value_of(spec.config, "execution") or spec.execution
-    forced = None if text == "auto" else Mode(text)
+    forced = None if text == "auto" else ExecutionMode(text)
     if spec.loop is None:
-        return Pace(allowed=False, why="there is no event loop to run it on")
+        return ExecutionPlacement(allowed=False, why="there is no event loop to run it on")
     if spec.limited:
-        return Pace(allowed=False, why="its instances wait for the rate limiter")
-    return Pace(allowed=loaded.may_run_on_loop, forced=forced)
+        return ExecutionPlacement(allowed=False, why="its instances wait for the rate limiter")
+    return ExecutionPlacement(allowed=loaded.may_run_on_loop, forced=forced)
 
 
 def _queue_of(batching: ModelDynamicBatching) -> RequestQueue:

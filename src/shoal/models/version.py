@@ -19,10 +19,10 @@ from shoal.core.request import Request
 from shoal.core.validate import validate
 from shoal.errors import QueueRejected, ShoalError
 from shoal.instance.execution import Execution
-from shoal.instance.group import InstanceGroup, slots
+from shoal.instance.group import InstanceGroup, instance_specs
 from shoal.instance.inline import LoopInstance
 from shoal.instance.warmup import warm_up
-from shoal.models.setup import build_pace, build_scheduler
+from shoal.models.setup import build_execution_placement, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
 from shoal.scheduler.policy import Reason
@@ -75,13 +75,15 @@ class Model:
             sequences.lone_inputs if sequences is not None else None,
             built,
         )
-        self.pace = build_pace(spec, loaded)
-        self.statistics.on_loop = self.pace.on_loop
+        self.execution_placement = build_execution_placement(spec, loaded)
+        self.statistics.on_loop = self.execution_placement.on_loop
         on_loop = None
         if spec.loop is not None and loaded.may_run_on_loop and not spec.limited:
             placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
             executor = loaded.executor(placement)
-            on_loop = LoopInstance(spec.loop, self._batcher, execution, executor, self.pace)
+            on_loop = LoopInstance(
+                spec.loop, self._batcher, execution, executor, self.execution_placement
+            )
         limiter = spec.limiter if spec.limited else None
         self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
         self._on_loop = on_loop
@@ -111,7 +113,7 @@ class Model:
     def load(cls, spec: ModelSpec, version: int) -> Model:
         """Load `version`, warm it up and start its instances. On failure nothing stays behind."""
         started = time.monotonic()
-        wanted = slots(spec.config.instance_group)
+        wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
         loaded = spec.backend.load(
             LoadContext(
@@ -119,7 +121,7 @@ class Model:
                 version_folder=spec.version_folders[version],
                 version=version,
                 config=spec.config,
-                placements=[slot.placement for slot in wanted],
+                placements=[one.placement for one in wanted],
                 settings=spec.settings,
                 cores=spec.cores,
                 models=spec.models,
@@ -190,7 +192,7 @@ class Model:
 
     def resize(self, spec: ModelSpec) -> None:
         """Take the instance groups of `spec`, in place. On failure the old ones stay."""
-        self._instances.resize(slots(spec.config.instance_group))
+        self._instances.resize(instance_specs(spec.config.instance_group))
         self.spec = spec
         self.config = spec.config
 

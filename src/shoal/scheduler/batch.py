@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from shoal.core.validate import format_dims, substitute
 from shoal.errors import BackendFailure
 
 _SMALL_BYTES = 16 * 1024  # up to here a copy costs less than a view
-POOLED_BYTES = 32 * 1024  # from here on inputs are joined in memory that was used before
+POOLED_BYTES = 32 * 1024  # from here on inputs are joined in memory from a pool
 
 
 def shared_template(batch: Sequence[Request]) -> RequestTemplate | None:
@@ -51,7 +51,7 @@ def group_by_template(batch: Sequence[Request]) -> dict[RequestTemplate | None, 
     A planned request counts as a full one when it has other inputs by now, or when another reply
     stands in for its own (to keep responses in order, to cache them).
     """
-    if not any([isinstance(request, PlannedRequest) for request in batch]):
+    if not any([isinstance(request, PlannedRequest) for request in batch]):  # noqa: C419 - faster
         return {None: list(range(len(batch)))}
     groups: dict[RequestTemplate | None, list[int]] = {}
     for position, request in enumerate(batch):
@@ -68,7 +68,7 @@ def group_by_template(batch: Sequence[Request]) -> dict[RequestTemplate | None, 
 def join(requests: Sequence[Request]) -> dict[str, np.ndarray]:
     """The inputs of all requests, one array per input, rows in request order.
 
-    The requests passed validation and have equal batch keys, so this cannot fail on their account.
+    The requests passed validation and have equal batch keys, so this cannot fail.
     """
     first = requests[0].inputs
     if len(requests) == 1:
@@ -77,7 +77,7 @@ def join(requests: Sequence[Request]) -> dict[str, np.ndarray]:
 
 
 def join_tensors(parts: Sequence[Tensor]) -> np.ndarray:
-    """Tensors that differ in their first dimension at most, one after the other."""
+    """Concatenates tensors that differ in their first dimension at most."""
     datatype = parts[0].datatype
     if datatype is not BYTES and all(part.has_raw for part in parts):
         flat = np.frombuffer(_joined([part.raw for part in parts]), datatype.numpy)
@@ -87,7 +87,7 @@ def join_tensors(parts: Sequence[Tensor]) -> np.ndarray:
 
 
 def _joined(raws: Sequence[Buffer]) -> Buffer:
-    """All of it in one piece: a large one in memory that is aligned and was used before."""
+    """Concatenates bytes; large ones in aligned memory from a pool."""
     if sum(map(len, raws)) < POOLED_BYTES:
         return b"".join(raws)
     views = [memoryview(raw).cast("B") for raw in raws]
@@ -136,7 +136,7 @@ def join_mixed(
 
 
 def wanted_outputs(requests: Sequence[Request], signature: Signature) -> list[str]:
-    """The outputs to compute: what any of the requests asked for, in the config's order."""
+    """The outputs to compute: those that any request asks for, in the config's order."""
     if any(not request.requested_outputs for request in requests):
         names = list(signature.outputs)
     else:
@@ -160,11 +160,17 @@ def split(
     total = 1
     if signature.max_batch_size:
         total = sum([request.rows for request in requests])
+    return split_whole(requests, whole_outputs(names, arrays, signature, total), signature)
+
+
+def split_whole(
+    requests: Sequence[Request], whole: Mapping[str, SplittableOutput], signature: Signature
+) -> list[list[Tensor]]:
+    """As `split`, from the outputs of the whole batch."""
     if len(requests) == 1:
-        whole = _whole(names, arrays, signature, total)
         asked = requests[0].requested_outputs or signature.outputs
         return [[whole[name].tensor() for name in asked]]
-    return split_at(first_rows(requests), requests, names, arrays, signature, total)
+    return split_at(first_rows(requests), requests, whole, signature)
 
 
 def first_rows(batch: Sequence[Request]) -> list[int]:
@@ -175,13 +181,10 @@ def first_rows(batch: Sequence[Request]) -> list[int]:
 def split_at(
     starts: Sequence[int],
     requests: Sequence[Request],
-    names: Sequence[str],
-    arrays: Sequence[np.ndarray],
+    whole: Mapping[str, SplittableOutput],
     signature: Signature,
-    total: int,
 ) -> list[list[Tensor]]:
-    """As `split`, for some requests of a batch of `total` rows: theirs begin at `starts`."""
-    whole = _whole(names, arrays, signature, total)
+    """As `split_whole`, for some requests of a batch: their rows begin at `starts`."""
     result: list[list[Tensor]] = []
     for start, request in zip(starts, requests, strict=True):
         rows = request.rows
@@ -190,9 +193,10 @@ def split_at(
     return result
 
 
-def _whole(
+def whole_outputs(
     names: Sequence[str], arrays: Sequence[np.ndarray], signature: Signature, total: int
 ) -> dict[str, WholeOutput]:
+    """The outputs of a batch of `total` rows. Raises as `split` does."""
     return {
         name: WholeOutput(signature, name, array, total)
         for name, array in zip(names, arrays, strict=True)
@@ -222,7 +226,7 @@ class PlannedOutputs:
         self._template = template
         self._signature = signature
         self._version = version
-        self._last: _Seen | None = None  # replaced as a whole: instances share this
+        self._last: _LastOutputs | None = None  # replaced as a whole: instances share this
 
     def split(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedResponses | None:
         """The outputs of `count` requests; None where one is not plain bytes.
@@ -276,20 +280,32 @@ class PlannedOutputs:
             layout = ResponseLayout(name, version, tuple(outputs), tuple(asked_sizes))
         plain = batched and all(whole.plain for whole in wholes)
         most = _SMALL_BYTES // max(sizes) if plain else 0
-        self._last = _Seen(layout, [(whole.row_shape, whole.array.dtype) for whole in wholes], most)
+        self._last = _LastOutputs(
+            layout, [(whole.row_shape, whole.array.dtype) for whole in wholes], most
+        )
         return PlannedResponses(layout, contents)
 
 
-class _Seen(NamedTuple):
-    """What the last batch's outputs were like."""
+class _LastOutputs(NamedTuple):
+    """What the outputs of the last batch looked like."""
 
     layout: ResponseLayout
-    arrays: list[tuple[tuple[int, ...], np.dtype]]  # less their first dimension
-    most: int  # requests in a batch for which that is all one needs to know
+    arrays: list[tuple[tuple[int, ...], np.dtype]]  # without their first dimension
+    most: int  # requests in a batch that is small enough to be copied
+
+
+class SplittableOutput(Protocol):
+    """One output of a whole batch."""
+
+    def tensor(self) -> Tensor:
+        """All of it, for a batch of one request."""
+
+    def part(self, row: int, rows: int) -> Tensor:
+        """The part of one request of several."""
 
 
 class WholeOutput:
-    """One output of a whole batch, to be handed out in parts without a copy."""
+    """One output of a whole batch, to be split without a copy."""
 
     __slots__ = ("array", "datatype", "flat", "name", "plain", "row_bytes", "row_shape", "shape")
 
@@ -308,7 +324,7 @@ class WholeOutput:
         # Slicing bytes is several times cheaper than slicing arrays, and bytes are what is sent.
         self.flat: memoryview | None = None
         self.row_bytes = 0
-        # Whether the array's own bytes in its own shape are what is handed out.
+        # Whether responses have the array's own bytes and shape.
         self.plain = spec.reshape is None and array.dtype == spec.datatype.numpy
         if array.dtype.kind != "O" and array.size:
             contiguous = np.ascontiguousarray(array, dtype=spec.datatype.numpy)

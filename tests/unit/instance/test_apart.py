@@ -9,8 +9,8 @@ from shoal.backends.base import Executor
 from shoal.core.dtypes import UINT8
 from shoal.core.tensor import Tensor
 from shoal.instance import inline
+from shoal.instance.execution_placement import ExecutionPlacement
 from shoal.instance.inline import LoopInstance, executions_of
-from shoal.instance.pace import Pace
 from tests.support.fakes import make_request
 
 LARGE = 64 << 10
@@ -67,7 +67,7 @@ class Nothing(Executor):
 
 def loop_instance(took_ns):
     execution = Counting(took_ns)
-    return LoopInstance(None, None, execution, Nothing(), Pace()), execution
+    return LoopInstance(None, None, execution, Nothing(), ExecutionPlacement()), execution
 
 
 def test_one_by_one_and_judged_by_the_slowest():

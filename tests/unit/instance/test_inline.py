@@ -13,9 +13,9 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.instance import inline
 from shoal.instance.execution import Execution
+from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
 from shoal.instance.inline import LoopHandle, LoopInstance
-from shoal.instance.pace import STALL_NS, Mode, Pace
-from shoal.instance.worker import Worker
+from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
@@ -30,7 +30,7 @@ SIGNATURE = Signature(
 class Stage:
     """A batcher with the loop and one worker thread behind it; `threads` notes who executed."""
 
-    def __init__(self, pace, policy=None, clock=time.monotonic_ns):
+    def __init__(self, placement, policy=None, clock=time.monotonic_ns):
         self.threads = []
         self.backend = FakeBackend(self._compute)
         self.batcher = Batcher(
@@ -39,14 +39,14 @@ class Stage:
             on_dropped=lambda request, error: request.fail(error),
             clock=clock,
         )
-        self.pace = pace
+        self.execution_placement = placement
         self.handle = LoopHandle()
         loaded = self.backend.load(None)
         execution = Execution(SIGNATURE, 1, ModelStatistics("m", 1))
         self.on_loop = LoopInstance(
-            self.handle, self.batcher, execution, loaded.executor(None), pace
+            self.handle, self.batcher, execution, loaded.executor(None), placement
         )
-        self.worker = Worker(
+        self.worker = InstanceWorker(
             type("P", (), {"name": "m_0"}),
             loaded.executor(None),
             self.batcher,
@@ -75,8 +75,8 @@ class Stage:
 def run():
     """Run a coroutine with a stage on a fresh loop, and close the stage whatever happens."""
 
-    def run(pace, scenario, policy=None, **options):
-        stage = Stage(pace, policy, **options)
+    def run(placement, scenario, policy=None, **options):
+        stage = Stage(placement, policy, **options)
 
         async def main():
             stage.handle.bind(asyncio.get_running_loop())
@@ -104,7 +104,7 @@ def test_what_one_turn_brought_is_one_batch(run):
         await until(lambda: all(c.answered for c in collectors))
         assert [c.wait().outputs[0].array.tolist() for c in collectors] == [[[0]], [[1]], [[2]]]
 
-    stage = run(Pace(forced=Mode.LOOP), scenario)
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
     assert [batch["x"].shape[0] for batch in stage.backend.batches] == [3]
     assert stage.threads == [threading.main_thread()]
 
@@ -114,7 +114,7 @@ def test_large_queues_run_in_several_turns(run):
         collectors = [stage.ask(n) for n in range(50)]
         await until(lambda: all(c.answered for c in collectors))
 
-    stage = run(Pace(forced=Mode.LOOP), scenario)
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
     assert sum(batch["x"].shape[0] for batch in stage.backend.batches) == 50
     assert max(batch["x"].shape[0] for batch in stage.backend.batches) == 8
 
@@ -135,19 +135,19 @@ def test_a_queue_delay_is_kept_on_the_loop_too(run):
         await until(lambda: first.answered and second.answered)
 
     policy = BatchPolicy(8, frozenset({8}), 20_000_000)
-    stage = run(Pace(forced=Mode.LOOP), scenario, policy, clock=clock)
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario, policy, clock=clock)
     assert [batch["x"].shape[0] for batch in stage.backend.batches] == [2]
 
 
 def test_a_model_that_shows_to_be_quick_moves_to_the_loop(run):
     async def scenario(stage):
-        while stage.pace.mode is Mode.THREADS:
+        while stage.execution_placement.mode is ExecutionMode.THREADS:
             collector = stage.ask()
             await until(lambda c=collector: c.answered)
         last = stage.ask()
         await until(lambda: last.answered)
 
-    stage = run(Pace(), scenario)
+    stage = run(ExecutionPlacement(), scenario)
     assert stage.threads[0] is not threading.main_thread()
     assert stage.threads[-1] is threading.main_thread()
 
@@ -169,14 +169,14 @@ def test_a_model_that_turns_slow_leaves_the_loop(run, monkeypatch):
         taken_ns.append(STALL_NS + 1)
         turning = stage.ask()
         await until(lambda: turning.answered)
-        assert stage.pace.mode is Mode.THREADS
+        assert stage.execution_placement.mode is ExecutionMode.THREADS
         after = stage.ask()
         await until(lambda: after.answered)
 
-    pace = Pace()
+    placement = ExecutionPlacement()
     for _ in range(8):
-        pace.observe(1000)
-    stage = run(pace, scenario)
+        placement.observe(1000)
+    stage = run(placement, scenario)
     main = threading.main_thread()
     assert [thread is main for thread in stage.threads] == [True, True, False]
 
@@ -196,14 +196,14 @@ def test_a_slow_model_on_threads_does_not_hold_the_loop_up(run):
         stage.backend.gate.set()
         await until(lambda: slow.answered)
 
-    run(Pace(forced=Mode.THREADS), scenario)
+    run(ExecutionPlacement(forced=ExecutionMode.THREADS), scenario)
 
 
 def test_closing_answers_what_is_queued(run):
     async def scenario(stage):
         stage.late = [stage.ask(n) for n in range(20)]
 
-    stage = run(Pace(forced=Mode.LOOP), scenario)
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
     assert [c.wait().error for c in stage.late] == [None] * 20
 
 
@@ -213,12 +213,12 @@ def test_requests_from_other_threads_run_on_the_loop(run):
         collector = await loop.run_in_executor(None, stage.ask)
         await until(lambda: collector.answered)
 
-    stage = run(Pace(forced=Mode.LOOP), scenario)
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
     assert stage.threads == [threading.main_thread()]
 
 
 def test_without_a_loop_the_instances_serve():
-    stage = Stage(Pace())
+    stage = Stage(ExecutionPlacement())
     for _ in range(30):
         assert stage.ask().wait().error is None
     stage.close()

@@ -12,7 +12,7 @@ from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
 from shoal.errors import ConfigError
 from shoal.instance.rate_limiter import (
     GLOBAL,
-    Line,
+    IdleInstances,
     RateLimiter,
     Resource,
     ResourceLimit,
@@ -31,7 +31,7 @@ def wants(*resources, priority=0):
     return ModelRateLimiter(tuple(made), priority)
 
 
-def seat(limiter, *resources, priority=0, device=0, name="i"):
+def grant(limiter, *resources, priority=0, device=0, name="i"):
     return limiter.register(
         Placement("KIND_GPU", device, name), wants(*resources, priority=priority)
     )
@@ -41,7 +41,7 @@ class Runner:
     """An instance in a thread of its own: runs when it may, ends when it is told to."""
 
     def __init__(self, its_seat, order=None, name=""):
-        self.seat = its_seat
+        self.grant = its_seat
         self.running = threading.Event()
         self._end = threading.Event()
         self._order = order if order is not None else []
@@ -51,16 +51,16 @@ class Runner:
         wait_until(self._decided, "it runs, or has to wait")
 
     def _decided(self):
-        limiter = self.seat._limiter
+        limiter = self.grant._limiter
         with limiter._lock:  # or it might be seen in line for a moment before it is let in
-            return self.seat.holds or self.seat in limiter._waiting
+            return self.grant.holds or self.grant in limiter._waiting
 
     def _run(self):
-        self.seat.acquire()
+        self.grant.acquire()
         self._order.append(self._name)
         self.running.set()
         assert self._end.wait(WAIT_SECS)
-        self.seat.release()
+        self.grant.release()
 
     def end(self):
         assert self.running.wait(WAIT_SECS)
@@ -69,7 +69,7 @@ class Runner:
 
     @property
     def runs(self):
-        return self.seat.holds
+        return self.grant.holds
 
 
 # ---- limits
@@ -77,9 +77,9 @@ class Runner:
 
 def test_without_limits_there_is_what_the_neediest_needs():
     limiter = RateLimiter()
-    a = seat(limiter, ("R1", 4), ("R2", 4))
-    b = seat(limiter, ("R2", 5), ("R3", 10), ("R4", 5))
-    seat(limiter, ("R1", 1), ("R3", 7), ("R4", 2))
+    a = grant(limiter, ("R1", 4), ("R2", 4))
+    b = grant(limiter, ("R2", 5), ("R3", 10), ("R4", 5))
+    grant(limiter, ("R1", 1), ("R3", 7), ("R4", 2))
     names = {resource.name: count for resource, count in limiter.limits().items()}
     assert names == {"R1": 4, "R2": 5, "R3": 10, "R4": 5}
     b.leave()
@@ -93,8 +93,8 @@ def test_without_limits_there_is_what_the_neediest_needs():
 
 def test_each_device_has_its_own_unless_they_are_global():
     limiter = RateLimiter()
-    seat(limiter, ("R", 2), ("G", 1, True), device=0)
-    seat(limiter, ("R", 3), ("G", 5, True), device=1)
+    grant(limiter, ("R", 2), ("G", 1, True), device=0)
+    grant(limiter, ("R", 3), ("G", 5, True), device=1)
     assert limiter.limits() == {
         Resource(0, "R"): 2,
         Resource(1, "R"): 3,
@@ -111,7 +111,7 @@ def test_explicit_limits():
     ]
     limiter = RateLimiter(given)
     for device in (0, 1):
-        seat(limiter, ("R1", 1), ("R2", 1), ("R3", 1, True), device=device)
+        grant(limiter, ("R1", 1), ("R2", 1), ("R3", 1, True), device=device)
     assert limiter.limits() == {
         Resource(0, "R1"): 10,
         Resource(1, "R1"): 10,
@@ -134,7 +134,7 @@ def test_explicit_limits():
 def test_explicit_limits_must_be_enough(explicit, needs, device, limit):
     limiter = RateLimiter(explicit)
     with pytest.raises(ConfigError) as failure:
-        seat(limiter, needs, device=device)
+        grant(limiter, needs, device=device)
     assert failure.value.message == (
         f'instance_group.rate_limiter.resources: Resource count for "R" is limited to {limit} '
         "which will prevent scheduling of one or more model instances, the minimum required count "
@@ -142,22 +142,22 @@ def test_explicit_limits_must_be_enough(explicit, needs, device, limit):
         "count"
     )
     assert limiter.limits() == {}  # nothing was counted
-    assert not limiter._seats
+    assert not limiter._grants
 
 
 def test_a_resource_is_global_or_it_is_not():
     limiter = RateLimiter()
-    seat(limiter, ("R", 1))
+    grant(limiter, ("R", 1))
     with pytest.raises(ConfigError, match="present as both global and device-specific resource"):
-        seat(limiter, ("R", 1, True))
+        grant(limiter, ("R", 1, True))
     assert limiter.limits() == {Resource(0, "R"): 1}
 
 
 def test_the_limits_are_in_the_verbose_log(caplog):
     caplog.set_level(logging.DEBUG, "shoal.instance.rate_limiter")
     limiter = RateLimiter()
-    larger = seat(limiter, ("R1", 4), ("G", 1, True))
-    seat(limiter, ("R1", 3))
+    larger = grant(limiter, ("R1", 4), ("G", 1, True))
+    grant(limiter, ("R1", 3))
     larger.leave()
     assert [record.message for record in caplog.records] == [
         (
@@ -180,7 +180,7 @@ def test_only_models_that_say_something_are_limited():
 
 def test_those_that_fit_run_together_and_the_others_wait():
     limiter = RateLimiter([ResourceLimit("R", 5)])
-    small, other, large = (seat(limiter, ("R", count)) for count in (2, 3, 4))
+    small, other, large = (grant(limiter, ("R", count)) for count in (2, 3, 4))
     runners = [Runner(small), Runner(other), Runner(large)]
     assert [runner.runs for runner in runners] == [True, True, False]
     runners[0].end()
@@ -191,7 +191,7 @@ def test_those_that_fit_run_together_and_the_others_wait():
 
 def test_nothing_is_held_that_was_given_back():
     limiter = RateLimiter()
-    one = seat(limiter, ("R", 1), ("S", 2))
+    one = grant(limiter, ("R", 1), ("S", 2))
     for _ in range(3):
         one.acquire()
         one.release()
@@ -200,7 +200,7 @@ def test_nothing_is_held_that_was_given_back():
 
 def test_devices_do_not_wait_for_each_other():
     limiter = RateLimiter()
-    runners = [Runner(seat(limiter, ("R", 1), device=device)) for device in (0, 1)]
+    runners = [Runner(grant(limiter, ("R", 1), device=device)) for device in (0, 1)]
     assert all(runner.runs for runner in runners)
     for runner in runners:
         runner.end()
@@ -208,7 +208,7 @@ def test_devices_do_not_wait_for_each_other():
 
 def test_global_resources_are_shared_by_all_devices():
     limiter = RateLimiter()
-    first, second = (Runner(seat(limiter, ("R", 1, True), device=device)) for device in (0, 1))
+    first, second = (Runner(grant(limiter, ("R", 1, True), device=device)) for device in (0, 1))
     assert (first.runs, second.runs) == (True, False)
     first.end()
     second.end()
@@ -216,7 +216,7 @@ def test_global_resources_are_shared_by_all_devices():
 
 def test_who_needs_nothing_never_waits():
     limiter = RateLimiter()
-    blocking, waiting = (Runner(seat(limiter, ("R", 1))) for _ in range(2))
+    blocking, waiting = (Runner(grant(limiter, ("R", 1))) for _ in range(2))
     assert not waiting.runs
     free = Runner(limiter.register(Placement("KIND_CPU"), None))
     assert free.runs
@@ -226,7 +226,7 @@ def test_who_needs_nothing_never_waits():
 
 def test_who_has_run_least_goes_first():
     limiter = RateLimiter()
-    busy, often, seldom = (seat(limiter, ("R", 1)) for _ in range(3))
+    busy, often, seldom = (grant(limiter, ("R", 1)) for _ in range(3))
     for _ in range(3):
         often.acquire()
         often.release()
@@ -241,9 +241,9 @@ def test_who_has_run_least_goes_first():
 
 def test_equal_ones_go_in_the_order_they_came():
     limiter = RateLimiter()
-    holding = Runner(seat(limiter, ("R", 1)))
+    holding = Runner(grant(limiter, ("R", 1)))
     order = []
-    waiting = [Runner(seat(limiter, ("R", 1)), order, name) for name in "abc"]
+    waiting = [Runner(grant(limiter, ("R", 1)), order, name) for name in "abc"]
     holding.end()
     for runner in waiting:
         runner.end()
@@ -252,22 +252,22 @@ def test_equal_ones_go_in_the_order_they_came():
 
 def test_priority_two_gets_half_the_turns():
     limiter = RateLimiter()
-    seats = {priority: seat(limiter, ("R", 1), priority=priority) for priority in (1, 2)}
+    grants = {priority: grant(limiter, ("R", 1), priority=priority) for priority in (1, 2)}
     turns = []
-    blocker = Runner(seat(limiter, ("R", 1), priority=100))
+    blocker = Runner(grant(limiter, ("R", 1), priority=100))
     enough = threading.Event()
 
     def always_busy(priority):
         while True:
-            seats[priority].acquire()  # gives back what it holds
+            grants[priority].acquire()  # gives back what it holds
             turns.append(priority)
             if len(turns) >= 30:
                 break
-            wait_until(lambda: seats[3 - priority] in limiter._waiting)
+            wait_until(lambda: grants[3 - priority] in limiter._waiting)
         enough.set()
-        seats[priority].release()
+        grants[priority].release()
 
-    threads = [threading.Thread(target=always_busy, args=(p,), daemon=True) for p in seats]
+    threads = [threading.Thread(target=always_busy, args=(p,), daemon=True) for p in grants]
     for thread in threads:
         thread.start()
     wait_until(lambda: len(limiter._waiting) == 2)
@@ -280,15 +280,15 @@ def test_priority_two_gets_half_the_turns():
 
 def test_priority_zero_is_one():
     limiter = RateLimiter()
-    assert seat(limiter, ("R", 1)).priority == 1
+    assert grant(limiter, ("R", 1)).priority == 1
     assert limiter.register(Placement("KIND_CPU"), None).priority == 1
 
 
 def test_small_ones_do_not_starve_a_large_one():
     limiter = RateLimiter([ResourceLimit("R", 4)])
-    smalls = [Runner(seat(limiter, ("R", 1))) for _ in range(2)]
-    large = Runner(seat(limiter, ("R", 4)))
-    late = Runner(seat(limiter, ("R", 1)))
+    smalls = [Runner(grant(limiter, ("R", 1))) for _ in range(2)]
+    large = Runner(grant(limiter, ("R", 4)))
+    late = Runner(grant(limiter, ("R", 1)))
     assert not late.runs  # two are free, but they are kept for the large one
     for runner in smalls:
         runner.end()
@@ -300,9 +300,9 @@ def test_small_ones_do_not_starve_a_large_one():
 
 def test_who_shares_nothing_with_the_first_goes_on():
     limiter = RateLimiter()
-    holding = Runner(seat(limiter, ("R", 1)))
-    blocked = Runner(seat(limiter, ("R", 1)))
-    other = Runner(seat(limiter, ("S", 1)))
+    holding = Runner(grant(limiter, ("R", 1)))
+    blocked = Runner(grant(limiter, ("R", 1)))
+    other = Runner(grant(limiter, ("S", 1)))
     assert (blocked.runs, other.runs) == (False, True)
     for runner in (other, holding, blocked):
         runner.end()
@@ -310,22 +310,22 @@ def test_who_shares_nothing_with_the_first_goes_on():
 
 def test_a_newcomer_begins_level_with_the_others():
     limiter = RateLimiter()
-    old = seat(limiter, ("R", 1), priority=2)
+    old = grant(limiter, ("R", 1), priority=2)
     for _ in range(10):
         old.acquire()
         old.release()
     assert old.scaled == 20
-    assert seat(limiter, ("R", 1)).scaled == 20
-    assert seat(limiter, ("R", 1), priority=4).scaled == 20
-    assert seat(limiter, ("R", 1), priority=7).scaled == 14
+    assert grant(limiter, ("R", 1)).scaled == 20
+    assert grant(limiter, ("R", 1), priority=4).scaled == 20
+    assert grant(limiter, ("R", 1), priority=7).scaled == 14
 
 
 def test_a_limit_that_grows_lets_somebody_run():
     limiter = RateLimiter()
-    holding = Runner(seat(limiter, ("R", 1)))
-    waiting = Runner(seat(limiter, ("R", 1)))
+    holding = Runner(grant(limiter, ("R", 1)))
+    waiting = Runner(grant(limiter, ("R", 1)))
     assert not waiting.runs
-    large = seat(limiter, ("R", 2))  # now there are two
+    large = grant(limiter, ("R", 2))  # now there are two
     assert waiting.running.wait(WAIT_SECS)
     large.leave()
     holding.end()
@@ -334,10 +334,10 @@ def test_a_limit_that_grows_lets_somebody_run():
 
 def test_a_limit_that_shrinks_below_what_is_held_takes_nothing_away():
     limiter = RateLimiter()
-    large = seat(limiter, ("R", 2))
-    runners = [Runner(seat(limiter, ("R", 1))) for _ in range(2)]
+    large = grant(limiter, ("R", 2))
+    runners = [Runner(grant(limiter, ("R", 1))) for _ in range(2)]
     large.leave()
-    third = Runner(seat(limiter, ("R", 1)))
+    third = Runner(grant(limiter, ("R", 1)))
     assert [runner.runs for runner in runners] == [True, True]
     runners[0].end()
     assert not third.runs
@@ -368,8 +368,8 @@ def entered(line, its_seat, puller, wake=lambda: None):
 
 
 def test_one_at_a_time_is_first_in_line():
-    limiter, line = RateLimiter(), Line()
-    one, other = seat(limiter), seat(limiter)
+    limiter, line = RateLimiter(), IdleInstances()
+    one, other = grant(limiter), grant(limiter)
     turn = line.enter(one, Puller(), lambda: None)
     assert not turn.stopping
     first, turns = entered(line, other, Puller())
@@ -381,8 +381,8 @@ def test_one_at_a_time_is_first_in_line():
 
 
 def test_who_has_run_less_takes_the_place_of_the_first():
-    limiter, line = RateLimiter(), Line()
-    one, other = seat(limiter), seat(limiter)
+    limiter, line = RateLimiter(), IdleInstances()
+    one, other = grant(limiter), grant(limiter)
     one.executions = 1
     woken = threading.Event()
     turn = line.enter(one, Puller(), lambda: None)
@@ -400,10 +400,10 @@ def test_who_has_run_less_takes_the_place_of_the_first():
 
 
 def test_who_is_to_stop_does_not_wait_to_be_first():
-    limiter, line = RateLimiter(), Line()
+    limiter, line = RateLimiter(), IdleInstances()
     puller = Puller()
-    turn = line.enter(seat(limiter), Puller(), lambda: None)
-    first, turns = entered(line, seat(limiter), puller)
+    turn = line.enter(grant(limiter), Puller(), lambda: None)
+    first, turns = entered(line, grant(limiter), puller)
     puller.stopping = True
     line.wake()
     assert first.wait(WAIT_SECS)

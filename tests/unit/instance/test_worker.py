@@ -9,7 +9,7 @@ import pytest
 from shoal.backends.base import Placement, RequestExecutor
 from shoal.core.signature import Signature
 from shoal.instance.execution import Execution
-from shoal.instance.worker import Worker
+from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy, OneByOne
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
@@ -50,7 +50,7 @@ def start():
         batcher = Batcher(policy, queue, on_dropped=lambda r, e: dropped.append((r, e)))
         statistics = ModelStatistics("m", 1)
         execution = Execution(Signature("m", 8, {}, {}), 1, statistics)
-        worker = Worker(Placement("KIND_CPU", name="m_0"), executor, batcher, execution)
+        worker = InstanceWorker(Placement("KIND_CPU", name="m_0"), executor, batcher, execution)
         worker.start()
         running.append((worker, batcher))
         return batcher, worker, statistics
