@@ -29,7 +29,7 @@ from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics
 from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
-from shoal.tasks.door import DoorClosed, TaskCall, TaskDoor
+from shoal.tasks.endpoint import EndpointClosed, TaskCall, TaskEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -237,33 +237,33 @@ class Engine:
         where the named one does not or where several do; raises as `signature` does, too.
         """
         while True:
-            door = self._task_door(operation, name, version)
+            endpoint = self._task_endpoint(operation, name, version)
             try:
-                return door.enter()
-            except DoorClosed:  # replaced between looking it up and entering: ask again
-                if self._task_door(operation, name, version) is door:
+                return endpoint.enter()
+            except EndpointClosed:  # replaced between looking it up and entering: ask again
+                if self._task_endpoint(operation, name, version) is endpoint:
                     raise
 
-    def tasks(self) -> list[tuple[str, int, TaskDoor]]:
-        """Every model that has a task, with the newest version that serves and the task's door."""
-        newest: dict[str, tuple[str, int, TaskDoor]] = {}
+    def tasks(self) -> list[tuple[str, int, TaskEndpoint]]:
+        """Every model that has a task: its name, newest serving version, and the task."""
+        newest: dict[str, tuple[str, int, TaskEndpoint]] = {}
         for model in self._repository.models():
             known = newest.get(model.name)
             if model.task is not None and (known is None or known[1] < model.version):
                 newest[model.name] = (model.name, model.version, model.task)
         return list(newest.values())
 
-    def _task_door(self, operation: str, name: str, version: int) -> TaskDoor:
+    def _task_endpoint(self, operation: str, name: str, version: int) -> TaskEndpoint:
         if name:
-            door = self._repository.find(name, version).task
-            if door is None or door.operation != operation:
+            endpoint = self._repository.find(name, version).task
+            if endpoint is None or endpoint.operation != operation:
                 offered = (
                     "names no task in its config"
-                    if door is None
-                    else f"has the task '{door.name}', which offers '{door.operation}'"
+                    if endpoint is None
+                    else f"has the task '{endpoint.name}', which offers '{endpoint.operation}'"
                 )
                 raise InvalidArgument(f"model '{name}' does not offer '{operation}': it {offered}")
-            return door
+            return endpoint
         found = [entry for entry in self.tasks() if entry[2].operation == operation]
         if not found:
             raise NotFound(

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import queue
-import threading
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.config.options import Setting
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import add_fake, add_model, add_onnx
+from tests.support.traces import CALLER, COMPUTE, SpanCollector, by_id, trace_settings
 
-CALLER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 MODEL_EVENTS = ["REQUEST_START", "QUEUE_START"]
-COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 HTTP_ALL = [
     *("HTTP_RECV_START", "HTTP_RECV_END", *MODEL_EVENTS, *COMPUTE),
     *("REQUEST_END", "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"),
@@ -85,15 +81,6 @@ parameters { key: "python_execution" value { string_value: "%s" } }
 """
 
 
-def settings(*words):
-    made = []
-    for word in words:
-        place, _, rest = word.rpartition(",")
-        key, _, value = rest.partition("=")
-        made.append(Setting(place, key, value))
-    return tuple(made)
-
-
 def numbers(value=1, binary=False):
     array = np.full((1, 16), value, np.int32)
     return Infer().add("INPUT0", array, binary=binary).add("INPUT1", array, binary=binary)
@@ -106,25 +93,6 @@ def grpc_numbers(value=1):
         tensor.set_data_from_numpy(np.full((1, 16), value, np.int32))
         tensors.append(tensor)
     return tensors
-
-
-def by_id(path):
-    """The traces of a file, in the order in which they began: what names each, and its events in
-    the order of time."""
-    found = {}
-    for item in json.loads(path.read_text()):
-        trace = found.setdefault(item["id"], {"events": [], "tensors": []})
-        if "timestamps" in item:
-            trace["events"] += [(stamp["ns"], stamp["name"]) for stamp in item["timestamps"]]
-        elif "tensor" in item:
-            trace["tensors"].append((item["activity"], item["tensor"]["data"]))
-        else:
-            trace.update(item)
-    for trace in found.values():
-        moments = [moment for moment, _ in trace["events"]]
-        assert moments == sorted(moments)
-        trace["events"] = [name for _, name in trace["events"]]
-    return [found[number] for number in sorted(found)]  # as they began
 
 
 @pytest.fixture
@@ -143,7 +111,7 @@ def serve(tmp_path, path):
         chosen = words or ("level=TIMESTAMPS", "rate=1")
         return running_server(
             repository,
-            trace_config=settings(f"triton,file={path}", *chosen),
+            trace_config=trace_settings(f"triton,file={path}", *chosen),
             **options,
         )
 
@@ -234,7 +202,7 @@ def test_a_client_that_goes_away(tmp_path, path):
     with running_server(
         tmp_path / "models",
         backends=fake.registry(),
-        trace_config=settings(f"triton,file={path}", "level=TIMESTAMPS", "rate=1"),
+        trace_config=trace_settings(f"triton,file={path}", "level=TIMESTAMPS", "rate=1"),
     ) as running:
         fake.gate.clear()
         asked = Infer().add("INPUT0", np.zeros((1, 1), np.int32))
@@ -331,42 +299,9 @@ def test_extensions_say_so(serve):
 # ---- spans
 
 
-class Collector:
-    """Takes spans, as an OpenTelemetry collector does."""
-
-    def __init__(self):
-        self.spans = queue.Queue()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                assert self.path == "/v1/traces"
-                for resource in body["resourceSpans"]:
-                    for span in resource["scopeSpans"][0]["spans"]:
-                        outer.spans.put(span)
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *words):
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"127.0.0.1:{self._server.server_port}/v1/traces"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def take(self, count):
-        return [self.spans.get(timeout=WAIT_SECS) for _ in range(count)]
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
 def collector():
-    made = Collector()
+    made = SpanCollector()
     yield made
     made.close()
 

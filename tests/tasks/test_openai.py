@@ -707,7 +707,7 @@ def test_a_completion_is_traced_as_an_inference(repository, models, tmp_path):
         assert running.post("/v1/completions", {**body, "stream": True}).status == 200
     written = json.loads(traces.read_text())
     named = [entry for entry in written if entry.get("model_name") == "talker"]
-    assert len(named) == 2
+    assert len(named) == 4  # each completion, and the inference in it
     events = {stamp["name"] for entry in written for stamp in entry.get("timestamps", ())}
     assert {"HTTP_RECV_START", "REQUEST_START", "HTTP_SEND_END"} <= events
 

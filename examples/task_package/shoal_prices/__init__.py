@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ConfigError
-from shoal.tasks.asked import Asked
 from shoal.tasks.base import Task, TaskContext
+from shoal.tasks.request import TaskRequest
 
 
 class PriceEstimate(Task):
@@ -42,10 +42,10 @@ class PriceEstimate(Task):
         # What takes time runs on threads, for up to 64 calls that wait at the same time.
         self._in_words = context.stage("postprocess", self._write, most=64)
 
-    async def perform(self, asked: Asked) -> dict[str, Any]:
-        """One house; a wrong number gets its sentence from `asked`."""
-        size = asked.number("size", 100, lowest=1, highest=10_000)
-        rooms = asked.integer("rooms", 3, lowest=1, highest=100)
+    async def perform(self, request: TaskRequest) -> dict[str, Any]:
+        """One house; a wrong number gets its sentence from `request`."""
+        size = request.number("size", 100, lowest=1, highest=10_000)
+        rooms = request.integer("rooms", 3, lowest=1, highest=100)
         row = np.array([[size / 100, rooms]], np.float32)
         answer = await self.context.infer({self._input: row})  # shares a batch with other calls
         price = float(answer[self._output][0, 0]) * self._unit

@@ -120,7 +120,7 @@ def _missing(folder: Path) -> str:
     from shoal.config.pbtxt import parse_pbtxt
     from shoal.errors import ConfigError
     from shoal.tasks import registry
-    from shoal.tasks.door import task_of
+    from shoal.tasks.endpoint import task_of
 
     path = folder / "config.pbtxt"
     task = task_of(parse_pbtxt(path.read_text(encoding="utf-8"), str(path)))

@@ -1,24 +1,26 @@
-"""Questions over plain TCP: a JSON object with text and question in, the answer's words out.
+"""Question answering over plain TCP: a JSON object with text and question in, the answer out.
 
     {"text": "…", "question": "…"}  -->  engine.task("answer")  -->  the answer, as UTF-8
 
-Any number of objects may follow each other on a connection; they are answered in order, several at
-a time. An answer ends with a newline if one was seen to follow its question, so programs that read
-lines and programs that read what there is both get on. What goes wrong comes as a line that begins
-with `error: `.
+A connection may send any number of objects; several questions run at a time, and their answers come
+in the same order. An answer ends with a newline if the question did, so a client may read lines or
+whatever arrives. An error is a line that begins with `error: `.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from shoal.errors import Internal, InvalidArgument, ShoalError
-from shoal.tasks.asked import Asked
-from shoal.tasks.door import TaskCall, TaskDoor
+from shoal.statistics.trace import Trace
+from shoal.statistics.tracer import Tracer
+from shoal.tasks.endpoint import TaskCall, TaskEndpoint
+from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
 from shoal.wire.json_objects import JsonObjects, Message, StreamError
 
@@ -26,42 +28,47 @@ logger = logging.getLogger(__name__)
 
 _OPERATION = "answer"
 _BACKLOG = 1024
-_AHEAD = 8  # questions of one connection that are being answered; the next ones wait
+_MOST_RUNNING = 8  # questions of one connection; the next ones wait
 _SWEEP_SECS = 1.0
 
 
-class Engine(Protocol):
-    """Whom to ask."""
+class QuestionEngine(Protocol):
+    """The part of the engine that this listener uses."""
+
+    @property
+    def tracer(self) -> Tracer:
+        """Selects the questions that are traced."""
 
     def task(self, operation: str, name: str = "", version: int = -1) -> TaskCall:
         """Begin a call of a task."""
 
-    def tasks(self) -> list[tuple[str, int, TaskDoor]]:
+    def tasks(self) -> list[tuple[str, int, TaskEndpoint]]:
         """Every model that has a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpLimits:
-    """What one client may ask of us. A time of 0 means that this clock never runs out."""
+    """Limits of one connection. A time of 0 means no limit."""
 
     max_object_bytes: int = 64 << 20
-    idle_secs: float = 600.0  # without a question; then the connection is closed
-    object_idle_secs: float = 60.0  # between two pieces of an object
-    write_stall_secs: float = 60.0  # a client that stopped reading; then the connection is cut
-    linger_secs: float = 5.0  # after the last error, so that the client gets to read it
+    idle_secs: float = 600.0  # without a question, before the connection is closed
+    object_idle_secs: float = 60.0  # between two reads of one object
+    write_stall_secs: float = 60.0  # without the client reading, before an abort
+    linger_secs: float = 5.0  # after the last error, for the client to read it
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _Question:
     """A question, and its answer once there is one."""
 
-    message: Message | None  # None for what was no object
+    message: Message | None  # None for input that is not an object
+    trace: Trace | None = None
     task: asyncio.Task[str] | None = None
     text: str | None = None
     error: bool = False
 
     def line(self) -> bytes:
-        """What is sent; errors are whole lines in any case."""
+        """The bytes to send; an error is always a whole line."""
         ends = self.error or (self.message is not None and self.message.line)
         prefix = "error: " if self.error else ""
         one_line = " ".join((self.text or "").splitlines())
@@ -71,7 +78,7 @@ class _Turn:
 class TcpListener:
     """One listening port and its connections. Everything happens on the loop that started it."""
 
-    def __init__(self, engine: Engine, limits: TcpLimits | None = None) -> None:
+    def __init__(self, engine: QuestionEngine, limits: TcpLimits | None = None) -> None:
         self.engine = engine
         self.limits = limits or TcpLimits()
         self.draining = False
@@ -82,7 +89,7 @@ class TcpListener:
     async def start(self, host: str | None, port: int, *, reuse_port: bool = False) -> int:
         """Listen on every address of `host`, and return the port: with 0 the system chooses one.
 
-        Raises OSError when the address cannot be had; nothing is left behind then.
+        Raises OSError when the address is not available, and then holds no resources.
         """
         loop = asyncio.get_running_loop()
         self._server = server = await loop.create_server(
@@ -98,20 +105,20 @@ class TcpListener:
 
     @property
     def open_connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self.connections)
 
     def stop_accepting(self) -> None:
-        """Take no more connections. Those that are open close once they have been answered."""
+        """Accept no more connections. Open ones close once their questions are answered."""
         self.draining = True
         if self._server is not None:
             self._server.close()
             self._server = None
         for connection in list(self.connections):
-            connection.go_on()
+            connection.advance()
 
     def abort_all(self) -> None:
-        """Cut every connection and stop the clock; questions in flight are withdrawn."""
+        """Abort every connection and stop the timer; running questions are cancelled."""
         self.stop_accepting()
         for connection in list(self.connections):
             connection.abort()
@@ -132,88 +139,90 @@ class TcpConnection(asyncio.Protocol):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._objects = JsonObjects(listener.limits.max_object_bytes)
-        self._turns: deque[_Turn] = deque()  # in the order of their questions
-        self._heard = self._loop.time()  # when something arrived or was answered
-        self._stalled: float | None = None  # since when the client does not read
-        self._reading = True  # or the transport has been told to pause
-        self._ended = False  # the client sends nothing more
-        self._last = False  # nothing more is taken: after these turns, the end
+        self._questions: deque[_Question] = deque()  # in the order of arrival
+        self._active = self._loop.time()  # when bytes last arrived or an answer was sent
+        self._stalled: float | None = None  # since when the client has not read
+        self._reading = True  # false: the transport is paused
+        self._ended = False  # the client has closed its side
+        self._last = False  # accept no more questions; close after these
         self._lingering = False
 
-    # ---- what the event loop tells
+    # ---- callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by type
         self._listener.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes have come."""
+        """Bytes have arrived."""
         if self._last:
             return
-        self._heard = self._loop.time()
+        self._active = self._loop.time()
         self._objects.feed(data)
-        self.go_on()
+        self.advance()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more, but may well wait for its answers."""
+        """The client sends nothing more, but may still wait for its answers."""
         self._ended = True
         if self._lingering:
             return False
-        self.go_on()
+        self.advance()
         return not self._transport.is_closing()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is answered."""
+        """The client reads more slowly than answers are sent."""
         self._stalled = self._loop.time()
-        self.go_on()
+        self.advance()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         self._stalled = None
-        self.go_on()
+        self.advance()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """The client has gone: nobody wants the answers any more."""
+        """The client has disconnected: cancel its questions."""
         self._listener.connections.discard(self)
         self._last = True
-        for turn in self._turns:
-            if turn.task is not None:
-                turn.task.cancel()
-        self._turns.clear()
+        for question in self._questions:
+            if question.task is not None:
+                question.task.cancel()
+            if question.trace is not None:
+                question.trace.leave()
+        self._questions.clear()
 
-    # ---- what the listener tells
+    # ---- called by the listener
 
     def sweep(self, now: float) -> None:
-        """Look at the clocks."""
+        """Check the time limits."""
         limits = self._listener.limits
-        quiet_secs = now - self._heard
+        quiet_secs = now - self._active
         if self._stalled is not None:
             if limits.write_stall_secs and now - self._stalled >= limits.write_stall_secs:
                 self.abort()
         elif self._lingering:
             if quiet_secs >= limits.linger_secs:
                 self.abort()
-        elif self._turns:
+        elif self._questions:
             return
         elif self._objects.begun:
             if limits.object_idle_secs and quiet_secs >= limits.object_idle_secs:
-                self._refuse(f"the object stood still for {quiet_secs:.0f} s", final=True)
+                self._refuse(f"no byte of the object arrived for {quiet_secs:.0f} s", final=True)
         elif limits.idle_secs and quiet_secs >= limits.idle_secs:
             self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection at once."""
+        """Close the connection at once."""
         self._transport.abort()
 
-    # ---- turns
+    # ---- questions and answers
 
-    def go_on(self) -> None:
-        """Send what can be sent, begin what can be begun, and close when all is done."""
+    def advance(self) -> None:
+        """Send the answers that are due, start the next questions, close when all is done."""
         if self._transport.is_closing() or self._lingering:
             return
         self._send()
-        while not self._last and len(self._turns) < _AHEAD and self._stalled is None:
+        while not self._last and len(self._questions) < _MOST_RUNNING and self._stalled is None:
             try:
                 message = self._objects.take()
             except StreamError as error:
@@ -222,71 +231,90 @@ class TcpConnection(asyncio.Protocol):
             if message is None:
                 break
             self._begin(message)
-        # While the server leaves, what has begun to arrive is still taken, and nothing after it.
-        wanted = not self._last and (self._objects.begun or not self._listener.draining)
-        self._listen(wanted and len(self._turns) < _AHEAD and self._stalled is None)
-        if not self._turns and self._stalled is None:
+        # While the server drains, an object that has begun to arrive is still read.
+        more = not self._last and (self._objects.begun or not self._listener.draining)
+        self._listen(more and len(self._questions) < _MOST_RUNNING and self._stalled is None)
+        if not self._questions and self._stalled is None:
             self._close_if_over()
 
     def _begin(self, message: Message) -> None:
-        turn = _Turn(message)
-        self._turns.append(turn)
-        turn.task = self._loop.create_task(self._answer(message.data))
+        question = _Question(message)
+        self._questions.append(question)
+        question.task = self._loop.create_task(self._answer(question, message.data))
 
         def done(task: asyncio.Task[str]) -> None:
-            turn.task = None
-            if task.cancelled() and self._last:  # the client has gone
+            question.task = None
+            if task.cancelled() and self._last:  # the client has disconnected
                 return
             try:
-                turn.text = task.result()
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - is told
-                turn.text, turn.error = _sentence(error), True
-            self._heard = self._loop.time()
-            self.go_on()
+                question.text = task.result()
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - is sent
+                question.text, question.error = _sentence(error), True
+            self._active = self._loop.time()
+            self.advance()
 
-        turn.task.add_done_callback(done)
+        question.task.add_done_callback(done)
 
-    async def _answer(self, data: bytes) -> str:
+    async def _answer(self, question: _Question, data: bytes) -> str:
+        start_ns = time.monotonic_ns()
         values = json_text.loads(data)
         model = values.pop("model", "")
         if type(model) is not str:
             raise InvalidArgument("'model' must be the name of a model")
         if "questions" in values:
-            raise InvalidArgument("here questions are asked one at a time: send 'question'")
-        call = self._begin_call(model)
+            raise InvalidArgument("over TCP, send one question at a time, as 'question'")
+        engine = self._listener.engine
+        traced_as = model or self._only_model()
+        if engine.tracer.active:
+            question.trace = engine.tracer.start(traced_as, lambda _: None)
+        if question.trace is not None:
+            question.trace.event("TCP_RECV_START", start_ns)
+            question.trace.event("TCP_RECV_END")
+        call = engine.task(_OPERATION, model)
+        if question.trace is not None:
+            call.trace(question.trace)
         try:
-            answer = (await call.perform(Asked((), values)))["answer"]
+            answer = (await call.perform(TaskRequest((), values)))["answer"]
         finally:
             call.leave()
         return str(answer)
 
-    def _begin_call(self, model: str) -> TaskCall:
-        engine = self._listener.engine
-        if not model:
-            names = [name for name, _, door in engine.tasks() if door.operation == _OPERATION]
-            if len(names) > 1:
-                raise InvalidArgument(
-                    f"several models answer questions ({', '.join(sorted(names))}): say which one "
-                    'with "model"'
-                )
-        return engine.task(_OPERATION, model)
+    def _only_model(self) -> str:
+        """The model that answers questions; empty where there is none."""
+        tasks = self._listener.engine.tasks()
+        names = [name for name, _, task in tasks if task.operation == _OPERATION]
+        if len(names) > 1:
+            raise InvalidArgument(
+                f"several models answer questions ({', '.join(sorted(names))}): choose one with "
+                '"model"'
+            )
+        return names[0] if names else ""
 
     def _send(self) -> None:
-        """The answers that are there, as far as those before them are."""
-        while self._turns and self._turns[0].text is not None and self._stalled is None:
-            self._transport.write(self._turns.popleft().line())
+        """Send the answers at the head of the queue."""
+        while self._questions and self._questions[0].text is not None and self._stalled is None:
+            question = self._questions.popleft()
+            trace = question.trace
+            if trace is not None:
+                trace.event("TCP_SEND_START")
+                if question.error:
+                    trace.failed(question.text or "")
+            self._transport.write(question.line())
+            if trace is not None:
+                trace.event("TCP_SEND_END")
+                trace.finish()
 
     def _refuse(self, sentence: str, *, final: bool) -> None:
         self._add_error(sentence, final=final)
-        self.go_on()
+        self.advance()
 
     def _add_error(self, sentence: str, *, final: bool) -> None:
-        self._turns.append(_Turn(None, text=sentence, error=True))
+        self._questions.append(_Question(None, text=sentence, error=True))
         self._last = self._last or final
         self._send()
 
     def _close_if_over(self) -> None:
-        """All that was asked is answered: is there more to come?"""
+        """All questions are answered: close unless more may follow."""
         if self._last and not self._ended:
             self._linger()
         elif self._last or (self._listener.draining and not self._objects.begun):
@@ -297,19 +325,19 @@ class TcpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _linger(self) -> None:
-        """Say that nothing more comes, and swallow what the client is still sending.
+        """Close our side, and discard what the client still sends.
 
-        To close with bytes unread would make its system throw away the error before it is read.
+        Closing with unread bytes would reset the connection and lose the error message.
         """
         self._lingering = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._listen(True)
 
-    def _listen(self, wanted: bool) -> None:
-        if wanted is not self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
+    def _listen(self, reading: bool) -> None:
+        if reading is not self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -319,6 +347,6 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, ShoalError):
         return error.message
     if isinstance(error, asyncio.CancelledError):
-        return "the server is going down"
-    logger.error("a question failed in an unforeseen way", exc_info=error)
+        return "the server is shutting down"
+    logger.error("a question failed with an unexpected error", exc_info=error)
     return Internal(f"internal error: {type(error).__name__}: {error}").message

@@ -25,7 +25,7 @@ from shoal.models.version import Model
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.scheduler.ensemble_graph import with_labels
 from shoal.statistics.footprint import footprints
-from shoal.tasks.door import TaskDoor, open_door
+from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class EnsembleModel:
         self._enqueue = self._scheduler.enqueue
         if spec.cache is not None:
             self._use_cache(spec.cache)
-        self.task: TaskDoor | None = open_door(self, spec.folder, spec.task_workers)
+        self.task: TaskEndpoint | None = open_endpoint(self, spec.folder, spec.task_workers)
         if self.task is not None:
             self.statistics.task = self.task.statistics
 

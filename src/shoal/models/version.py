@@ -30,7 +30,7 @@ from shoal.scheduler.sequence import SequenceBatcher
 from shoal.statistics.model import (
     FailureReason,
 )
-from shoal.tasks.door import TaskDoor, open_door
+from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
 
 
 class Model:
@@ -87,7 +87,7 @@ class Model:
         limiter = spec.limiter if spec.limited else None
         self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
         self._on_loop = on_loop
-        self.task: TaskDoor | None = open_door(self, spec.folder, spec.task_workers)
+        self.task: TaskEndpoint | None = open_endpoint(self, spec.folder, spec.task_workers)
         if self.task is not None:
             self.statistics.task = self.task.statistics
 

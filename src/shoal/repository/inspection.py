@@ -28,7 +28,7 @@ from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.lifecycle import Unreadable
 from shoal.repository.loader import DUPLICATE
 from shoal.repository.preparation import PreparationSettings, composing_names, prepare
-from shoal.tasks.door import check_task
+from shoal.tasks.endpoint import check_task
 from shoal.tasks.workers import Workers
 
 _CONFIG = "config.pbtxt"

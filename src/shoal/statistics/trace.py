@@ -1,6 +1,7 @@
 """One sampled request: what happened to it and when, from its first byte to its last.
 
     frontend --event--> Trace <--stamps-- TracedRequest (one per model it led to) --> FinishedTrace
+                          '-- CallSpan (of a task or of OpenAI's API) --> TracedRequest, ...
 
 A request stamps its moments whether it is traced or not. All that tracing adds is to keep it, to
 stand between it and its reply so that its end is seen, and to read the moments when all is over.
@@ -108,7 +109,7 @@ class Trace:
         self._emit = emit
         self._lock = threading.Lock()  # guards everything below
         self._events: list[Event] = []
-        self._requests: list[TracedRequest] = []
+        self._requests: list[TracedRequest | CallSpan] = []
         self._error = ""
         self._left = False  # nobody waits for the answer: the last of the requests ends the trace
         self._finished = False
@@ -118,7 +119,14 @@ class Trace:
         if self.keeps_times:
             self._events.append((name, at_ns or self.clock()))
 
-    def attach(self, request: Request, parent: TracedRequest | None = None) -> None:
+    def start_call(self, model_name: str, model_version: int) -> CallSpan:
+        """Trace a call that is no request itself, but leads to requests. It begins now."""
+        call = CallSpan(self, model_name, model_version)
+        with self._lock:
+            self._requests.append(call)
+        return call
+
+    def attach(self, request: Request, parent: TracedRequest | CallSpan | None = None) -> None:
         """Trace `request`; call it before it is accepted. Without a parent it is the client's."""
         traced = TracedRequest(self, request, parent)
         request.trace = traced
@@ -160,6 +168,64 @@ class Trace:
             self.finish()
 
 
+class CallSpan:
+    """A call of a task or of OpenAI's API: the parent of the requests it sends to the model."""
+
+    __slots__ = (
+        "_error",
+        "_model_name",
+        "_model_version",
+        "_start_ns",
+        "_trace",
+        "ended_ns",
+        "id",
+        "is_first",
+        "span_id",
+    )
+
+    def __init__(self, trace: Trace, model_name: str, model_version: int) -> None:
+        self._trace = trace
+        self._model_name = model_name
+        self._model_version = model_version
+        self._error = ""
+        self._start_ns = trace.clock()
+        self.ended_ns = 0  # 0: not yet
+        self.id = trace.id
+        self.is_first = True
+        self.span_id = trace_context.new_span_id() if trace.context is not None else ""
+
+    def attach(self, request: Request) -> None:
+        """Trace `request` as one that this call sends. Call it before the model accepts it."""
+        self._trace.attach(request, self)
+
+    def end(self, error: str = "") -> None:
+        """The call has its result, or has failed."""
+        self._error = error
+        self.ended_ns = self._trace.clock()
+        self._trace.event("INFER_RESPONSE_COMPLETE", self.ended_ns)
+        self._trace.ended()
+
+    def record(self) -> RequestRecord:
+        """The call as part of the finished trace."""
+        events: list[Event] = []
+        if self._trace.keeps_times:
+            events = [("REQUEST_START", self._start_ns)]
+            if self.ended_ns:
+                events.append(("REQUEST_END", self.ended_ns))
+        return RequestRecord(
+            self.id,
+            0,
+            self._model_name,
+            self._model_version,
+            "",
+            tuple(events),
+            (),
+            (),
+            self.span_id,
+            self._error,
+        )
+
+
 class TracedRequest:
     """One request of a trace; it passes the responses on to the reply that the request had."""
 
@@ -177,7 +243,9 @@ class TracedRequest:
         "span_id",
     )
 
-    def __init__(self, trace: Trace, request: Request, parent: TracedRequest | None) -> None:
+    def __init__(
+        self, trace: Trace, request: Request, parent: TracedRequest | CallSpan | None
+    ) -> None:
         self._trace = trace
         self._request = request
         self._reply: Reply = request.reply

@@ -1,10 +1,10 @@
 """The contract of a task, in one file.
 
-    Asked --perform--> [ prepare: threads ] --> model --> [ finish: threads ] --> JSON
+    TaskRequest --perform--> [ prepare: threads ] --> model --> [ finish: threads ] --> JSON
 
 A task is made with its model and lives as long. `perform` runs on the event loop and must never
 block it: what takes time goes through a `stage`, which runs on threads beside the model, and the
-model is asked through `infer`. Both are awaited, so a person who goes away cancels what waits.
+model is request through `infer`. Both are awaited, so a person who goes away cancels what waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.config.model import ModelConfig
 from shoal.core.response import ParameterValue
 from shoal.core.signature import Signature
 from shoal.errors import Unsupported
-from shoal.tasks.asked import Asked
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.settings import TaskSettings
 
 Item = TypeVar("Item")
@@ -111,13 +111,13 @@ class Task(ABC):
         self.context = context
 
     @abstractmethod
-    async def perform(self, asked: Asked) -> Any:
+    async def perform(self, request: TaskRequest) -> Any:
         """Answer one call with something that JSON can hold.
 
         Raises InvalidArgument for what the person must change, or another ShoalError.
         """
 
-    def stream(self, asked: Asked) -> AsyncIterator[Any]:  # noqa: ARG002 - others read it
+    def stream(self, request: TaskRequest) -> AsyncIterator[Any]:  # noqa: ARG002 - others read it
         """Answer piece by piece, the whole answer last. What is wrong is raised at the first one.
 
         Raises Unsupported where answers come in one piece.

@@ -1,4 +1,4 @@
-"""How a model's texts are written: its tokens, where texts begin and end, what may be asked for.
+"""How a model's texts are written: its tokens, where texts begin and end, what may be request for.
 
     "a photo of" --prompt_ids--> tokens --model--> tokens --decode--> "a photo of two cats"
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from shoal.errors import InvalidArgument
 from shoal.generation.options import Options
-from shoal.tasks.asked import Asked
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.settings import TaskSettings
 from shoal.tasks.tokenizer import read_tokenizer
 
@@ -99,31 +99,33 @@ class Writing:
             )
         return ids
 
-    def options(self, asked: Asked, prompt_tokens: int) -> Options:
+    def options(self, request: TaskRequest, prompt_tokens: int) -> Options:
         """What a request asks for, after a prompt of so many tokens. Raises InvalidArgument."""
         usual, room = self.usual, self.max_length - prompt_tokens
-        max_tokens = asked.integer(
+        max_tokens = request.integer(
             "max_tokens", min(usual.max_tokens, room), lowest=1, highest=room
         )
-        num_beams = asked.integer("num_beams", usual.num_beams, lowest=1, highest=self.most_beams)
-        temperature = asked.number("temperature", 0.0, lowest=0, highest=100)
+        num_beams = request.integer("num_beams", usual.num_beams, lowest=1, highest=self.most_beams)
+        temperature = request.number("temperature", 0.0, lowest=0, highest=100)
         if temperature > 0 and num_beams > 1:
             raise InvalidArgument(
                 "'num_beams' looks for the likeliest text and 'temperature' draws one: send one "
                 "of the two"
             )
-        seed = asked.integer("seed", 0, lowest=-(1 << 63), highest=(1 << 63) - 1)
+        seed = request.integer("seed", 0, lowest=-(1 << 63), highest=(1 << 63) - 1)
         return Options(
             max_tokens,
             self.stop_ids,
             num_beams,
-            asked.number("length_penalty", usual.length_penalty, lowest=-10, highest=10),
-            asked.flag("early_stopping", usual.early_stopping),
-            asked.integer("min_tokens", min(usual.min_tokens, room), lowest=0, highest=max_tokens),
+            request.number("length_penalty", usual.length_penalty, lowest=-10, highest=10),
+            request.flag("early_stopping", usual.early_stopping),
+            request.integer(
+                "min_tokens", min(usual.min_tokens, room), lowest=0, highest=max_tokens
+            ),
             temperature,
-            asked.integer("top_k", 0, lowest=0, highest=1 << 31),
-            asked.number("top_p", 1.0, lowest=0, highest=1),
-            seed % (1 << 64) if asked.has("seed") else None,
+            request.integer("top_k", 0, lowest=0, highest=1 << 31),
+            request.number("top_p", 1.0, lowest=0, highest=1),
+            seed % (1 << 64) if request.has("seed") else None,
         )
 
     def decode(self, ids: Sequence[int]) -> str:

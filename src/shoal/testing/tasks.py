@@ -26,9 +26,9 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, ShoalError
 from shoal.models.spec import build_signature
-from shoal.tasks.asked import Asked, File
 from shoal.tasks.base import Task
-from shoal.tasks.door import TaskDoor
+from shoal.tasks.endpoint import TaskEndpoint
+from shoal.tasks.request import File, TaskRequest
 from shoal.tasks.workers import Workers
 
 Compute = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -71,35 +71,35 @@ class TaskRunner:
         config = normalise(config, directory_name=folder.name, file=str(path))
         self.model = ComputedModel(config, build_signature(config, folder), compute)
         self._workers = Workers(threads)
-        self.door = TaskDoor(kind.name, self.model, folder, self._workers, kind)
+        self.endpoint = TaskEndpoint(kind.name, self.model, folder, self._workers, kind)
 
     def ask(self, *files: File | bytes, **values: Any) -> Any:
         """One call with these files and values; its answer. Raises what the task raises."""
         sent = [file if isinstance(file, File) else File(file) for file in files]
-        return asyncio.run(self._perform(Asked(sent, values)))
+        return asyncio.run(self._perform(TaskRequest(sent, values)))
 
     def stream(self, *files: File | bytes, **values: Any) -> list[Any]:
         """One call that is answered in pieces: all of them."""
         sent = [file if isinstance(file, File) else File(file) for file in files]
-        return asyncio.run(self._collect(Asked(sent, values)))
+        return asyncio.run(self._collect(TaskRequest(sent, values)))
 
-    async def _perform(self, asked: Asked) -> Any:
-        call = self.door.enter()
+    async def _perform(self, request: TaskRequest) -> Any:
+        call = self.endpoint.enter()
         try:
-            return await call.perform(asked)
+            return await call.perform(request)
         finally:
             call.leave()
 
-    async def _collect(self, asked: Asked) -> list[Any]:
-        call = self.door.enter()
+    async def _collect(self, request: TaskRequest) -> list[Any]:
+        call = self.endpoint.enter()
         try:
-            return [piece async for piece in call.stream(asked)]
+            return [piece async for piece in call.stream(request)]
         finally:
             call.leave()
 
     def close(self) -> None:
         """Let the task go, and its threads."""
-        self.door.finish()
+        self.endpoint.finish()
         self._workers.close()
 
     def __enter__(self) -> TaskRunner:  # noqa: PYI034 - Python 3.10 has no Self

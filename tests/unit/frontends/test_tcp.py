@@ -5,6 +5,7 @@ import json
 
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.frontends.tcp import TcpConnection, TcpLimits, TcpListener
+from shoal.statistics.tracer import Tracer
 
 
 class FakeTransport(asyncio.Transport):
@@ -45,7 +46,7 @@ class FakeTransport(asyncio.Transport):
         self.closed = self.aborted = True
 
 
-class Door:
+class FakeTask:
     operation = "answer"
 
 
@@ -54,13 +55,14 @@ class FakeEngine:
 
     def __init__(self, models=("reader",)):
         self.models = models
+        self.tracer = Tracer()
         self.asked = {}
         self.named = []
         self.left = 0
         self.cancelled = 0
 
     def tasks(self):
-        return [(name, 1, Door()) for name in self.models]
+        return [(name, 1, FakeTask()) for name in self.models]
 
     def task(self, operation, name="", version=-1):
         assert operation == "answer"
@@ -199,7 +201,7 @@ async def test_errors_are_lines_and_the_connection_stays_usable():
         "expected a JSON object, found 'hello'",
         "queue is full",
         "'model' must be the name of a model",
-        "here questions are asked one at a time: send 'question'",
+        "over TCP, send one question at a time, as 'question'",
         "model 'classifier' does not offer 'answer'",
         "internal error: RuntimeError: oh",
     ]
@@ -222,7 +224,7 @@ async def test_one_of_several_models_must_be_named():
     client = Client(models=("second", "first"))
     await client.send(ask("a"))
     assert client.received == (
-        'error: several models answer questions (first, second): say which one with "model"\n'
+        'error: several models answer questions (first, second): choose one with "model"\n'
     )
     await client.send(ask("a", model="first"))
     await client.answer("a", "A")
@@ -251,7 +253,7 @@ async def test_what_makes_no_sense_ends_the_connection_after_the_answers():
 async def test_a_client_that_does_not_go_after_the_end_is_cut_off():
     client = Client(TcpLimits(linger_secs=3))
     await client.send("nonsense")
-    heard = client.connection._heard
+    heard = client.connection._active
     client.connection.sweep(heard + 1)
     assert not client.transport.closed
     client.connection.sweep(heard + 4)
@@ -363,8 +365,8 @@ async def test_clocks():
 async def test_an_object_that_stands_still():
     client = Client(TcpLimits(idle_secs=100, object_idle_secs=10))
     await client.send('{"text')
-    client.connection.sweep(client.connection._heard + 11)
-    assert client.received.startswith("error: the object stood still for 11 s")
+    client.connection.sweep(client.connection._active + 11)
+    assert client.received.startswith("error: no byte of the object arrived for 11 s")
     assert client.transport.ended
 
 

@@ -17,9 +17,9 @@ from shoal.config.model import ModelInput, ModelOutput
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument
 from shoal.generation.options import Options
-from shoal.tasks.asked import Asked
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.images.sent import images_of
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.writing import Writing
 
 IMAGE, PIXELS, IDS, TEXT = "image", "pixel_values", "input_ids", "text_input"
@@ -95,7 +95,7 @@ class RequestReader:
         for name in _SCALARS:
             if name in tensors:
                 values[name] = tensors[name].array.reshape(-1)[0].item()
-        asked = Asked((), values)
+        asked = TaskRequest((), values)
         prompt = self._prompt(request, asked)
         options = self.writing.options(asked, len(prompt))
         pixels = self._pixels(request) if self.preparation is not None else None
@@ -107,7 +107,7 @@ class RequestReader:
             asked.flag(ECHO),
         )
 
-    def _prompt(self, request: Request, asked: Asked) -> list[int]:
+    def _prompt(self, request: Request, asked: TaskRequest) -> list[int]:
         tensors, writing = request.inputs, self.writing
         if IDS in tensors:
             return writing.checked(tensors[IDS].array.reshape(-1).tolist())
@@ -138,7 +138,7 @@ class RequestReader:
         data = tensors[IMAGE].array.reshape(-1)[0]
         data = data if isinstance(data, bytes) else str(data).encode()
         if data.startswith(_AS_TEXT) or (data and not set(data[:64]) - _BASE64):
-            sent = Asked((), {IMAGE: data.decode("latin-1")})
+            sent = TaskRequest((), {IMAGE: data.decode("latin-1")})
             data = bytes(images_of(sent)[0].data)
         assert self.preparation is not None
         return self.preparation(data)

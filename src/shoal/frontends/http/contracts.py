@@ -17,7 +17,7 @@ from shoal.core.tensor import Buffer
 from shoal.frontends.http.message import Header
 from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
-from shoal.tasks.door import TaskCall
+from shoal.tasks.endpoint import TaskCall, TaskEndpoint
 
 
 class HttpRequest(Protocol):
@@ -143,6 +143,9 @@ class Engine(Protocol):
 
     def task(self, operation: str, name: str = "", version: int = -1) -> TaskCall:
         """Begin a call of a task, which must be left; or raise a ShoalError."""
+
+    def tasks(self) -> Sequence[tuple[str, int, TaskEndpoint]]:
+        """Every model that has a task: name, version and the task."""
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model and version with its state. Blocks."""

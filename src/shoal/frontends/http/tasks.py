@@ -1,15 +1,15 @@
-"""POST …/classify, …/answer and so on: a model's task, for people.
+"""POST …/classify, …/answer and so on: the tasks of models.
 
-    photo or JSON --> Asked --> engine.task --> JSON, or with ?stream=true an event for each piece
+    photo or JSON --> TaskRequest --> engine.task --> JSON, or with ?stream=true events
 
-`/classify` alone works too where one loaded model offers it.
+`/classify` without a model works where one loaded model has that task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+import dataclasses
 
 from shoal.errors import Unsupported
 from shoal.frontends.http.contracts import Engine, Exchange
@@ -27,9 +27,10 @@ from shoal.frontends.http.routes import (
     Target,
     route,
 )
+from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.http.upload import read_upload
-from shoal.tasks.asked import Asked
-from shoal.tasks.door import TaskCall
+from shoal.tasks.endpoint import TaskCall
+from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
 
 _REQUEST_MEDIA = (JSON_MEDIA, FORM_MEDIA, BINARY_MEDIA)
@@ -41,7 +42,7 @@ class TaskRoutes:
     def __init__(self, engine: Engine, options: HttpOptions) -> None:
         self._engine = engine
         self._options = options
-        self._under_way: set[asyncio.Task[None]] = set()  # the loop itself does not keep them
+        self._running: set[asyncio.Task[None]] = set()  # the loop holds only weak references
 
     @route(
         f"POST {MODEL_VERSION}/{{operation:classify}}",
@@ -94,38 +95,52 @@ class TaskRoutes:
         page="tasks",
     )
     def perform(self, exchange: Exchange, target: Target) -> None:
-        """Answer one call of a task. If this raises, it was not answered."""
+        """Serve one call of a task. If this raises, there was no response."""
+        tracer = self._engine.tracer
+        if tracer.active:
+            named = dataclasses.replace(target, model=target.model or self._only_model(target))
+            if serve_traced(tracer, exchange, named, self._start):
+                return
+        self._start(exchange, target)
+
+    def _only_model(self, target: Target) -> str:
+        """The model that serves the operation where the path names none; empty if several do."""
+        names = [
+            name for name, _, task in self._engine.tasks() if task.operation == target.operation
+        ]
+        return names[0] if len(names) == 1 else ""
+
+    def _start(self, exchange: Exchange, target: Target) -> None:
         call = self._engine.task(target.operation, target.model, target.version)
         try:
-            asked = read_upload(exchange.request, self._options.max_input_bytes)
-            answer = _events if asked.flag("stream") else _whole
+            request = read_upload(exchange.request, self._options.max_input_bytes)
+            serve = _send_events if request.flag("stream") else _send_result
         except BaseException:
             call.leave()
             raise
-        self.start(exchange, answer(exchange, call, asked), call)
-
-    def start(self, exchange: Exchange, work: Any, call: TaskCall) -> None:
-        """Run the coroutine that answers `exchange`; it ends early when the client goes away."""
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._under_way.add(task)
+        trace = trace_of(exchange)
+        if trace is not None:
+            call.trace(trace)
+        running = asyncio.ensure_future(serve(exchange, call, request))
+        self._running.add(running)
 
         def ended(over: asyncio.Task[None]) -> None:
-            self._under_way.discard(over)
+            self._running.discard(over)
             call.leave()
 
-        task.add_done_callback(ended)
-        exchange.on_disconnect = task.cancel
+        running.add_done_callback(ended)
+        exchange.on_disconnect = running.cancel
 
 
-async def _whole(exchange: Exchange, call: TaskCall, asked: Asked) -> None:
+async def _send_result(exchange: Exchange, call: TaskCall, request: TaskRequest) -> None:
     try:
-        send_json(exchange, await call.perform(asked))
-    except Exception as error:  # noqa: BLE001 - becomes the answer
+        send_json(exchange, await call.perform(request))
+    except Exception as error:  # noqa: BLE001 - becomes the response
         send_error(exchange, as_shoal_error(error))
 
 
-async def _events(exchange: Exchange, call: TaskCall, asked: Asked) -> None:
-    pieces = call.stream(asked)
+async def _send_events(exchange: Exchange, call: TaskCall, request: TaskRequest) -> None:
+    pieces = call.stream(request)
     started = False
     try:
         async with contextlib.aclosing(pieces):
@@ -136,8 +151,8 @@ async def _events(exchange: Exchange, call: TaskCall, asked: Asked) -> None:
                 exchange.send_chunk(event(json_text.dumps(piece)))
                 await room(exchange)
         if not started:
-            raise Unsupported("the task gave no answer at all")
-    except Exception as failure:  # noqa: BLE001 - becomes the answer, or its last event
+            raise Unsupported("the task returned nothing")
+    except Exception as failure:  # noqa: BLE001 - becomes the response, or its last event
         error = as_shoal_error(failure)
         if not started:
             send_error(exchange, error)

@@ -57,6 +57,11 @@ def attach(exchange: Exchange, request: Request) -> None:
         exchange.trace.attach(request)
 
 
+def trace_of(exchange: Exchange) -> Trace | None:
+    """The trace that the exchange is part of, if it is sampled."""
+    return exchange.trace if type(exchange) is TracedExchange else None
+
+
 class TracedExchange:
     """An exchange whose answer, or whose client's leaving, completes a trace."""
 

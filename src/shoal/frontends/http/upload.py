@@ -1,6 +1,6 @@
 """From an HTTP request to what a person asked a task for.
 
-form | JSON | the bytes of a file, and the query  -->  Asked
+form | JSON | the bytes of a file, and the query  -->  TaskRequest
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from shoal.errors import InvalidArgument, Unsupported
 from shoal.frontends.http.contracts import HttpRequest
-from shoal.tasks.asked import Asked, File
+from shoal.tasks.request import File, TaskRequest
 from shoal.wire import http_body, json_text, multipart
 from shoal.wire.compression import IDENTITY, coding
 
@@ -19,7 +19,7 @@ _FIELDS = "application/x-www-form-urlencoded"
 _MOST_FIELDS = 256
 
 
-def read_upload(request: HttpRequest, most_json_bytes: int) -> Asked:
+def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
     """Read a request for a task. Raises InvalidArgument or Unsupported, with a sentence.
 
     The query gives values too; what the body says of the same name wins.
@@ -48,7 +48,7 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> Asked:
         values.update(_pairs(_fields(memoryview(body))))
     elif len(body):
         files.append(File(body, content_type=kind))
-    return Asked(files, values)
+    return TaskRequest(files, values)
 
 
 def _is_binary(body: bytes | memoryview) -> bool:

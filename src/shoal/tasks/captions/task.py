@@ -15,11 +15,11 @@ from shoal.core import dtypes
 from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
 from shoal.generation.options import Options
-from shoal.tasks.asked import Asked, File
 from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.captions.writers import Written, pixel_dims, writer_of
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.images.sent import images_of, titles
+from shoal.tasks.request import File, TaskRequest
 from shoal.tasks.together import together
 from shoal.tasks.writing import DEFAULT_SEQUENCES, MAX_SEQUENCES, Writing
 
@@ -35,7 +35,7 @@ class _Photo(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What is asked of each photo of a call."""
+    """What is request of each photo of a call."""
 
     prompt: list[int]
     options: Options
@@ -57,14 +57,14 @@ class ImageToText(Task):
         self._most_images = settings.integer("max_images", _MOST_IMAGES, lowest=1, highest=1024)
         self._prepare = context.stage("preprocess", self._prepared)
 
-    async def perform(self, asked: Asked) -> dict[str, Any]:
+    async def perform(self, request: TaskRequest) -> dict[str, Any]:
         """A caption for each photo, in the order they were sent.
 
         Raises InvalidArgument for a call without photos, with too many or with one that cannot be
         read, and for options out of range.
         """
-        wanted = self._wanted(asked)
-        files = images_of(asked, self._most_images)
+        wanted = self._wanted(request)
+        files = images_of(request, self._most_images)
         photos = [
             _Photo(*pair) for pair in zip((f.data for f in files), titles(files), strict=True)
         ]
@@ -74,13 +74,13 @@ class ImageToText(Task):
             "captions": [_described(f, w) for f, w in zip(files, captions, strict=True)],
         }
 
-    async def stream(self, asked: Asked) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, request: TaskRequest) -> AsyncIterator[dict[str, Any]]:
         """{"text": piece} for each piece and the whole caption last. Raises as `perform` does.
 
         With several beams nothing is certain before the end: then there is one piece.
         """
-        wanted = self._wanted(asked)
-        files = images_of(asked, self._most_images)
+        wanted = self._wanted(request)
+        files = images_of(request, self._most_images)
         if len(files) > 1:
             raise InvalidArgument(
                 f"the request has {len(files)} images, and 'stream' is for one; send them one by "
@@ -94,11 +94,11 @@ class ImageToText(Task):
                 else:
                     yield {"text": piece}
 
-    def _wanted(self, asked: Asked) -> _Wanted:
+    def _wanted(self, request: TaskRequest) -> _Wanted:
         writing = self._writing
-        text = asked.text("prompt", longest=_LONGEST_PROMPT, default=writing.prompt)
+        text = request.text("prompt", longest=_LONGEST_PROMPT, default=writing.prompt)
         prompt = writing.prompt_ids(text)
-        return _Wanted(prompt, writing.options(asked, len(prompt)))
+        return _Wanted(prompt, writing.options(request, len(prompt)))
 
     async def _caption(self, photo: _Photo, wanted: _Wanted) -> Written:
         pixels = await self._prepare(photo)

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import InvalidArgument
-from shoal.tasks.asked import Asked
 from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.embeddings.grouping import grouped
 from shoal.tasks.embeddings.pooling import POOLINGS, finished, pooled
 from shoal.tasks.embeddings.tensors import EncoderTensors
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.tokenizer import read_tokenizer
 from shoal.wire import json_text
 
@@ -97,12 +97,12 @@ class SentenceEmbedding(Task):
         self._tokenise = context.stage("preprocess", self._tokenised, most=_CALLS_AT_ONCE)
         self._finish = context.stage("postprocess", self._finished)
 
-    async def perform(self, asked: Asked) -> dict[str, Any]:
+    async def perform(self, request: TaskRequest) -> dict[str, Any]:
         """`embeddings` in the order of the texts, and how many `tokens` they were.
 
         `truncated` lists the texts that were longer than the model takes, if there were any.
         """
-        wanted = self._read(asked)
+        wanted = self._read(request)
         rows = [Tokens(ids) for ids in wanted.token_ids]
         for some in _portions(wanted.texts):
             rows += await self._tokenise(some)
@@ -121,19 +121,19 @@ class SentenceEmbedding(Task):
         }
         return {**answer, "truncated": truncated} if truncated else answer
 
-    # ---- what was asked
+    # ---- what was request
 
-    def _read(self, asked: Asked) -> Wanted:
+    def _read(self, request: TaskRequest) -> Wanted:
         size = self._tensors.size
-        dimensions = asked.integer(
+        dimensions = request.integer(
             "dimensions", 0, lowest=1, highest=size if size > 0 else _LONGEST_POSSIBLE
         )
-        encoding = asked.text("encoding_format", longest=16, default=_FORMATS[0])
+        encoding = request.text("encoding_format", longest=16, default=_FORMATS[0])
         if encoding not in _FORMATS:
             raise InvalidArgument(
                 f"'encoding_format' must be one of {', '.join(_FORMATS)}, not {encoding!r}"
             )
-        given = [name for name in ("text", "texts", "token_ids") if asked.has(name)]
+        given = [name for name in ("text", "texts", "token_ids") if request.has(name)]
         if len(given) != 1:
             raise InvalidArgument(
                 "send either 'text', a text, or 'texts', a list of them"
@@ -142,10 +142,10 @@ class SentenceEmbedding(Task):
         texts: Sequence[str] = ()
         token_ids: Sequence[Sequence[int]] = ()
         if given == ["token_ids"]:
-            token_ids = self._read_ids(asked.values["token_ids"])
+            token_ids = self._read_ids(request.values["token_ids"])
         else:
-            texts = self._read_texts(given[0], asked.values[given[0]])
-        truncate = asked.flag("truncate", self._truncate)
+            texts = self._read_texts(given[0], request.values[given[0]])
+        truncate = request.flag("truncate", self._truncate)
         return Wanted(texts, token_ids, truncate, dimensions, encoding)
 
     def _read_texts(self, name: str, value: Any) -> Sequence[str]:
@@ -207,20 +207,20 @@ class SentenceEmbedding(Task):
         groups = grouped([len(row.ids) for row in rows], most, equal=equal)
         if len(groups) == 1:
             return [await self._ask(groups[0], rows)]
-        waiting = list(reversed(groups))  # the shortest are asked first
+        waiting = list(reversed(groups))  # the shortest are request first
         under_way: set[asyncio.Task[Piece]] = set()
         pieces: list[Piece] = []
-        asked = 0  # rows under way
+        request = 0  # rows under way
         try:
             while waiting or under_way:
-                while waiting and asked < _BATCHES_AHEAD * most:
+                while waiting and request < _BATCHES_AHEAD * most:
                     group = waiting.pop()
-                    asked += len(group)
+                    request += len(group)
                     under_way.add(asyncio.ensure_future(self._ask(group, rows)))
                 done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                 for one in done:
                     piece = one.result()
-                    asked -= len(piece.indexes)
+                    request -= len(piece.indexes)
                     pieces.append(piece)
         finally:
             for other in under_way:

@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.errors import InvalidArgument
-from shoal.tasks.asked import Asked, File
+from shoal.tasks.request import File, TaskRequest
 
 MOST_IMAGES = 64
 _ONE, _MANY = "image", "images"
 _HOW = "Send one with curl -F image=@photo.jpg"
 
 
-def images_of(asked: Asked, most: int = MOST_IMAGES) -> list[File]:
+def images_of(request: TaskRequest, most: int = MOST_IMAGES) -> list[File]:
     """The photos that were sent: files of a form, a bare body, or base64 in JSON; in order.
 
     Raises InvalidArgument where there is none, where there are more than `most`, and for what is
     no base64.
     """
-    files = list(asked.files)
+    files = list(request.files)
     for name in (_ONE, _MANY):
-        value = asked.values.get(name)
+        value = request.values.get(name)
         entries = value if type(value) is list else [] if value is None else [value]
         for place, entry in enumerate(entries):
             where = f"'{name}'" if value is entry else f"'{name}'[{place}]"

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.tasks.asked import Asked
 from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.images import nvjpeg
 from shoal.tasks.images.many import SentPhoto, outcomes, prepare_on_gpu
 from shoal.tasks.images.ranking import Ranking
 from shoal.tasks.images.rows import ImageRows
 from shoal.tasks.images.sent import MOST_IMAGES, images_of, titles
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.together import together
 
 _RANKED_AT_ONCE = 64
@@ -55,15 +55,15 @@ class ImageClassification(Task):
         self._prepare = context.stage("preprocess", self._prepared, most=at_once)
         self._rank = context.stage("postprocess", self._ranked, most=_RANKED_AT_ONCE)
 
-    async def perform(self, asked: Asked) -> dict[str, Any]:
+    async def perform(self, request: TaskRequest) -> dict[str, Any]:
         """The best labels of each photo, in the order they were sent.
 
         Raises InvalidArgument for a call without photos, with too many, with one that cannot be
         read, which is named, and for a `top` out of range.
         """
         ranking = self._ranking
-        top = asked.integer("top", ranking.top, lowest=1, highest=ranking.highest_top)
-        files = images_of(asked, self._most_images)
+        top = request.integer("top", ranking.top, lowest=1, highest=ranking.highest_top)
+        files = images_of(request, self._most_images)
         requests = self._rows.requests(len(files))
         rows = [row for request in requests for row in request]
         await together(

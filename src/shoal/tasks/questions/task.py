@@ -17,13 +17,13 @@ import numpy as np
 from tokenizers import Encoding
 
 from shoal.errors import Internal, InvalidArgument
-from shoal.tasks.asked import Asked
 from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.questions import spans, windows
 from shoal.tasks.questions.reader import ReaderTensors
 from shoal.tasks.questions.settings import HIGHEST_TOP, QuestionSettings
 from shoal.tasks.questions.spans import Span
 from shoal.tasks.questions.windows import Window
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.together import together
 from shoal.tasks.tokenizer import filler_of, read_tokenizer
 
@@ -75,13 +75,13 @@ class QuestionAnswering(Task):
         self._prepare = context.stage("preprocess", self._prepared, most=_CALLS_AT_ONCE)
         self._finish = context.stage("postprocess", self._finished, most=_CALLS_AT_ONCE)
 
-    async def perform(self, asked: Asked) -> dict[str, Any]:
+    async def perform(self, request: TaskRequest) -> dict[str, Any]:
         """`answer`, `score`, `start` and `end`; or `answers`, one for each of `questions`.
 
         Raises InvalidArgument for a text or question that is missing, empty, of the wrong type or
         too long, and for numbers out of range.
         """
-        wanted = self._wanted(asked)
+        wanted = self._wanted(request)
         cut = await self._prepare(wanted)
         starts, ends = await self._ask(cut.windows)
         answers = await self._finish(_Read(wanted, cut, starts, ends))
@@ -89,33 +89,33 @@ class QuestionAnswering(Task):
             "model_name": self.context.model_name,
             "model_version": str(self.context.model_version),
         }
-        if not asked.has("questions"):
+        if not request.has("questions"):
             return {**model, **answers[0]}
         asked_for = zip(wanted.questions, answers, strict=True)
         return {**model, "answers": [{"question": each, **answer} for each, answer in asked_for]}
 
-    # ---- what was asked
+    # ---- what was request
 
-    def _wanted(self, asked: Asked) -> _Wanted:
+    def _wanted(self, request: TaskRequest) -> _Wanted:
         settings = self._settings
-        text = _text(asked, settings.max_characters)
+        text = _text(request, settings.max_characters)
         if not text.strip():
             raise InvalidArgument("'text' is empty: send the text in which to look for the answer")
         return _Wanted(
             text,
-            self._questions(asked),
-            asked.integer("top", settings.top, lowest=1, highest=HIGHEST_TOP),
-            asked.number("threshold", settings.threshold, lowest=0, highest=1),
+            self._questions(request),
+            request.integer("top", settings.top, lowest=1, highest=HIGHEST_TOP),
+            request.number("threshold", settings.threshold, lowest=0, highest=1),
         )
 
-    def _questions(self, asked: Asked) -> Sequence[str]:
+    def _questions(self, request: TaskRequest) -> Sequence[str]:
         longest = self._settings.max_characters
-        if not asked.has("questions"):
-            questions: Any = [asked.text("question", longest=longest)]
-        elif asked.has("question"):
+        if not request.has("questions"):
+            questions: Any = [request.text("question", longest=longest)]
+        elif request.has("question"):
             raise InvalidArgument("send either 'question', or 'questions' for several, not both")
         else:
-            questions = asked.values["questions"]
+            questions = request.values["questions"]
             most = self._settings.max_questions
             if type(questions) is not list or not all(type(each) is str for each in questions):
                 raise InvalidArgument("'questions' must be a list of texts")
@@ -247,15 +247,15 @@ class QuestionAnswering(Task):
         return {**answer, "alternatives": others} if wanted.top > 1 else answer
 
 
-def _text(asked: Asked, longest: int) -> str:
+def _text(request: TaskRequest, longest: int) -> str:
     """The text, as a value or as a file of that name."""
-    sent = next((file for file in asked.files if file.field == "text"), None)
-    if sent is None or asked.has("text"):
-        return asked.text("text", longest=longest)
+    sent = next((file for file in request.files if file.field == "text"), None)
+    if sent is None or request.has("text"):
+        return request.text("text", longest=longest)
     if len(sent.data) > longest * _MOST_BYTES:
         raise InvalidArgument(f"the file 'text' has more than {longest:,} characters; send less")
     try:
-        return Asked((), {"text": str(sent.data, "utf-8")}).text("text", longest=longest)
+        return TaskRequest((), {"text": str(sent.data, "utf-8")}).text("text", longest=longest)
     except UnicodeDecodeError as error:
         raise InvalidArgument(
             f"the file 'text' is not UTF-8 text: {error.reason} at byte {error.start}"

@@ -7,15 +7,15 @@ import base64
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.tasks.asked import Asked, File
 from shoal.tasks.images.sent import images_of, titles
+from shoal.tasks.request import File, TaskRequest
 
 TEXT = base64.b64encode(b"one photo").decode()
 
 
 def test_files_come_in_order():
     files = [File(b"1", "image", "b.jpg"), File(b"2", "image", "a.jpg"), File(b"3")]
-    assert images_of(Asked(files)) == files
+    assert images_of(TaskRequest(files)) == files
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_files_come_in_order():
     ],
 )
 def test_base64(values, contents):
-    assert [file.data for file in images_of(Asked(values=values))] == contents
+    assert [file.data for file in images_of(TaskRequest(values=values))] == contents
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_base64(values, contents):
 )
 def test_what_is_no_photo(values, sentence):
     with pytest.raises(InvalidArgument) as raised:
-        images_of(Asked(values=values))
+        images_of(TaskRequest(values=values))
     assert sentence in raised.value.message
 
 
 def test_too_many():
     files = [File(b"1")] * 3
     with pytest.raises(InvalidArgument, match="has 3 images, at most 2 are taken at once"):
-        images_of(Asked(files), most=2)
+        images_of(TaskRequest(files), most=2)
 
 
 def test_titles():

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
-from shoal.tasks.asked import File
-from shoal.tasks.door import check_task
+from shoal.tasks.endpoint import check_task
 from shoal.tasks.images.task import ImageClassification
+from shoal.tasks.request import File
 
 RED, GREEN, BLUE = (250, 20, 10), (20, 250, 10), (10, 20, 250)
 COLOURS = {"red": RED, "green": GREEN, "blue": BLUE}
@@ -106,7 +106,7 @@ def test_counts(classifier, photo):
     made.ask(photo("red"), photo("blue"))
     with pytest.raises(InvalidArgument):
         made.ask()
-    counted = made.door.statistics.snapshot()
+    counted = made.endpoint.statistics.snapshot()
     assert counted["name"] == "image-classification"
     counts = {kind: counted[kind]["count"] for kind in ("success", "fail")}
     assert counts == {"success": 1, "fail": 1}

@@ -10,15 +10,15 @@ import pytest
 from shoal.core.dtypes import FP32, INT32
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import ConfigError, Internal, InvalidArgument, Unavailable
-from shoal.tasks.asked import Asked, File
 from shoal.tasks.questions.task import QuestionAnswering
+from shoal.tasks.request import File, TaskRequest
 from shoal.tasks.tokenizer import filler_of
 
 SMALL = {"max_length": 64, "stride": 8, "windows_per_request": 4}
 
 
 def answer(task, **values):
-    return asyncio.run(asyncio.wait_for(task.perform(Asked((), values)), 20))
+    return asyncio.run(asyncio.wait_for(task.perform(TaskRequest((), values)), 20))
 
 
 def refused(task, **values):
@@ -69,7 +69,9 @@ def test_the_text_may_be_a_file(model):
     task = QuestionAnswering(model(settings={**SMALL, "max_characters": 10}))
 
     def sent(data):
-        return asyncio.run(task.perform(Asked([File(data, "text", "a.txt")], {"question": "b"})))
+        return asyncio.run(
+            task.perform(TaskRequest([File(data, "text", "a.txt")], {"question": "b"}))
+        )
 
     assert sent("ä z ä".encode())["start"] == 2
     for data, sentence in [
@@ -80,7 +82,7 @@ def test_the_text_may_be_a_file(model):
     ]:
         with pytest.raises(InvalidArgument, match=sentence):
             sent(data)
-    photo = Asked([File(b"...", "image", "cat.jpg")], {"question": "b"})
+    photo = TaskRequest([File(b"...", "image", "cat.jpg")], {"question": "b"})
     with pytest.raises(InvalidArgument, match="'text' is missing"):
         asyncio.run(task.perform(photo))
 
@@ -203,7 +205,7 @@ def test_a_wrong_call_does_not_spoil_its_neighbours(model):
     calls = [{"text": "a z", "question": "b"}, {"text": "\ud800", "question": "b"}] * 8
 
     async def many():
-        asked = [task.perform(Asked((), values)) for values in calls]
+        asked = [task.perform(TaskRequest((), values)) for values in calls]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     found = asyncio.run(many())
@@ -225,7 +227,7 @@ def test_leaving_cancels_what_the_model_was_asked(model):
     async def leave():
         context.hold, context.busy = asyncio.Event(), asyncio.Event()
         asked = {"text": "ab " * 400, "question": "b"}
-        call = asyncio.ensure_future(task.perform(Asked((), asked)))
+        call = asyncio.ensure_future(task.perform(TaskRequest((), asked)))
         await asyncio.wait_for(context.busy.wait(), 20)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

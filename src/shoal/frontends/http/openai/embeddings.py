@@ -1,6 +1,6 @@
 """POST /v1/embeddings in terms of the task `sentence-embedding`, and its answer in OpenAI's.
 
-{"input": …, "model": …}  -->  Asked  -->  {"object": "list", "data": [{"embedding": …}], "usage"}
+{"input": …, "model": …}  -->  TaskRequest  -->  {"object": "list", "data": [{"embedding": …}]}
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.openai.errors import Refused
 from shoal.frontends.http.openai.fields import Fields
-from shoal.tasks.asked import Asked
+from shoal.tasks.request import TaskRequest
 
 OPERATION = "embed"
 _FORMATS = ("float", "base64")
 
 
-def read(fields: Fields) -> Asked:
+def read(fields: Fields) -> TaskRequest:
     """What is asked of the task. Raises Refused, with the field that is wrong."""
     values: dict[str, Any] = {}
     given = fields.get("input")
@@ -43,7 +43,7 @@ def read(fields: Fields) -> Asked:
     values["encoding_format"] = encoding
     if fields.get("dimensions") is not None:
         values["dimensions"] = fields.integer("dimensions", 1, lowest=1, highest=1_000_000)
-    return Asked(values=values)
+    return TaskRequest(values=values)
 
 
 def in_its_words(error: InvalidArgument) -> Refused:

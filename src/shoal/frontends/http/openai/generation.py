@@ -16,11 +16,11 @@ from typing import Any
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Engine
 from shoal.frontends.http.openai.sampling import Sampling, Told
 from shoal.frontends.http.openai.stops import StopCutter
 from shoal.frontends.http.openai.text_model import TextModel
-from shoal.frontends.http.traced import attach
+from shoal.statistics.trace import CallSpan
 
 STOP, LENGTH = "stop", "length"
 _REASONS = (STOP, LENGTH, "content_filter")
@@ -79,9 +79,9 @@ class Generation:
         self._told_prompt_tokens = -1
 
     async def pieces(
-        self, engine: Engine, inbox: LoopInbox, exchange: Exchange
+        self, engine: Engine, inbox: LoopInbox, call: CallSpan | None = None
     ) -> AsyncGenerator[Piece, None]:
-        """The text as it comes. Raises what the model was refused or failed with."""
+        """The text as it arrives, as part of `call` if that is traced. Raises the model's error."""
         arrived: asyncio.Queue[Response] = asyncio.Queue()
         request = Request(
             self._model.name,
@@ -90,7 +90,8 @@ class Generation:
             model_version=self._model.version,
             parameters=self._parameters,
         )
-        attach(exchange, request)
+        if call is not None:
+            call.attach(request)
         engine.infer(request)
         final = False
         end = ""

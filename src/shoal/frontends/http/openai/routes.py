@@ -35,8 +35,9 @@ from shoal.frontends.http.openai.text_model import Served, TextModel
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
-from shoal.frontends.http.traced import serve_traced
+from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.waiting import when_loaded
+from shoal.statistics.trace import CallSpan
 from shoal.wire import json_text
 
 Found = TypeVar("Found")
@@ -80,10 +81,10 @@ class OpenAiRoutes:
 
     # ---- embeddings
 
-    def embeddings(self, exchange: Exchange, _target: Target) -> None:
+    def embeddings(self, exchange: Exchange, target: Target) -> None:
         """POST /v1/embeddings."""
         fields = Fields.of(exchange.request, self._options.max_input_bytes)
-        self._start(exchange, self._embed(exchange, fields))
+        self._traced(exchange, target, fields, self._embed)
 
     async def _embed(self, exchange: Exchange, fields: Fields) -> None:
         name = fields.model
@@ -93,6 +94,9 @@ class OpenAiRoutes:
             call = await self._loaded(name, lambda: self._engine.task(embeddings.OPERATION, name))
         except InvalidArgument as error:
             raise _of_model(error) from None
+        trace = trace_of(exchange)
+        if trace is not None:
+            call.trace(trace)
         try:
             found = await call.perform(asked)
         except InvalidArgument as error:
@@ -167,7 +171,13 @@ class OpenAiRoutes:
             for place, prompt in enumerate(prompts)
             for number in range(count)
         ]
-        pieces = merged([one.pieces(self._engine, self._inbox, exchange) for one in generations])
+        trace = trace_of(exchange)
+        call = None
+        if trace is not None:
+            call = trace.start_call(text_model.name, text_model.version)
+        pieces = merged([one.pieces(self._engine, self._inbox, call) for one in generations])
+        if call is not None:
+            pieces = _ending(call, pieces)
         begun = {one.index: one.prompt if echo else "" for one in generations}
         if stream:
 
@@ -270,6 +280,23 @@ def _wants_usage(fields: Fields, *, stream: bool) -> bool:
             "'stream_options' must be an object, and goes with \"stream\": true", "stream_options"
         )
     return bool(options.get("include_usage"))
+
+
+async def _ending(
+    call: CallSpan, pieces: AsyncGenerator[Piece, None]
+) -> AsyncGenerator[Piece, None]:
+    """The same pieces; their end is the end of the call."""
+    error = "cancelled"
+    try:
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+        error = ""
+    except Exception as raised:
+        error = str(raised)
+        raise
+    finally:
+        call.end(error)
 
 
 async def _send_events(

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.tasks.asked import Asked
+from shoal.tasks.request import TaskRequest
 
 
 def asked(**values):
-    return Asked(values=values)
+    return TaskRequest(values=values)
 
 
 def test_a_text_is_taken_as_it_is():

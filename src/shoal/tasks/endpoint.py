@@ -1,9 +1,9 @@
-"""The door to a model's task: counts the calls under way, and is the model as the task sees it.
+"""The entry point to a model's task: counts the running calls, and is the model the task sees.
 
-    frontend --perform--> TaskDoor --> Task --infer--> the model's own queue
+    frontend --perform--> TaskEndpoint --> Task --infer--> the model's own queue
 
-Each loaded version with a task has one. A version that is replaced stays open to the calls that
-have begun: `finish` waits for them.
+Each loaded version with a task has one. A version that is replaced still serves the calls that have
+begun: `finish` waits for them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -27,9 +28,10 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.errors import ConfigError, Internal, Unavailable
 from shoal.statistics.task import TaskStatistics
+from shoal.statistics.trace import CallSpan, Trace
 from shoal.tasks import registry
-from shoal.tasks.asked import Asked
 from shoal.tasks.base import Stage, Task
+from shoal.tasks.request import TaskRequest
 from shoal.tasks.settings import TaskSettings
 from shoal.tasks.workers import ThreadStage, Work, Workers
 
@@ -37,6 +39,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PARAMETER = "task"  # in the parameters of config.pbtxt
+
+# The call that the current coroutine serves, if that is traced. The coroutines that it starts
+# inherit it, so that every request to the model is found in the trace.
+_traced_call: ContextVar[CallSpan | None] = ContextVar("traced_call", default=None)
 
 
 class ServedModel(Protocol):
@@ -59,7 +65,7 @@ class ServedModel(Protocol):
         """Its tensors."""
 
     def accept(self, request: Request) -> None:
-        """Take a request over, or raise."""
+        """Accept a request, or raise."""
 
 
 def task_of(config: ModelConfig) -> str:
@@ -68,11 +74,11 @@ def task_of(config: ModelConfig) -> str:
     return "" if parameter is None else parameter.string_value
 
 
-class DoorClosed(Unavailable):
-    """The version is going; another one may serve its name by now."""
+class EndpointClosed(Unavailable):
+    """The version is being unloaded; another one may serve its name by now."""
 
 
-class TaskDoor:
+class TaskEndpoint:
     """One model's task."""
 
     def __init__(
@@ -83,9 +89,9 @@ class TaskDoor:
         workers: Workers,
         kind: type[Task] | None = None,
     ) -> None:
-        """Make the task called `name` for `model`; `kind` is its class where that is not installed.
+        """Create the task `name` for `model`; `kind` is its class where that is not installed.
 
-        Raises ConfigError, and nothing stays behind.
+        Raises ConfigError, and then holds no resources.
         """
         self.name = name
         self.statistics = TaskStatistics(name)
@@ -107,27 +113,27 @@ class TaskDoor:
 
     @property
     def calls(self) -> int:
-        """How many have begun and are not yet answered."""
+        """The number of calls that have begun and not ended."""
         return self._calls
 
     def enter(self) -> TaskCall:
-        """Begin a call, whose `leave` must be called in any case. Raises DoorClosed."""
+        """Begin a call, whose `leave` must be called in any case. Raises EndpointClosed."""
         with self._changed:
             if self._closed:
-                raise DoorClosed("the model is being unloaded; try again in a moment")
+                raise EndpointClosed("the model is being unloaded; try again in a moment")
             self._calls += 1
         return TaskCall(self)
 
     def left(self) -> None:
-        """For a call: it is over."""
+        """For a call: it has ended."""
         with self._changed:
             self._calls -= 1
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Let nobody in, wait until the calls that have begun are over, then close the task.
+        """Accept no more calls, wait until those that have begun have ended, close the task.
 
-        Blocks; not for the event loop's thread, which answers them.
+        Blocks; not for the event loop's thread, which serves them.
         """
         with self._changed:
             self._closed = True
@@ -138,37 +144,52 @@ class TaskDoor:
 class TaskCall:
     """One call of a task, from entering to leaving. For the event loop's thread only."""
 
-    def __init__(self, door: TaskDoor) -> None:
-        self.task = door.task
-        self._door = door
+    def __init__(self, endpoint: TaskEndpoint) -> None:
+        self.task = endpoint.task
+        self._endpoint = endpoint
         self._over = False
+        self._traced: CallSpan | None = None
 
-    async def perform(self, asked: Asked) -> Any:
-        """The answer; see `Task.perform`."""
-        with self._counted():
-            return await self.task.perform(asked)
+    def trace(self, trace: Trace) -> None:
+        """Make the call, with the requests it sends to the model, part of `trace`."""
+        context = self.task.context
+        self._traced = trace.start_call(context.model_name, context.model_version)
 
-    async def stream(self, asked: Asked) -> AsyncGenerator[Any, None]:
-        """The answer piece by piece; see `Task.stream`."""
+    async def perform(self, request: TaskRequest) -> Any:
+        """The result; see `Task.perform`."""
         with self._counted():
-            async for piece in self.task.stream(asked):
+            return await self.task.perform(request)
+
+    async def stream(self, request: TaskRequest) -> AsyncGenerator[Any, None]:
+        """The result piece by piece; see `Task.stream`."""
+        with self._counted():
+            async for piece in self.task.stream(request):
                 yield piece
 
     def leave(self) -> None:
-        """The call is over, however it ended. A second time does nothing."""
+        """The call has ended, with or without a result. A second time does nothing."""
         if not self._over:
             self._over = True
-            self._door.left()
+            self._endpoint.left()
+            if self._traced is not None and not self._traced.ended_ns:  # it never ran
+                self._traced.end("cancelled")
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
         start_ns = time.monotonic_ns()
-        success = False
+        success, error = False, ""
+        if self._traced is not None:
+            _traced_call.set(self._traced)  # the coroutine serves only this call
         try:
             yield
             success = True
+        except BaseException as raised:
+            error = str(raised) or "cancelled"
+            raise
         finally:
-            self._door.statistics.call(success, time.monotonic_ns() - start_ns)
+            self._endpoint.statistics.call(success, time.monotonic_ns() - start_ns)
+            if self._traced is not None:
+                self._traced.end(error)
 
 
 class _Context:
@@ -198,13 +219,13 @@ class _Context:
         outputs: Sequence[str] = (),
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> dict[str, np.ndarray]:
-        asked = self._asked(inputs, outputs, parameters, one_answer=True)
-        answers = [answer async for answer in asked]
-        if len(answers) != 1:
+        responses = self._responses(inputs, outputs, parameters, one_answer=True)
+        received = [response async for response in responses]
+        if len(received) != 1:
             raise Internal(
-                f"model '{self.model_name}' gave {len(answers)} responses where one was expected"
+                f"model '{self.model_name}' gave {len(received)} responses where one was expected"
             )
-        return answers[0]
+        return received[0]
 
     def infer_stream(
         self,
@@ -212,9 +233,9 @@ class _Context:
         outputs: Sequence[str] = (),
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> AsyncIterator[dict[str, np.ndarray]]:
-        return self._asked(inputs, outputs, parameters, one_answer=False)
+        return self._responses(inputs, outputs, parameters, one_answer=False)
 
-    async def _asked(
+    async def _responses(
         self,
         inputs: Mapping[str, np.ndarray],
         outputs: Sequence[str],
@@ -235,6 +256,9 @@ class _Context:
             parameters=dict(parameters or {}),
         )
         request.one_answer = one_answer
+        traced = _traced_call.get()
+        if traced is not None:
+            traced.attach(request)
         self._accept(request)
         final = False
         try:
@@ -254,34 +278,34 @@ class _Context:
         return Tensor.from_array(name, array, spec.datatype if spec is not None else None)
 
 
-def open_door(
+def open_endpoint(
     model: ServedModel, folder: Path, workers: Callable[[], Workers] | None
-) -> TaskDoor | None:
-    """The door to a model's task, where its config names one. Raises ConfigError."""
+) -> TaskEndpoint | None:
+    """The endpoint of a model's task, where its config names one. Raises ConfigError."""
     name = task_of(model.config)
     if not name:
         return None
     if workers is None:
         raise ConfigError(
-            "tasks need a server around their model",
+            "a task runs only in a server",
             file="config.pbtxt",
             field="parameters['task']",
         )
-    return TaskDoor(name, model, folder, workers())
+    return TaskEndpoint(name, model, folder, workers())
 
 
 def check_task(config: ModelConfig, signature: Signature, folder: Path) -> None:
-    """Check what a config and task.json say about a task, without a model. Raises ConfigError."""
+    """Check the task of a config and its task.json, without a model. Raises ConfigError."""
     name = task_of(config)
     if name:
-        workers = Workers(1)  # its threads start with the first work, which never comes
-        TaskDoor(name, _Unserved(config.name, 1, config, signature), folder, workers).finish()
+        workers = Workers(1)  # starts no thread before the first work, of which there is none
+        TaskEndpoint(name, _Unserved(config.name, 1, config, signature), folder, workers).finish()
         workers.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Unserved:
-    """A model that is only looked at."""
+    """A model that is only checked."""
 
     name: str
     version: int
@@ -289,6 +313,6 @@ class _Unserved:
     signature: Signature
 
     def accept(self, request: Request) -> None:
-        """Nobody serves it."""
+        """Refuse every request."""
         del request
-        raise Unavailable("no model answers while models are only checked")
+        raise Unavailable("models do not serve requests while they are only checked")

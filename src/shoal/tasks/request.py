@@ -1,6 +1,6 @@
 """What a person asked for, whatever protocol it came by: files, and named values.
 
-    -F image=@cat.jpg, ?top=5, {"question": "…"}  -->  Asked(files, values)
+    -F image=@cat.jpg, ?top=5, {"question": "…"}  -->  TaskRequest(files, values)
 
 Forms and queries know only text and JSON has types; the readers below take both, and say in a
 sentence what is missing or wrong.
@@ -30,7 +30,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TaskRequest:
     """One call of a task. Every reader raises InvalidArgument with a sentence for the person."""
 
     files: Sequence[File] = ()
