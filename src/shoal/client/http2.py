@@ -11,16 +11,26 @@ from __future__ import annotations
 import hpack
 
 from shoal.client.errors import ProtocolError
-from shoal.client.http2_stream import PREFIX, Ended, Stream, ended_by
+from shoal.client.http2_stream import NO_HEADERS, TOP_UP_BYTES, Ended, Stream
 from shoal.core.tensor import Buffer
 from shoal.wire import http2_frames as frames
-from shoal.wire.http2_frames import ErrorCode, Setting
+from shoal.wire.http2_frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PADDED,
+    ErrorCode,
+    Setting,
+)
 
 OUR_FRAME_BYTES = 1 << 20  # what one frame to us may hold
 MOST_STREAMS = 1_000  # at once, where the server names no number
-_TOP_UP_BYTES = 1 << 28
 _LONGEST_BLOCK = 1 << 20
-_REMEMBERED = 64
+_CACHED_BLOCKS = 64
+_pack = frames.HEADER.pack
+_COPIED_BYTES = 4_096  # up to this, slicing bytes is cheaper than slicing a view
+_PLAIN_HEADERS = END_HEADERS | PADDED | frames.HAS_PRIORITY
 _PREFACE = (
     frames.PREFACE
     + frames.settings(
@@ -39,7 +49,8 @@ class Connection:
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
-        self.closing = False  # the server takes no more calls on this connection
+        self.closing = False  # no more calls can be made on this connection
+        self.closing_reason = ""  # what the server said when it ended the connection
         self.max_streams = MOST_STREAMS
         self._out: list[Buffer] = [_PREFACE]
         self._out_size = len(_PREFACE)
@@ -51,26 +62,39 @@ class Connection:
         self._partial = b""  # of a frame
         self._data_stream: Stream | None = None  # whose DATA frame is being received
         self._data_left = 0
-        self._data_flags = 0
+        self._data_end = 0  # set if that frame ends its stream
         self._block: tuple[int, int, bytes] | None = None  # stream, flags and bytes so far
         self._decoder = hpack.Decoder(max_header_list_size=_LONGEST_BLOCK)
-        self._known: dict[bytes, dict[str, str]] = {}  # blocks that leave HPACK's table as it is
+        self._known: dict[bytes, dict[str, str]] = {}  # fields by block; see _decoded
 
     # ---- calls
 
     def open(self, block: bytes) -> Stream:
         """Begin a call with these headers."""
-        stream = Stream(self, self._next_id, self._stream_window)
-        self._next_id += 2
+        stream = Stream(self)
+        self.attach(stream, block)
+        return stream
+
+    def attach(self, stream: Stream, block: bytes) -> None:
+        """Begin a call with these headers on a stream object of the caller's."""
+        stream.id = stream_id = self._next_id
+        self._next_id = stream_id + 2
         if self._next_id > frames.MAX_STREAM_ID:
             self.closing = True
-        self.streams[stream.id] = stream
-        self._put(
+        stream.window = self._stream_window
+        stream.headers = NO_HEADERS
+        stream._received = 0
+        self.streams[stream_id] = stream
+        size = len(block)
+        if size <= self._frame_bytes:
+            self._out += (_pack(size >> 8, size & 0xFF, HEADERS, END_HEADERS, stream_id), block)
+            self._out_size += frames.HEADER_BYTES + size
+            return
+        self.put(
             frames.header_block(
-                stream.id, block, end_stream=False, max_frame_bytes=self._frame_bytes
+                stream_id, block, end_stream=False, max_frame_bytes=self._frame_bytes
             )
         )
-        return stream
 
     def take(self) -> tuple[list[Buffer], int]:
         """What is to be sent now."""
@@ -87,25 +111,28 @@ class Connection:
         """The connection is gone; calls that go on learn of it."""
         self.closing = True
         for stream in list(self.streams.values()):
-            self._over(stream, Ended(-1, "", stream.headers, untouched=not stream._head))
+            self._end(stream, Ended(-1, "", stream.headers, untouched=not stream.headers))
 
-    def _put(self, data: Buffer) -> None:
+    def put(self, data: Buffer) -> None:
+        """Queue bytes to be sent."""
         self._out.append(data)
         self._out_size += len(data)
 
-    def _send(self, stream: Stream, parts: list[Buffer], size: int, end: bool) -> None:
-        whole = 5 + size
-        prefix = PREFIX.pack(0, size)
-        fits = min(self._frame_bytes, self._window, stream.window)
-        if whole <= fits and not stream._unsent:  # nearly always: one frame
-            flags = frames.END_STREAM if end else 0
-            self._put(frames.header(whole, frames.DATA, flags, stream.id) + prefix)
-            self._out.extend(parts)
-            self._out_size += size
-            self._window -= whole
-            stream.window -= whole
+    def send_framed(self, stream: Stream, parts: list[Buffer], size: int, end: bool) -> None:
+        """Send a message that begins with gRPC's prefix; see `Stream.send`."""
+        if (
+            size <= stream.window
+            and size <= self._window
+            and size <= self._frame_bytes
+            and not stream._unsent
+        ):  # the common case: one frame
+            flags = END_STREAM if end else 0
+            self._out.append(_pack(size >> 8, size & 0xFF, DATA, flags, stream.id))
+            self._out += parts
+            self._out_size += frames.HEADER_BYTES + size
+            self._window -= size
+            stream.window -= size
             return
-        stream._unsent.append(memoryview(prefix))
         stream._unsent.extend(memoryview(part).cast("B") for part in parts if len(part))
         stream._unsent_end = end
         self._flush(stream)
@@ -130,8 +157,8 @@ class Connection:
                 pieces.append(piece)
                 taken += len(piece)
             last = stream._unsent_end and not unsent
-            flags = frames.END_STREAM if last else 0
-            self._put(frames.header(taken, frames.DATA, flags, stream.id))
+            flags = END_STREAM if last else 0
+            self.put(frames.header(taken, DATA, flags, stream.id))
             self._out.extend(pieces)
             self._out_size += taken
             self._window -= taken
@@ -140,86 +167,84 @@ class Connection:
                 stream._unsent_end = False
         if stream._unsent_end and stream.ended is None:
             stream._unsent_end = False
-            self._put(frames.header(0, frames.DATA, frames.END_STREAM, stream.id))
+            self.put(frames.header(0, DATA, END_STREAM, stream.id))
 
     def _cancel(self, stream: Stream) -> None:
-        self._put(frames.rst_stream(stream.id, ErrorCode.CANCEL))
+        self.put(frames.rst_stream(stream.id, ErrorCode.CANCEL))
         self.streams.pop(stream.id, None)
         stream.news = None
         stream._end(Ended(1, "cancelled", stream.headers))
 
-    def _over(self, stream: Stream, ended: Ended) -> None:
+    def _end(self, stream: Stream, ended: Ended) -> None:
         self.streams.pop(stream.id, None)
         if stream.ended is None:
             stream._end(ended)
 
-    # ---- what arrives
+    # ---- received data
 
     def receive(self, data: Buffer) -> None:
-        """Take what arrived. Raises ProtocolError, after which the connection is of no use."""
+        """Process received bytes. Raises ProtocolError, after which the connection is unusable."""
         if self._partial:
             data = self._partial + bytes(data)
             self._partial = b""
-        view = memoryview(data)
-        size = len(view)
+        size = len(data)
+        if size > _COPIED_BYTES:
+            data = memoryview(data)
         position = 0
+        if self._data_left:
+            position = min(self._data_left, size)
+            self._data(data[:position])
+        unpack = frames.HEADER.unpack_from
         while position < size:
-            if self._data_left:
-                count = min(self._data_left, size - position)
-                self._data(view[position : position + count])
-                position += count
-                continue
             if size - position < frames.HEADER_BYTES:
-                self._partial = bytes(view[position:])
+                self._partial = bytes(data[position:])
                 return
-            high, low, kind, flags, stream_id = frames.HEADER.unpack_from(view, position)
+            high, low, kind, flags, stream_id = unpack(data, position)
             length = high << 8 | low
             if length > OUR_FRAME_BYTES:
                 raise ProtocolError("this is no HTTP/2 frame")
             start = position + frames.HEADER_BYTES
-            if kind == frames.DATA and not flags & frames.PADDED:
-                position = start
-                self._begin_data(stream_id & frames.MAX_STREAM_ID, length, flags)
-                continue
-            end = start + length
-            if end > size:
-                self._partial = bytes(view[position:])
+            position = start + length
+            if kind == DATA and not flags & PADDED:
+                # None: the call was cancelled.
+                self._data_stream = self.streams.get(stream_id & frames.MAX_STREAM_ID)
+                self._data_left = length
+                self._data_end = flags & END_STREAM
+                self._data(data[start:position])  # as much of it as has arrived
+            elif position > size:
+                self._partial = bytes(data[start - frames.HEADER_BYTES :])
                 return
-            self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, bytes(view[start:end]))
-            position = end
+            elif kind == HEADERS and flags & _PLAIN_HEADERS == END_HEADERS:
+                block = bytes(data[start:position])
+                self._headers(flags, stream_id & frames.MAX_STREAM_ID, block)
+            else:
+                payload = bytes(data[start:position])
+                self._frame(kind, flags, stream_id & frames.MAX_STREAM_ID, payload)
 
-    def _begin_data(self, stream_id: int, length: int, flags: int) -> None:
-        self._data_stream = self.streams.get(stream_id)  # None: it was cancelled
-        self._data_left = length
-        self._data_flags = flags
-        if not length:
-            self._data(memoryview(b""))
-
-    def _data(self, view: memoryview) -> None:
-        stream = self._data_stream
-        count = len(view)
+    def _data(self, piece: Buffer) -> None:
+        """Process a DATA frame, or a piece of it."""
+        count = len(piece)
         self._data_left -= count
         self._received += count
-        if self._received >= _TOP_UP_BYTES:
-            self._put(frames.window_update(0, self._received))
+        if self._received >= TOP_UP_BYTES:
+            self.put(frames.window_update(0, self._received))
             self._received = 0
+        stream = self._data_stream
         if stream is None:
             return
-        before = len(stream.messages)
         if count:
-            stream._data(view)
-            stream._received += count
-            if stream._received >= _TOP_UP_BYTES:
-                self._put(frames.window_update(stream.id, stream._received))
-                stream._received = 0
-        if not self._data_left and self._data_flags & frames.END_STREAM:
-            self._over(stream, Ended(2, "the call ended without a status", stream.headers))
-        elif len(stream.messages) != before and stream.news is not None:
-            stream.news()
+            stream._data(piece)
+        if self._data_end and not self._data_left:
+            self._end(stream, Ended(2, "the call ended without a status", stream.headers))
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if kind == frames.HEADERS:
-            self._headers(flags, stream_id, payload)
+        if kind == HEADERS:
+            start, end = 0, len(payload)
+            if flags & PADDED:
+                start, end = 1, end - payload[0]
+            if flags & frames.HAS_PRIORITY:
+                start += 5
+            self._headers(flags, stream_id, payload[start:end])
         elif kind == frames.CONTINUATION:
             if self._block is None:
                 raise ProtocolError("a CONTINUATION frame continues nothing")
@@ -227,13 +252,14 @@ class Connection:
             if len(so_far) > _LONGEST_BLOCK:
                 raise ProtocolError("a header block without end")
             self._block = None
-            self._headers_part(flags | first_flags, first_id, so_far + payload)
-        elif kind == frames.DATA:  # padded, which nobody does
+            self._headers(flags | first_flags, first_id, so_far + payload)
+        elif kind == DATA:  # padded
             padding = payload[0] if payload else 0
             content = payload[1 : len(payload) - padding]
-            self._begin_data(stream_id, len(content), flags)
-            if content:
-                self._data(memoryview(content))
+            self._data_stream = self.streams.get(stream_id)
+            self._data_left = len(content)
+            self._data_end = flags & END_STREAM
+            self._data(content)
             self._received += len(payload) - len(content)
         elif kind == frames.SETTINGS:
             if not flags & frames.ACK:
@@ -242,41 +268,32 @@ class Connection:
             self._opened(stream_id, int.from_bytes(payload, "big") & frames.MAX_WINDOW)
         elif kind == frames.PING:
             if not flags & frames.ACK:
-                self._put(frames.ping(payload, ack=True))
+                self.put(frames.ping(payload, ack=True))
         elif kind == frames.RST_STREAM:
             self._reset(stream_id, int.from_bytes(payload, "big"))
         elif kind == frames.GOAWAY:
             self._go_away(payload)
 
-    def _headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        start, end = 0, len(payload)
-        if flags & frames.PADDED:
-            start, end = 1, end - payload[0]
-        if flags & frames.HAS_PRIORITY:
-            start += 5
-        self._headers_part(flags, stream_id, payload[start:end])
-
-    def _headers_part(self, flags: int, stream_id: int, block: bytes) -> None:
-        if not flags & frames.END_HEADERS:
-            self._block = (stream_id, flags & frames.END_STREAM, block)
+    def _headers(self, flags: int, stream_id: int, block: bytes) -> None:
+        if not flags & END_HEADERS:
+            self._block = (stream_id, flags & END_STREAM, block)
             return
-        fields = self._decoded(block)
+        fields = self._known.get(block) or self._decoded(block)
         stream = self.streams.get(stream_id)
         if stream is None:
             return
-        if not stream._head and fields.get(":status", "200").startswith("1"):
-            return
-        stream._head = True
-        if flags & frames.END_STREAM:
-            self._over(stream, ended_by(fields, stream.headers))
-        else:
+        if flags & END_STREAM:
+            del self.streams[stream_id]
+            stream._trailers(fields)
+        elif (
+            fields.get(":status") == "200"
+            or stream.headers
+            or not fields.get(":status", "").startswith("1")
+        ):
             stream.headers = fields
 
     def _decoded(self, block: bytes) -> dict[str, str]:
-        """The fields in a block. Equal blocks mean the same while HPACK's table stays the same."""
-        known = self._known.get(block)
-        if known is not None:
-            return known
+        """The fields of a block. They are cached until HPACK's dynamic table changes."""
         entries = self._decoder.header_table.dynamic_entries
         newest = entries[0] if entries else None
         try:
@@ -289,7 +306,7 @@ class Connection:
         if changed or (block[:1] >= b"\x20" and block[0] & 0xE0 == 0x20):
             self._known.clear()
         elif len(block) < 256:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _CACHED_BLOCKS:
                 self._known.clear()
             self._known[block] = fields
         return fields
@@ -305,7 +322,7 @@ class Connection:
                 self._frame_bytes = value
             elif name == Setting.MAX_CONCURRENT_STREAMS:
                 self.max_streams = min(value, MOST_STREAMS)
-        self._put(frames.SETTINGS_ACK)
+        self.put(frames.SETTINGS_ACK)
         self._flush_all()
 
     def _opened(self, stream_id: int, increment: int) -> None:
@@ -335,19 +352,23 @@ class Connection:
             return
         if code == ErrorCode.REFUSED_STREAM:
             text = "the server took no more calls at that moment"
-            self._over(stream, Ended(14, text, stream.headers, untouched=True))
+            self._end(stream, Ended(14, text, stream.headers, untouched=True))
             return
-        name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
-        grpc_code = 1 if code == ErrorCode.CANCEL else 13
-        self._over(stream, Ended(grpc_code, f"the server reset the call: {name}", stream.headers))
+        text = f"the server reset the call: {_error_name(code)}"
+        self._end(stream, Ended(1 if code == ErrorCode.CANCEL else 13, text, stream.headers))
 
     def _go_away(self, payload: bytes) -> None:
         self.closing = True
         last = int.from_bytes(payload[:4], "big") & frames.MAX_STREAM_ID
         text = payload[8:].decode("utf-8", "replace") or "the server is going away"
+        self.closing_reason = f"{_error_name(int.from_bytes(payload[4:8], 'big'))}: {text}"
         for stream in [each for each in self.streams.values() if each.id > last]:
-            self._over(stream, Ended(14, text, stream.headers, untouched=True))
+            self._end(stream, Ended(14, text, stream.headers, untouched=True))
 
 
 def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
+
+
+def _error_name(code: int) -> str:
+    return ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)

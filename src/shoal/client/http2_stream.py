@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from shoal.client.errors import GRPC_STATUS, ProtocolError
 from shoal.core.tensor import Buffer
+from shoal.wire import http2_frames as frames
 
 if TYPE_CHECKING:
     from shoal.client.http2 import Connection
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 PREFIX = struct.Struct(">BI")  # of each message: whether it is compressed, and its length
 _ALIGNMENT = 16
 _OK = "0"
+TOP_UP_BYTES = 1 << 28  # received before a window is opened again
+NO_HEADERS: dict[str, str] = {}  # of a call whose response has not begun
 
 
 class Ended(NamedTuple):
@@ -34,7 +37,6 @@ class Stream:
     __slots__ = (
         "_connection",
         "_filled",
-        "_head",
         "_message",
         "_prefix",
         "_received",
@@ -48,12 +50,12 @@ class Stream:
         "window",
     )
 
-    def __init__(self, connection: Connection, id: int, window: int) -> None:
-        self.id = id
-        self.window = window  # what we may still send
+    def __init__(self, connection: Connection) -> None:
+        self.id = 0
+        self.window = 0  # what we may still send
         self.messages: deque[memoryview] = deque()
         self.ended: Ended | None = None
-        self.headers: dict[str, str] = {}
+        self.headers = NO_HEADERS
         self.news: Callable[[], None] | None = None  # something came, or all has gone out
         self._connection = connection
         self._prefix = b""  # the start of a message whose length is not known yet
@@ -62,7 +64,6 @@ class Stream:
         self._received = 0  # since the window was last opened again
         self._unsent: deque[memoryview] = deque()
         self._unsent_end = False
-        self._head = False
 
     @property
     def blocked(self) -> bool:
@@ -70,8 +71,9 @@ class Stream:
         return bool(self._unsent)
 
     def send(self, parts: list[Buffer], size: int, *, end: bool = False) -> None:
-        """Put one message on its way; `end` says that it is the last."""
-        self._connection._send(self, parts, size, end)
+        """Send one message; `end` says that it is the last."""
+        prefix = PREFIX.pack(0, size)
+        self._connection.send_framed(self, [prefix, *parts], len(prefix) + size, end)
 
     def finish(self) -> None:
         """No more messages come from us."""
@@ -83,10 +85,16 @@ class Stream:
         if self.ended is None:
             self._connection._cancel(self)
 
-    def _data(self, view: memoryview) -> None:
-        """Take a piece of the messages."""
+    def _data(self, piece: Buffer) -> None:
+        """Process a piece of the messages."""
+        view = memoryview(piece)
         size = len(view)
         position = 0
+        before = len(self.messages)
+        self._received += size
+        if self._received >= TOP_UP_BYTES:
+            self._connection.put(frames.window_update(self.id, self._received))
+            self._received = 0
         while position < size:
             message = self._message
             if message is None:
@@ -94,7 +102,7 @@ class Stream:
                 position += len(prefix) - len(self._prefix)
                 if len(prefix) < 5:
                     self._prefix = prefix
-                    return
+                    break
                 self._prefix = b""
                 compressed, length = PREFIX.unpack(prefix)
                 if compressed:
@@ -110,6 +118,12 @@ class Stream:
             if self._filled == len(message):
                 self._message = None
                 self.messages.append(message)
+        if len(self.messages) != before and self.news is not None:
+            self.news()
+
+    def _trailers(self, fields: dict[str, str]) -> None:
+        """The server ended the call."""
+        self._end(ended_by(fields, self.headers))
 
     def _end(self, ended: Ended) -> None:
         self.ended = ended

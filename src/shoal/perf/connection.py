@@ -52,7 +52,7 @@ class Place:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Lane(Protocol):
+class RequestSlot(Protocol):
     """Room for one request at a time."""
 
     start_ns: int  # when its request was sent
@@ -60,19 +60,19 @@ class Lane(Protocol):
     sequence: RunningSequence | None  # that it is in the midst of
     moments: list[int]  # when responses came, of models that give several
 
-    def send(self, replay: Replay, turn: Turn | None) -> None:
+    def start(self, replay: Replay, turn: Turn | None) -> None:
         """Send a request. Raises LoadFailed."""
         ...
 
 
 class Receiver(Protocol):
-    """Who is told what lanes see: the worker."""
+    """Who is told what slots see: the worker."""
 
     send_ns: int  # spent on sending, in all
     receive_ns: int  # spent on receiving, in all
 
-    def finished(self, lane: Lane, end_ns: int) -> None:
-        """The lane's request was answered and the lane is free."""
+    def finished(self, slot: RequestSlot, end_ns: int) -> None:
+        """The slot's request was answered and the slot is free."""
         ...
 
 
@@ -115,7 +115,7 @@ class Connection(ABC):
         self._place = place
         self._context = context
         self._poller = poller
-        self._receiver = receiver
+        self.receiver = receiver
         self._left: memoryview | None = None  # what the socket did not take yet
         self._open()
 
@@ -133,7 +133,7 @@ class Connection(ABC):
         left, self._left = self._left, None
         self._poller.want_writing(self.file, False)
         if left is not None:
-            self._write(left)
+            self.write(left)
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -146,7 +146,7 @@ class Connection(ABC):
         self._receive: Callable[[int], bytes] = self._socket.recv
         self._poller.watch(self.file, self)
 
-    def _write(self, data: bytes | memoryview) -> bool:
+    def write(self, data: bytes | memoryview) -> bool:
         """Send; false when some of it must wait."""
         if self._left is not None:
             self._left = memoryview(bytes(self._left) + bytes(data))

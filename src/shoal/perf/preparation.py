@@ -194,7 +194,7 @@ def job(
             place=where,
             streams=_replays(options, where, form, contents),
             sequences=sequence_plan(options, facts, found, levels.end or levels.start),
-            lanes_for_sequences=options.num_of_sequences,
+            slots_for_sequences=options.num_of_sequences,
             streaming=options.streaming,
             decoupled=facts.decoupled,
             metadata=options.headers(),

@@ -41,7 +41,7 @@ class Summary:
     percentiles_us: dict[int, float]
     send_us: float
     receive_us: float
-    overhead_percent: float  # of the lanes' time, what no request was under way
+    overhead_percent: float  # share of the slots' time without a request in flight
     histogram: tuple[tuple[float, int], ...]  # up to so many µs: how many requests
     busiest: float  # of the client's workers, as a part of one processor
     starved: float

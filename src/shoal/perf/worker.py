@@ -1,6 +1,6 @@
 """Keeps a server busy: owns the sockets of one share of the load, and stamps every request.
 
-    orders --> [ Worker ] --> HttpLane / GrpcLane --> server
+    orders --> [ Worker ] --> HttpConnection / GrpcSlot --> server
                '--> Cut: the stamps since the last one, and what the work cost
 
 It runs on a thread of its own, or in a process of its own when one is not enough, and does the
@@ -23,14 +23,19 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.perf import poller
-from shoal.perf.connection import Lane, Place, tls_context
-from shoal.perf.grpc_lane import LANES_PER_CONNECTION, GrpcConnection, GrpcLane, lane_headers
-from shoal.perf.http_lane import HttpLane
+from shoal.perf.connection import Place, RequestSlot, tls_context
+from shoal.perf.grpc_connection import (
+    SLOTS_PER_CONNECTION,
+    GrpcConnection,
+    GrpcSlot,
+    call_headers,
+)
+from shoal.perf.http_connection import HttpConnection
 from shoal.perf.requests import Replay
 from shoal.perf.schedule import Schedule
 from shoal.perf.sequences import SequencePlan, Sequences
 
-MOST_LANES = 1024  # of a load by the clock, where slow answers make them pile up
+MOST_SLOTS = 1024  # of a load by the clock, where slow answers make them pile up
 PipeEnd = Pipe | tuple[Any, bytes]  # or the address and the secret of one that is listened for
 LATE_NS = 1_000_000  # a request sent later than this was delayed
 _SCHEDSTAT = "/proc/thread-self/schedstat"
@@ -43,7 +48,7 @@ class Job:
     place: Place
     streams: list[list[Replay]]  # the requests by stream of data and step
     sequences: SequencePlan | None = None
-    lanes_for_sequences: int = 4  # of a load by the clock
+    slots_for_sequences: int = 4  # of a load by the clock
     streaming: bool = False
     decoupled: bool = False
     metadata: tuple[tuple[str, str], ...] = ()  # of gRPC calls
@@ -114,15 +119,15 @@ class Worker:
         self._pipe = pipe
         self._poller = poller.make()
         self._tls: ssl.SSLContext | None = None
-        self._connections: list[HttpLane | GrpcConnection] = []
-        self._lanes: list[Lane] = []
-        self._idle: list[Lane] = []
+        self._connections: list[HttpConnection | GrpcConnection] = []
+        self._slots: list[RequestSlot] = []
+        self._idle: list[RequestSlot] = []
         self._load = Load()
         self._replays = [replay for stream in job.streams for replay in stream]
         self._cursor = 0
         self._sequences: Sequences | None = None
-        self._running: set[Lane] = set()
-        self._closing: set[Lane] = set()  # their sequences are being ended; nobody counts that
+        self._running: set[RequestSlot] = set()
+        self._closing: set[RequestSlot] = set()  # ending their sequences; not counted
         self._left: int | None = None
         self._due: Iterator[int] = iter(())
         self._next_due_ns: int | None = None
@@ -131,7 +136,7 @@ class Worker:
         self._cut = Cut()
         self._cpu_ns = 0
         self._starved_ns = 0
-        # Sums that lanes add to.
+        # Sums that slots add to.
         self.send_ns = 0
         self.receive_ns = 0
 
@@ -204,11 +209,11 @@ class Worker:
             if load.schedule is None:
                 self._next_due_ns = None
                 while len(self._running) < load.concurrency and self._left != 0:
-                    self._issue(self._lane())
+                    self._issue(self._free_slot())
             else:
                 if plan is not None:
-                    while len(self._lanes) < self._job.lanes_for_sequences:
-                        self._idle.append(self._new_lane())
+                    while len(self._slots) < self._job.slots_for_sequences:
+                        self._idle.append(self._new_slot())
                 self._due = load.schedule.offsets()
                 self._next_due_ns = load.origin_ns + next(self._due)
         except ShoalError as error:
@@ -219,8 +224,8 @@ class Worker:
         self._next_due_ns = None
         if self._sequences is not None:
             # Of a load by the clock, some sequences may have no request under way.
-            for lane in list(self._idle):
-                self._end_sequence(lane)
+            for slot in list(self._idle):
+                self._end_sequence(slot)
         self._load = Load(share=self._load.share, shares=self._load.shares)
         self._when_quiet()
 
@@ -231,8 +236,8 @@ class Worker:
 
     # ---- requests
 
-    def _issue(self, lane: Lane) -> None:
-        """Send the lane's next request."""
+    def _issue(self, slot: RequestSlot) -> None:
+        """Send the slot's next request."""
         if self._left is not None:
             self._left -= 1
         self._cut.sent += 1
@@ -240,56 +245,56 @@ class Worker:
             replays = self._replays
             cursor = self._cursor
             self._cursor = cursor + 1 if cursor + 1 < len(replays) else 0
-            self._running.add(lane)
-            lane.send(replays[cursor], None)
+            self._running.add(slot)
+            slot.start(replays[cursor], None)
             return
-        sequence = lane.sequence
+        sequence = slot.sequence
         if sequence is None or sequence.ended:
-            sequence = lane.sequence = self._sequences.begin()
+            sequence = slot.sequence = self._sequences.begin()
         turn, step = sequence.next()
-        self._running.add(lane)
-        lane.send(self._job.streams[sequence.stream][step], turn)
+        self._running.add(slot)
+        slot.start(self._job.streams[sequence.stream][step], turn)
 
-    def finished(self, lane: Lane, end_ns: int) -> None:
+    def finished(self, slot: RequestSlot, end_ns: int) -> None:
         """A request was answered: stamp it, and send the next one if there is to be one."""
-        turn = lane.turn
-        if lane in self._closing:
-            self._closing.discard(lane)
+        turn = slot.turn
+        if slot in self._closing:
+            self._closing.discard(slot)
         else:
             cut = self._cut
-            cut.starts.append(lane.start_ns)
+            cut.starts.append(slot.start_ns)
             cut.ends.append(end_ns)
             if turn is not None and turn.end:
                 cut.sequence_ends.append(end_ns)
             if self._job.decoupled:
-                cut.responses.append(len(lane.moments))
+                cut.responses.append(len(slot.moments))
             if self._job.keep_details:
                 cut.sequence_ids.append(0 if turn is None else turn.sequence_id)
-                if lane.moments:
-                    cut.moments[lane.start_ns] = lane.moments
+                if slot.moments:
+                    cut.moments[slot.start_ns] = slot.moments
         load = self._load
         if load.schedule is None and len(self._running) <= load.concurrency and self._left != 0:
-            self._issue(lane)
+            self._issue(slot)
             return
         if load.schedule is not None:
-            self._running.discard(lane)
-            self._idle.append(lane)
+            self._running.discard(slot)
+            self._idle.append(slot)
             return
-        self._running.discard(lane)
-        self._idle.append(lane)
-        self._end_sequence(lane)
+        self._running.discard(slot)
+        self._idle.append(slot)
+        self._end_sequence(slot)
         self._when_quiet()
 
-    def _end_sequence(self, lane: Lane) -> None:
-        """Tell the server that the lane's sequence is over, if it is not yet."""
-        sequence = lane.sequence
+    def _end_sequence(self, slot: RequestSlot) -> None:
+        """Tell the server that the slot's sequence is over, if it is not yet."""
+        sequence = slot.sequence
         if sequence is None or not sequence.begun:
             return
-        self._idle.remove(lane)
-        self._running.add(lane)
-        self._closing.add(lane)
+        self._idle.remove(slot)
+        self._running.add(slot)
+        self._closing.add(slot)
         turn, step = sequence.next(last=True)
-        lane.send(self._job.streams[sequence.stream][step], turn)
+        slot.start(self._job.streams[sequence.stream][step], turn)
 
     def _dispatch(self) -> None:
         """Send what is due by now."""
@@ -299,12 +304,12 @@ class Worker:
                 if self._next_due_ns > now_ns:
                     return
                 if not self._idle and (
-                    self._sequences is not None or len(self._lanes) >= MOST_LANES
+                    self._sequences is not None or len(self._slots) >= MOST_SLOTS
                 ):
                     return
                 if now_ns - self._next_due_ns > LATE_NS:
                     self._cut.delayed += 1
-                self._issue(self._lane())
+                self._issue(self._free_slot())
                 self._next_due_ns = self._load.origin_ns + next(self._due)
                 if self._left == 0:
                     self._next_due_ns = None
@@ -314,7 +319,7 @@ class Worker:
     def _timeout_secs(self) -> float | None:
         if self._next_due_ns is None:
             return None
-        if not self._idle and (self._sequences is not None or len(self._lanes) >= MOST_LANES):
+        if not self._idle and (self._sequences is not None or len(self._slots) >= MOST_SLOTS):
             return None
         # Zero and less: look, do not wait.
         return max(0, self._next_due_ns - perf_counter_ns()) / 1e9
@@ -326,33 +331,33 @@ class Worker:
         self._load = Load(share=self._load.share, shares=self._load.shares)
         self._running.clear()
         self._idle.clear()
-        self._lanes.clear()
+        self._slots.clear()
         self._closing.clear()
         for connection in self._connections:
             connection.close()
         self._connections.clear()
         self._when_quiet()
 
-    # ---- lanes
+    # ---- slots
 
-    def _lane(self) -> Lane:
+    def _free_slot(self) -> RequestSlot:
         """One that is free, or a new one. Raises LoadFailed."""
-        return self._idle.pop() if self._idle else self._new_lane()
+        return self._idle.pop() if self._idle else self._new_slot()
 
-    def _new_lane(self) -> Lane:
+    def _new_slot(self) -> RequestSlot:
         job = self._job
         place = job.place
         if place.tls is not None and self._tls is None:
             self._tls = tls_context(place.tls, h2=place.protocol == "grpc")
-        lane: Lane
+        slot: RequestSlot
         if place.protocol == "http":
-            made = HttpLane(place, self._tls, self._poller, self)
+            made = HttpConnection(place, self._tls, self._poller, self)
             self._connections.append(made)
-            lane = made
+            slot = made
         else:
             last = self._connections[-1] if self._connections else None
-            if not isinstance(last, GrpcConnection) or last.lanes >= LANES_PER_CONNECTION:
-                headers = lane_headers(
+            if not isinstance(last, GrpcConnection) or last.slots >= SLOTS_PER_CONNECTION:
+                headers = call_headers(
                     place,
                     streaming=job.streaming,
                     more=job.metadata,
@@ -360,10 +365,10 @@ class Worker:
                 )
                 last = GrpcConnection(place, self._tls, self._poller, self, headers)
                 self._connections.append(last)
-            last.lanes += 1
-            lane = GrpcLane(last, job.streaming, job.decoupled)
-        self._lanes.append(lane)
-        return lane
+            last.slots += 1
+            slot = GrpcSlot(last, job.streaming, job.decoupled)
+        self._slots.append(slot)
+        return slot
 
     # ---- cuts
 

@@ -65,7 +65,7 @@ class ScriptedServer:
 
 
 @contextmanager
-def load(server, lanes=2):
+def load(server, slots=2):
     """A fleet that sends small requests, each of which ends so that the script can tell."""
     form = Form("m")
     place = Place("http", "127.0.0.1", server.port)
@@ -73,15 +73,15 @@ def load(server, lanes=2):
     replay = http_request(http_head(place.authority, form), form, [content])
     fleet = Fleet(Job(place, [[replay]]))
     try:
-        yield fleet, lanes
+        yield fleet, slots
     finally:
         fleet.stop()
         server.stop()
 
 
-def finish(fleet, lanes, count=20):
+def finish(fleet, slots, count=20):
     """Send `count` requests; how many were answered."""
-    fleet.start(Level(concurrency=lanes, limit=count))
+    fleet.start(Level(concurrency=slots, limit=count))
     while True:
         answered, idle = fleet.count()
         if idle or answered >= count:
@@ -100,8 +100,8 @@ def finish(fleet, lanes, count=20):
     ],
 )
 def test_whole_answers(pieces):
-    with load(ScriptedServer(*pieces)) as (fleet, lanes):
-        assert finish(fleet, lanes) == 20
+    with load(ScriptedServer(*pieces)) as (fleet, slots):
+        assert finish(fleet, slots) == 20
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_whole_answers(pieces):
 )
 def test_connections_that_close_are_opened_again(answer):
     server = ScriptedServer(answer, close=True)
-    with load(server) as (fleet, lanes):
-        assert finish(fleet, lanes) == 20
+    with load(server) as (fleet, slots):
+        assert finish(fleet, slots) == 20
     assert server.connections >= 20
 
 
@@ -134,9 +134,9 @@ def test_connections_that_close_are_opened_again(answer):
     ],
 )
 def test_answers_that_end_the_load(pieces, close, words):
-    with load(ScriptedServer(*pieces, close=close)) as (fleet, lanes):
+    with load(ScriptedServer(*pieces, close=close)) as (fleet, slots):
         with pytest.raises(LoadFailed, match=words):
-            finish(fleet, lanes)
+            finish(fleet, slots)
         with pytest.raises(LoadFailed, match=words):  # and it stays that way
             fleet.drain()
 
@@ -158,5 +158,5 @@ def test_a_server_that_goes_away_before_it_is_reached():
 def test_systems_whose_pipes_cannot_be_waited_for(monkeypatch):
     monkeypatch.setattr("shoal.perf.fleet.PIPES_CAN_BE_WAITED_FOR", False)
     monkeypatch.setattr("shoal.perf.poller.make", Poller)
-    with load(ScriptedServer(OK)) as (fleet, lanes):
-        assert finish(fleet, lanes) == 20
+    with load(ScriptedServer(OK)) as (fleet, slots):
+        assert finish(fleet, slots) == 20

@@ -20,7 +20,7 @@ _END = b"\r\n\r\n"
 _REMEMBERED = 64
 
 
-class HttpLane(Connection):
+class HttpConnection(Connection):
     """A connection that carries one request after the other."""
 
     def __init__(
@@ -37,7 +37,7 @@ class HttpLane(Connection):
         self._waiting = False
         super().__init__(place, context, poller, receiver)
 
-    def send(self, replay: Replay, turn: Turn | None) -> None:
+    def start(self, replay: Replay, turn: Turn | None) -> None:
         """Send a request. Raises LoadFailed."""
         data = replay.filled(turn)
         self.turn = turn
@@ -45,8 +45,8 @@ class HttpLane(Connection):
         self._first_ns = 0
         self._waiting = True
         start_ns = self.start_ns = perf_counter_ns()
-        self._write(data)
-        self._receiver.send_ns += perf_counter_ns() - start_ns
+        self.write(data)
+        self.receiver.send_ns += perf_counter_ns() - start_ns
 
     def on_readable(self) -> None:
         """Take what arrived. Raises LoadFailed."""
@@ -78,7 +78,7 @@ class HttpLane(Connection):
     def _done(self) -> None:
         self._waiting = False
         end_ns = perf_counter_ns()
-        receiver = self._receiver
+        receiver = self.receiver
         receiver.receive_ns += end_ns - self._first_ns
         receiver.finished(self, end_ns)
 

@@ -1,0 +1,204 @@
+"""gRPC under load: a few calls at a time on one HTTP/2 connection; responses are only checked.
+
+    GrpcSlot.start --> HEADERS + DATA --> … --> DATA, trailers --> Receiver.finished
+
+HTTP/2 itself is the client library's (`client.http2`). With a stream the call stays open and each
+message on it is a request.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import hpack
+
+from shoal.client.errors import ProtocolError
+from shoal.client.http2 import Connection as Http2Connection
+from shoal.client.http2_stream import Ended, Stream
+from shoal.core.tensor import Buffer
+from shoal.perf.connection import Connection, LoadFailed, Place, Receiver
+from shoal.perf.poller import Poller
+from shoal.perf.requests import Replay, Turn
+from shoal.perf.sequences import RunningSequence
+from shoal.wire.proto import messages
+
+SLOTS_PER_CONNECTION = 6  # as many as NVIDIA's client puts on one
+UNARY = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+_FINAL = b"triton_final_response\x12\x02\x08\x01"  # a parameter, and the bool it holds
+
+
+@dataclass(frozen=True, slots=True)
+class CallHeaders:
+    """The headers of every call."""
+
+    path: str
+    authority: str
+    encrypted: bool
+    more: tuple[tuple[str, str], ...] = ()
+    compression: str = ""
+
+    def block(self, encoder: hpack.Encoder) -> bytes:
+        """Encoded with HPACK; the second block of an encoder is short."""
+        fields = [
+            (":method", "POST"),
+            (":scheme", "https" if self.encrypted else "http"),
+            (":path", self.path),
+            (":authority", self.authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("user-agent", "shoal-perf"),
+        ]
+        if self.compression:
+            fields.append(("grpc-encoding", self.compression))
+        fields += [(name.lower(), value) for name, value in self.more]
+        made: bytes = encoder.encode(fields)
+        return made
+
+
+class GrpcSlot(Stream):
+    """One call at a time, or one stream, on a shared connection."""
+
+    __slots__ = (
+        "_owner",
+        "answered_ns",
+        "decoupled",
+        "first_ns",
+        "moments",
+        "sequence",
+        "start_ns",
+        "streaming",
+        "turn",
+    )
+
+    def __init__(self, owner: GrpcConnection, streaming: bool, decoupled: bool) -> None:
+        super().__init__(owner.http2)
+        self.start_ns = 0
+        self.turn: Turn | None = None
+        self.sequence: RunningSequence | None = None
+        self.streaming = streaming
+        self.decoupled = decoupled
+        self.first_ns = 0  # when the response began to arrive
+        self.answered_ns = 0  # when the first response was complete
+        self.moments: list[int] = []  # of all responses, where a request has several
+        self._owner = owner
+
+    def start(self, replay: Replay, turn: Turn | None) -> None:
+        """Send a request. Raises LoadFailed."""
+        data = replay.filled(turn)
+        self.turn = turn
+        self.first_ns = self.answered_ns = 0
+        if self.decoupled:
+            self.moments = []
+        owner = self._owner
+        http2 = owner.http2
+        start_ns = self.start_ns = perf_counter_ns()
+        if not self.streaming or not self.id:
+            http2.attach(self, owner.block)
+            owner.block = owner.short_block
+        http2.send_framed(self, [data], len(data), not self.streaming)
+        owner.write(b"".join(http2.take()[0]))
+        owner.receiver.send_ns += perf_counter_ns() - start_ns
+
+    def _data(self, piece: Buffer) -> None:
+        self.first_ns = self.first_ns or self._owner.begun_ns
+        if self.streaming:
+            super()._data(piece)
+            while self.messages:
+                self._response(bytes(self.messages.popleft()))
+
+    def _response(self, message: bytes) -> None:
+        """One ModelStreamInferResponse."""
+        if message[:1] == b"\x0a":
+            reason = messages.ModelStreamInferResponse.FromString(message).error_message
+            raise LoadFailed(f"the server refused a request: {reason}")
+        now_ns = perf_counter_ns()
+        if not self.decoupled:
+            self._owner.finished(self, now_ns)
+            return
+        final = _FINAL in message
+        if not (final and len(message) < 256 and _is_empty(message)):
+            self.answered_ns = self.answered_ns or now_ns
+            self.moments.append(now_ns)
+        if final:
+            self._owner.finished(self, self.answered_ns or now_ns)
+
+    def _trailers(self, fields: dict[str, str]) -> None:
+        if self.streaming or fields.get("grpc-status") != "0":
+            super()._trailers(fields)
+        self.first_ns = self.first_ns or self._owner.begun_ns
+        self._owner.finished(self, perf_counter_ns())
+
+    def _end(self, ended: Ended) -> None:
+        status = ended.headers.get(":status", "200")
+        if status != "200":
+            raise LoadFailed(
+                f"{self._owner.authority} answered gRPC with HTTP status {status}; "
+                f"is that its gRPC port?"
+            )
+        if ended.code == 0:
+            raise LoadFailed("the server ended the stream")
+        raise LoadFailed(
+            f"the server refused a request with gRPC status {ended.code}: {ended.message}"
+        )
+
+
+class GrpcConnection(Connection):
+    """One HTTP/2 connection and the calls on it."""
+
+    def __init__(
+        self,
+        place: Place,
+        context: ssl.SSLContext | None,
+        poller: Poller,
+        receiver: Receiver,
+        headers: CallHeaders,
+    ) -> None:
+        """Connect and send the preface. Raises LoadFailed."""
+        self.slots = 0
+        self.http2 = Http2Connection()
+        self.authority = place.authority
+        self.begun_ns = 0  # when what is being processed was received
+        encoder = hpack.Encoder()
+        self.block = headers.block(encoder)  # of the next call; the first fills the HPACK table
+        self.short_block = headers.block(encoder)
+        super().__init__(place, context, poller, receiver)
+        self.write(b"".join(self.http2.take()[0]))
+
+    def finished(self, slot: GrpcSlot, end_ns: int) -> None:
+        """The slot's request was answered."""
+        if not slot.decoupled:
+            self.receiver.receive_ns += end_ns - slot.first_ns
+        self.receiver.finished(slot, end_ns)
+
+    def on_readable(self) -> None:
+        """Process what arrived. Raises LoadFailed."""
+        self.begun_ns = perf_counter_ns()
+        http2 = self.http2
+        try:
+            http2.receive(self._read())
+        except ProtocolError as error:
+            raise LoadFailed(f"{self.authority}: {error.message}") from None
+        if http2.closing:
+            raise LoadFailed(f"the server closes the connection ({http2.closing_reason})")
+        if http2.pending:
+            self.write(b"".join(http2.take()[0]))
+
+
+def _is_empty(message: bytes) -> bool:
+    """Whether a response that marks the end carries no outputs."""
+    response = messages.ModelStreamInferResponse.FromString(message)
+    return not response.infer_response.outputs
+
+
+def call_headers(
+    place: Place, *, streaming: bool, more: Sequence[tuple[str, str]] = (), compression: str = ""
+) -> CallHeaders:
+    """The headers of inference calls."""
+    path = STREAM if streaming else UNARY
+    encrypted = place.tls is not None
+    return CallHeaders(path, place.authority, encrypted, tuple(more), compression)
