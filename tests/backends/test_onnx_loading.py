@@ -71,7 +71,7 @@ def test_external_data_that_is_missing(loader):
         (["net.onnx"], "", 'rename the file to model.onnx or write default_model_filename: "net.o'),
         (["model.onnx"], "net.onnx", "unable to find 'net.onnx' in 'm/1'"),
         (["model.onnx/net.onnx"], "", "unable to find 'model.onnx' in 'm/1/model.onnx'"),
-        (["a.onnx"], "sub/a.onnx", "there is no such folder"),
+        (["a.onnx"], "sub/a.onnx", "It holds a.onnx: rename the file to sub/a.onnx or"),
     ],
 )
 def test_no_file(loader, files, name, text):

@@ -518,5 +518,5 @@ def test_fil_completes_its_config_and_refuses_treelite(xgboost):
     with pytest.raises(ConfigError, match=r"Treelite checkpoints cannot be served.*xgboost_ubj"):
         loader.complete(ModelConfig(parameters=treelite))
     unknown = {"model_type": ModelParameter("catboost")}
-    with pytest.raises(ConfigError, match=r"'model_type'\]: expected one of xgboost_ubj"):
+    with pytest.raises(ConfigError, match=r"'model_type'\]: found 'catboost'. Write xgboost_ubj"):
         loader.complete(replace(ModelConfig(), parameters=unknown))

@@ -95,7 +95,9 @@ def test_answers_outlive_the_next_execution(tflite):
 
 def test_a_signature_that_is_not_there(tflite):
     tflite.save(tflite_models.scaled(2))
-    with pytest.raises(ConfigError, match=r"'signature'\]: expected one of serving_default"):
+    with pytest.raises(
+        ConfigError, match=r"'signature'\]: found 'other'. Write one of serving_default"
+    ):
         tflite.load(parameters={"signature": "other"})
 
 

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from shoal.backends import graph_config
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
-from shoal.backends.files import config_file, find_model_file, short_name, what_else
+from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.file_backend import FileBackend
+from shoal.backends.files import find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
-from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.core.dtypes import FP32
 from shoal.errors import InvalidArgument
 
 
-class NpzBackend(Backend):
+class NpzBackend(FileBackend):
     """Serves model.npz."""
 
     name = "npz"
     uses_gpus = False
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what config.pbtxt leaves out from the shapes in the file."""
-        if graph_config.is_complete(config):
-            return config
-        file = config_file(model_folder)
-        limit = Parameters(self.name, config, settings, file).default_max_batch_size()
-        return graph_config.complete(config, _read(config, version_folder, file)[0], limit, file)
+    def describe(self, context: LoadContext) -> Graph:
+        """The shapes in the file, for what config.pbtxt leaves out."""
+        return _read(context)[0]
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Read the arrays and refuse a config that does not fit them."""
-        file = config_file(context.model_folder)
-        graph, weights, bias = _read(context.config, context.version_folder, file)
-        graph_config.check(context.config, graph, file)
+        graph, weights, bias = _read(context)
+        graph_config.check(context.config, graph, context.file)
         return NpzModel(weights, bias)
 
 
@@ -72,11 +59,10 @@ class NpzExecutor(Executor):
         return [y for _ in outputs]
 
 
-def _read(
-    config: ModelConfig, version_folder: Path, file: str
-) -> tuple[Graph, np.ndarray, np.ndarray]:
+def _read(context: LoadContext) -> tuple[Graph, np.ndarray, np.ndarray]:
     """What the file declares, its weights and its bias; errors name the file and the way out."""
-    path = find_model_file(config, version_folder, ["model.npz"], "arrays", file)
+    names = ["model.npz"]
+    path = find_model_file(context.config, context.version_folder, names, "arrays", context.file)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             weights, bias = arrays["weights"], arrays["bias"]

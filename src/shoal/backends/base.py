@@ -21,7 +21,9 @@ from typing import Protocol
 
 import numpy as np
 
+from shoal.backends.files import config_file
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
 from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -71,6 +73,20 @@ class LoadContext:
     cores: int = 1  # what this process may use (cgroup-aware), for thread budgets
     models: OtherModels | None = None  # None: there is no server around this model
     metrics: CustomMetrics | None = None  # for metrics of the model's own
+
+    @property
+    def file(self) -> str:
+        """How messages name the model's config."""
+        return config_file(self.model_folder)
+
+    @property
+    def threads(self) -> int:
+        """The thread budget of one instance: the cores divided among the instances."""
+        return max(1, self.cores // max(1, len(self.placements)))
+
+    def parameters(self, backend: str) -> Parameters:
+        """Reads the parameters of `backend` from the config and --backend-config."""
+        return Parameters(backend, self.config, self.settings, self.file)
 
 
 class Executor(ABC):

@@ -1,4 +1,4 @@
-"""A version's model file: finding it, naming it, and saying why it is none."""
+"""A version's model file: finding it, naming it, and why it cannot be read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ def short_name(model_file: Path) -> str:
 
 
 def find_model_file(
-    config: ModelConfig, version_folder: Path, names: Sequence[str], what: str, file: str
+    config: ModelConfig,
+    version_folder: Path,
+    names: Sequence[str],
+    what: str,
+    file: str,
+    *,
+    suffixes: tuple[str, ...] = (),
+    in_folder: bool = False,
 ) -> Path:
-    """The file the config names, or the first of `names` that is there.
+    """The file the config names, or the first of `names` that exists.
 
-    `what` says what such a file holds. Raises NotFound with what the folder holds instead;
-    ConfigError when the configured name leads out of the version's folder.
+    `what` is the kind of file, and `suffixes` are those of files that an error suggests instead.
+    With `in_folder` the name may be that of a folder with such a file. Raises NotFound with what
+    the folder holds instead; ConfigError when the configured name leads out of the version folder.
     """
     written = config.default_model_filename
     if Path(written).is_absolute() or ".." in Path(written).parts:
@@ -36,19 +44,21 @@ def find_model_file(
             fix="Write the name of a file in the version's folder",
         )
     wanted = (written,) if written else tuple(names)
+    folder = version_folder
+    if in_folder and (version_folder / wanted[0]).is_dir():
+        folder, wanted = version_folder / wanted[0], tuple(names)
     for name in wanted:
-        found = version_folder / name
+        found = folder / name
         if found.is_file():
             return found
-    here = f"{version_folder.parent.name}/{version_folder.name}"
+    here = folder.relative_to(version_folder.parent.parent).as_posix()
     choice = " or ".join(f"'{name}'" for name in wanted)
     message = f"unable to find {choice} in '{here}' for model '{config.name}'"
     try:
-        beside = sorted(item.name for item in version_folder.iterdir())
-    except OSError:  # never there, or deleted while we looked
+        beside = sorted(item.name for item in folder.iterdir())
+    except OSError:  # missing, or deleted meanwhile
         raise NotFound(f"{message}: there is no such folder") from None
-    suffixes = tuple({Path(name).suffix for name in names})
-    others = [name for name in beside if name.endswith(suffixes)]
+    others = [n for n in beside if n.endswith(suffixes or tuple({Path(n).suffix for n in names}))]
     if others:
         raise NotFound(
             f"{message}. It holds {', '.join(others)}: rename the file to {wanted[0]} or write "
@@ -58,8 +68,8 @@ def find_model_file(
 
 
 def what_else(model_file: Path, remedy: str) -> str:
-    """Why a file is not a model, as far as its first bytes tell; `remedy` goes on from 'Copy it
-    again, or'."""
+    """Why a file is not a model, judged by its first bytes; `remedy` continues 'Copy it again,
+    or'."""
     try:
         with model_file.open("rb") as opened:
             start = opened.read(64)

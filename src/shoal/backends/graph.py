@@ -37,6 +37,8 @@ class Graph:
     outputs: Mapping[str, GraphTensor]
     # Inputs that have a value in the file; they may be left out.
     defaults: Mapping[str, GraphTensor] = field(default_factory=dict)
+    # The largest batch the model takes. 0: variable first dimensions are no batch. None: any size.
+    largest_batch: int | None = None
 
     @classmethod
     def of(cls, inputs: Iterable[GraphTensor], outputs: Iterable[GraphTensor]) -> Graph:

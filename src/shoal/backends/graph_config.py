@@ -42,11 +42,14 @@ def complete(
     """
     if is_complete(config):
         return config
+    limit = max(default_max_batch_size, 0)
+    if graph.largest_batch is not None:
+        limit = min(limit, graph.largest_batch)
     outputs = _servable_outputs(config, graph)
     tensors = [*graph.inputs.values(), *outputs]
     if all(tensor.dims[:1] == (-1,) for tensor in tensors):
         if config.max_batch_size == 0 and not _lists_whole_shapes(config, graph):
-            config = replace(config, max_batch_size=max(default_max_batch_size, 0))
+            config = replace(config, max_batch_size=limit)
         scheduled = config.dynamic_batching or config.sequence_batching
         if config.max_batch_size > 1 and not scheduled:
             config = replace(config, dynamic_batching=ModelDynamicBatching())

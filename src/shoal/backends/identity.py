@@ -18,7 +18,6 @@ import numpy as np
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.files import config_file
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
-from shoal.config.parameters import Parameters
 from shoal.errors import BackendFailure, ConfigError
 
 
@@ -49,10 +48,8 @@ class IdentityBackend(Backend):
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Check that every output has an input of its datatype, and the delay."""
-        file = config_file(context.model_folder)
-        parameters = Parameters(self.name, context.config, context.settings, file)
-        delay_ms = parameters.count("execute_delay_ms")
-        return IdentityModel(_sources(context.config, file), delay_ms / 1000)
+        delay_ms = context.parameters(self.name).count("execute_delay_ms")
+        return IdentityModel(_sources(context.config, context.file), delay_ms / 1000)
 
 
 class IdentityModel(LoadedModel):

@@ -16,7 +16,6 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,12 +23,12 @@ import numpy as np
 from jax import export
 
 from shoal.backends import graph_config
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
-from shoal.backends.files import config_file, find_model_file, short_name, what_else
+from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.file_backend import FileBackend
+from shoal.backends.files import find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, Unsupported
@@ -37,31 +36,20 @@ from shoal.errors import BackendFailure, ConfigError, InvalidArgument, Unsupport
 _WIDE = ("float64", "int64", "uint64")  # JAX narrows these unless it is told not to
 
 
-class JaxBackend(Backend):
+class JaxBackend(FileBackend):
     """Loads exported functions."""
 
     name = "jax"
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what the config leaves out from the function's signature."""
-        if graph_config.is_complete(config):
-            return config
-        file = config_file(model_folder)
-        limit = Parameters(self.name, config, settings, file).default_max_batch_size()
-        return graph_config.complete(config, _load(config, version_folder, file).graph, limit, file)
+    def describe(self, context: LoadContext) -> Graph:
+        """The function's signature."""
+        return _load(context).graph
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Read the function and check the config against its signature."""
-        file = config_file(context.model_folder)
-        function = _load(context.config, context.version_folder, file)
-        graph_config.check(context.config, function.graph, file)
-        return JaxModel(function, context.config, file)
+        function = _load(context)
+        graph_config.check(context.config, function.graph, context.file)
+        return JaxModel(function, context.config, context.file)
 
 
 class Function:
@@ -205,9 +193,11 @@ def wide_types() -> AbstractContextManager[Any]:
     return made
 
 
-def _load(config: ModelConfig, version_folder: Path, file: str) -> Function:
+def _load(context: LoadContext) -> Function:
     what = "file that jax.export.Exported.serialize made"
-    model_file = find_model_file(config, version_folder, BACKENDS["jax"].filenames, what, file)
+    model_file = find_model_file(
+        context.config, context.version_folder, BACKENDS["jax"].filenames, what, context.file
+    )
     name = short_name(model_file)
     try:
         return Function(export.deserialize(bytearray(model_file.read_bytes())))

@@ -14,13 +14,13 @@ from typing import Any
 
 import onnxruntime
 
+from shoal.backends import files
 from shoal.backends.files import what_else
 from shoal.backends.onnx_options import SessionSettings
 from shoal.backends.onnx_providers import CUDA, TENSORRT, Provider, missing_after_start
+from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, InvalidArgument, NotFound, ShoalError, Unsupported
-
-DEFAULT_FILENAME = "model.onnx"
 
 _ERRORS_ONLY = 3
 _NOTHING = 4  # what fails is raised; printing it as well would say it twice
@@ -36,37 +36,11 @@ _global_pool: list[tuple[int, int]] = []  # at most one: its thread counts, once
 
 
 def find_model_file(config: ModelConfig, version_folder: Path, file: str) -> Path:
-    """The ONNX file of a version, which may lie in a folder of the model file's name.
-
-    Raises NotFound with what the folder holds instead; ConfigError when the configured name
-    leads out of the version's folder.
-    """
-    name = config.default_model_filename or DEFAULT_FILENAME
-    found = version_folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(
-            f"'{name}' leads out of the version's folder",
-            file=file,
-            field="default_model_filename",
-            fix="Write the name of a file in the version's folder",
-        )
-    if found.is_dir():
-        found = found / DEFAULT_FILENAME
-    if found.is_file():
-        return found
-    here = found.parent.relative_to(version_folder.parent.parent).as_posix()
-    message = f"unable to find '{found.name}' in '{here}' for model '{config.name}'"
-    try:
-        beside = sorted(item.name for item in found.parent.iterdir())
-    except OSError:  # never there, or deleted while we looked
-        raise NotFound(f"{message}: there is no such folder") from None
-    others = [name for name in beside if name.endswith((".onnx", ".ort"))]
-    if others:
-        raise NotFound(
-            f"{message}. It holds {', '.join(others)}: rename the file to {DEFAULT_FILENAME} or "
-            f'write default_model_filename: "{others[0]}" in {file}'
-        )
-    raise NotFound(f"{message}. Put the ONNX file there")
+    """The ONNX file of a version, or the one in a folder of that name, beside external data."""
+    names = BACKENDS["onnxruntime"].filenames
+    return files.find_model_file(
+        config, version_folder, names, "ONNX file", file, suffixes=(".onnx", ".ort"), in_folder=True
+    )
 
 
 def find_op_libraries(

@@ -17,7 +17,8 @@ import numpy as np
 import onnxruntime
 
 from shoal.backends import graph_config, onnx_session
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.file_backend import FileBackend
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.onnx_options import (
     BACKEND,
@@ -35,7 +36,6 @@ from shoal.backends.onnx_types import (
     strings_to_runtime,
 )
 from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.core.dtypes import BF16, BYTES
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
 
@@ -50,31 +50,18 @@ _INSPECTION = SessionSettings(
 )
 
 
-class OnnxRuntimeBackend(Backend):
+class OnnxRuntimeBackend(FileBackend):
     """Loads ONNX files, and folders that hold one beside its external data."""
 
     name = BACKEND
     default_cpu_instances = 2  # as Triton; they share weights, and the cores between them
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what the config leaves out; a config with inputs and outputs stays as it is.
-
-        Opens the file with every optimisation off: the shapes of outputs are known only after the
-        runtime has worked them out. Raises a ShoalError that names the file.
-        """
-        if graph_config.is_complete(config):
-            return config
-        file = _config_file(model_folder)
-        limit = Parameters(self.name, config, settings, file).default_max_batch_size()
-        model_file = onnx_session.find_model_file(config, version_folder, file)
-        libraries = onnx_session.find_op_libraries(config, model_folder, version_folder, file)
-        return graph_config.complete(config, _inspect(model_file, libraries, file), limit, file)
+    def describe(self, context: LoadContext) -> Graph:
+        """Open the file without optimisations: the runtime must infer the shapes of outputs."""
+        config, folder, file = context.config, context.version_folder, context.file
+        model_file = onnx_session.find_model_file(config, folder, file)
+        libraries = onnx_session.find_op_libraries(config, context.model_folder, folder, file)
+        return _inspect(model_file, libraries, file)
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Open the sessions the placements need and check the config against the graph."""
@@ -87,7 +74,7 @@ class OnnxRuntimeModel(LoadedModel):
     def __init__(self, context: LoadContext) -> None:
         config = context.config
         self._config = config
-        self._file = _config_file(context.model_folder)
+        self._file = context.file
         self._settings = session_settings(
             config, context.settings, len(context.placements), context.cores, self._file
         )
@@ -269,11 +256,6 @@ def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:
         both: list[Provider] = [(CUDA, {}), (CPU, {})]
         session = onnx_session.open_session(model_file, _INSPECTION, both, libraries, file)
     return graph_of(session)
-
-
-def _config_file(model_folder: Path) -> str:
-    """How messages name a model's config."""
-    return f"{model_folder.name}/config.pbtxt"
 
 
 def _device(placement: Placement) -> Device:

@@ -18,8 +18,9 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from shoal.backends import graph_config
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
-from shoal.backends.files import config_file, find_model_file, short_name, what_else
+from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.file_backend import FileBackend
+from shoal.backends.files import find_model_file, short_name, what_else
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
@@ -32,42 +33,28 @@ SIGNATURE = "signature"  # the parameter that chooses one of several
 _SERVING = "serving_default"
 
 
-class TfliteBackend(Backend):
+class TfliteBackend(FileBackend):
     """Loads flat buffers."""
 
     name = "tflite"
     uses_gpus = False
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what the config leaves out from the model file."""
-        if graph_config.is_complete(config):
-            return config
-        file = config_file(model_folder)
-        parameters = Parameters(self.name, config, settings, file)
-        content, model_file = _read(config, version_folder, file)
-        session = Session(content, 1, parameters, model_file)
-        limit = parameters.default_max_batch_size()
-        graph = session.graph(batched=config.max_batch_size > 0)
-        return graph_config.complete(config, graph, limit, file)
+    def describe(self, context: LoadContext) -> Graph:
+        """The signature of the model file."""
+        content, model_file = _read(context)
+        session = Session(content, 1, context.parameters(self.name), model_file)
+        return session.graph(batched=context.config.max_batch_size > 0)
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Read the file, make an interpreter and check the config against it."""
         config = context.config
-        file = config_file(context.model_folder)
-        parameters = Parameters(self.name, config, context.settings, file)
-        threads = max(1, context.cores // max(1, len(context.placements)))
-        threads = parameters.count("num_threads") or threads
-        content, model_file = _read(config, context.version_folder, file)
+        parameters = context.parameters(self.name)
+        threads = parameters.count("num_threads") or context.threads
+        content, model_file = _read(context)
         session = Session(content, threads, parameters, model_file)
-        graph_config.check(config, session.graph(batched=config.max_batch_size > 0), file)
+        graph_config.check(config, session.graph(batched=config.max_batch_size > 0), context.file)
         if config.max_batch_size > 1:
-            _check_resize(content, file)
+            _check_resize(content, context.file)
         return TfliteModel(session, content, threads, parameters, model_file, config)
 
 
@@ -208,11 +195,10 @@ class TfliteExecutor(Executor):
         return array.reshape(self._scalars_out[name]) if name in self._scalars_out else array
 
 
-def _read(config: ModelConfig, version_folder: Path, file: str) -> tuple[bytes, Path]:
+def _read(context: LoadContext) -> tuple[bytes, Path]:
     """The file's bytes: mapped into memory, a file that is replaced would change under us."""
-    model_file = find_model_file(
-        config, version_folder, BACKENDS["tflite"].filenames, "TensorFlow Lite model", file
-    )
+    names, what = BACKENDS["tflite"].filenames, "TensorFlow Lite model"
+    model_file = find_model_file(context.config, context.version_folder, names, what, context.file)
     try:
         content = model_file.read_bytes()
     except OSError as error:

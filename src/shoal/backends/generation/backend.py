@@ -22,7 +22,6 @@ from shoal.backends.generation.files import ModelFiles, OnnxDecoder, OnnxEncoder
 from shoal.backends.onnx_options import SessionSettings, session_settings
 from shoal.backends.onnx_providers import CPU, providers
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelTransactionPolicy
-from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.errors import ConfigError
 from shoal.tasks.images.preparation import ImagePreparation
@@ -81,8 +80,7 @@ class GenerationModel(LoadedModel):
     """One version of a model: sessions that its instances share."""
 
     def __init__(self, context: LoadContext) -> None:
-        config = context.config
-        file = f"{context.model_folder.name}/config.pbtxt"
+        config, file = context.config, context.file
         if config.max_batch_size:
             raise ConfigError(
                 f"found {config.max_batch_size}: a request is one text, and texts share the "
@@ -100,7 +98,7 @@ class GenerationModel(LoadedModel):
                 field="instance_group.kind",
                 fix="Write KIND_CPU",
             )
-        parameters = Parameters("generation", config, context.settings, file)
+        parameters = context.parameters("generation")
         self._max_rows = parameters.count(MAX_SEQUENCES) or DEFAULT_SEQUENCES
         self._encoder_batch = parameters.count(ENCODER_BATCH) or _DEFAULT_ENCODER_BATCH
         files = ModelFiles.of(config, context.version_folder)

@@ -20,8 +20,10 @@ import numpy as np
 import openvino
 
 from shoal.backends import graph_config
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
-from shoal.backends.files import config_file, find_model_file, short_name, what_else
+from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.file_backend import FileBackend
+from shoal.backends.files import find_model_file, short_name, what_else
+from shoal.backends.graph import Graph
 from shoal.backends.openvino.options import CompileOptions, compile_options
 from shoal.backends.openvino.ports import (
     datatype_of,
@@ -32,7 +34,6 @@ from shoal.backends.openvino.ports import (
 )
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
@@ -45,7 +46,7 @@ _NOISE = re.compile(
 )
 
 
-class OpenVinoBackend(Backend):
+class OpenVinoBackend(FileBackend):
     """Loads what OpenVINO's readers for IR and ONNX take."""
 
     name = "openvino"
@@ -54,34 +55,16 @@ class OpenVinoBackend(Backend):
     def __init__(self) -> None:
         self._core = openvino.Core()
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what the config leaves out from the model file; nothing is compiled."""
-        if graph_config.is_complete(config):
-            return config
-        file = config_file(model_folder)
-        parameters = Parameters(self.name, config, settings, file)
-        limit = parameters.default_max_batch_size()
-        model_file = find_model_file(config, version_folder, FILENAMES, "model", file)
-        options = compile_options(parameters, 1, 1)
-        graph = graph_of(self._read(model_file, options, file))
-        if config.max_batch_size:  # loading will give it one
-            graph = with_free_batch(graph)
-        return graph_config.complete(config, graph, limit, file)
+    def describe(self, context: LoadContext) -> Graph:
+        """Inputs and outputs of the model file; nothing is compiled."""
+        graph = graph_of(self._read(context)[0])
+        # Loading gives a model with a fixed batch a variable one.
+        return with_free_batch(graph) if context.config.max_batch_size else graph
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Compile the model and check its config against it."""
-        config = context.config
-        file = config_file(context.model_folder)
-        parameters = Parameters(self.name, config, context.settings, file)
-        options = compile_options(parameters, len(context.placements), context.cores)
-        model_file = find_model_file(config, context.version_folder, FILENAMES, "model", file)
-        model = self._read(model_file, options, file)
+        config, file = context.config, context.file
+        model, model_file, options = self._read(context)
         _reshape(model, config, options, file)
         graph = graph_of(model)
         if options.fixed_batch and config.max_batch_size:
@@ -89,11 +72,16 @@ class OpenVinoBackend(Backend):
         graph_config.check(config, graph, file)
         return OpenVinoModel(self._compile(model, model_file, options, file), config, options)
 
-    def _read(self, model_file: Path, options: CompileOptions, file: str) -> Any:
+    def _read(self, context: LoadContext) -> tuple[Any, Path, CompileOptions]:
+        config, file = context.config, context.file
+        options = compile_options(
+            context.parameters(self.name), len(context.placements), context.cores
+        )
+        model_file = find_model_file(config, context.version_folder, FILENAMES, "model", file)
         if options.extension is not None:
             self._add_extension(options.extension, file)
         try:
-            return self._core.read_model(str(model_file))
+            return self._core.read_model(str(model_file)), model_file, options
         except RuntimeError as error:
             name = short_name(model_file)
             text = clean_message(error)

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from shoal.backends import graph_config
-from shoal.backends.base import Backend, LoadContext, LoadedModel
-from shoal.backends.files import config_file
+from shoal.backends.base import LoadContext, LoadedModel
+from shoal.backends.file_backend import FileBackend
+from shoal.backends.graph import Graph
 from shoal.backends.pytorch import archive, completion
 from shoal.backends.pytorch.model import PyTorchModel, open_program
 from shoal.backends.pytorch.settings import BACKEND, MODEL_CLASS
-from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 
 
-class PyTorchBackend(Backend):
+class PyTorchBackend(FileBackend):
     """Serves TorchScript, torch.export programs, AOTInductor packages and modules in Python."""
 
     name = BACKEND
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what the config leaves out; a config with inputs and outputs stays as it is.
-
-        Loads the model on the CPU, and runs those that do not say what they give. Raises a
-        ShoalError that says what to write where that is not enough.
-        """
-        if graph_config.is_complete(config):
-            return config
-        file = config_file(model_folder)
-        parameters = Parameters(self.name, config, settings, file)
-        limit = parameters.default_max_batch_size()
-        found = archive.find(config, version_folder, file)
-        on_gpu = found.kind is archive.Kind.COMPILED  # it has one device, whichever that is
+    def describe(self, context: LoadContext) -> Graph:
+        """Load the model on the CPU; a file that does not declare its outputs is run."""
+        config, file = context.config, context.file
+        found = archive.find(config, context.version_folder, file)
+        compiled = found.kind is archive.Kind.COMPILED  # for one device, whichever that is
         program = open_program(
             found,
-            None if on_gpu else completion.CPU,
-            model_class=parameters.text(MODEL_CLASS),
+            None if compiled else completion.CPU,
+            model_class=context.parameters(self.name).text(MODEL_CLASS),
             file=file,
         )
         try:
-            return completion.complete(config, program, limit, file)
+            return completion.describe(config, program, file)
         finally:
             program.close()
 

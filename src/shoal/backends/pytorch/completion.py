@@ -30,28 +30,23 @@ CPU = torch.device("cpu")
 _SIZES = ((2, 3), (16, 24), (224, 256))
 
 
-def complete(config: ModelConfig, program: Program, limit: int, file: str) -> ModelConfig:
-    """Fill in what `config` leaves out; `limit` is the batch size for a model that can batch.
+def describe(config: ModelConfig, program: Program, file: str) -> Graph:
+    """Inputs, outputs and the largest batch of a model, under the names that `config` has.
 
-    Raises ConfigError, with what to write, where the model does not tell.
+    Raises ConfigError, with what to write, if the model does not show them.
     """
-    if graph_config.is_complete(config):
-        return config
     if _says_everything(program):
         assert program.inputs is not None
         assert program.outputs is not None
-        if not _has_batch(program.inputs, program.outputs):
-            limit = 0
-        elif program.largest_batch is not None:
-            limit = min(limit, program.largest_batch)
-        return graph_config.complete(config, graph_of(program, config, file), limit, file)
+        batched = _has_batch(program.inputs, program.outputs)
+        graph = graph_of(program, config, file)
+        return replace(graph, largest_batch=program.largest_batch if batched else 0)
     if not config.input:
         inputs, outputs = _from_example(config, program, file)
-        if not _has_batch(inputs, outputs):
-            limit = 0
         graph = Graph.of(map(_tensor, inputs), map(_tensor, outputs))
-        return graph_config.complete(config, graph, limit, file)
-    return _with_outputs(config, program, file)
+        return replace(graph, largest_batch=None if _has_batch(inputs, outputs) else 0)
+    # A variable first dimension need not be a batch: only the config can tell.
+    return replace(_with_outputs(config, program, file), largest_batch=0)
 
 
 def graph_of(program: Program, config: ModelConfig, file: str) -> Graph:
@@ -158,8 +153,8 @@ def _axes(shape: Sequence[int] | None, follows: bool) -> tuple[str | None, ...]:
     return ("batch" if follows else None, *[None for _ in (shape or ())[1:]])
 
 
-def _with_outputs(config: ModelConfig, program: Program, file: str) -> ModelConfig:
-    """The config with its outputs, learned by running the model on zeros of the config's inputs."""
+def _with_outputs(config: ModelConfig, program: Program, file: str) -> Graph:
+    """The config's inputs, and the outputs of the model when it is run on zeros."""
     written = list(input_types(config))
     dims = {tensor.name: graph_config.model_dims(tensor) for tensor in config.input}
     if set(dims) != set(written):
@@ -182,31 +177,26 @@ def _with_outputs(config: ModelConfig, program: Program, file: str) -> ModelConf
                 reason = str(error.__cause__)
                 break
         if len(results) == 2:
-            return _completed(config, results, batched, file)
+            return _graph_of_results(config, results, batched)
     raise _unknown_outputs(config, program, file, reason)
 
 
-def _completed(
-    config: ModelConfig, results: Sequence[Any], batched: bool, file: str
-) -> ModelConfig:
+def _graph_of_results(config: ModelConfig, results: Sequence[Any], batched: bool) -> Graph:
     tensors: list[GraphTensor] = []
     for (slot, one), (_, two) in zip(_described(results[0]), _described(results[1]), strict=True):
         same = len(one.shape) == len(two.shape)
         dims = tuple(a if a == b else -1 for a, b in zip(one.shape, two.shape, strict=True) if same)
         tensors.append(replace(_tensor(slot), dims=(-1, *dims[1:]) if batched else dims))
-    stand_ins = {
-        tensor.name: GraphTensor(
+    inputs = [
+        GraphTensor(
             tensor.name,
             tensor.data_type,
             dtypes.BY_CONFIG_NAME[tensor.data_type],
             ((-1,) if batched else ()) + graph_config.model_dims(tensor),
         )
         for tensor in config.input
-    }
-    graph = Graph(stand_ins, {tensor.name: tensor for tensor in tensors})
-    completed = graph_config.complete(config, graph, config.max_batch_size, file)
-    # Dimensions of any size in front say nothing about batches: that is for the config to say.
-    return replace(completed, max_batch_size=config.max_batch_size)
+    ]
+    return Graph.of(inputs, tensors)
 
 
 def _described(result: Any) -> list[tuple[Slot, Any]]:

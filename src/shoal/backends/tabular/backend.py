@@ -15,80 +15,47 @@ from pathlib import Path
 import numpy as np
 
 from shoal.backends import graph_config
-from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, Placement
-from shoal.backends.files import config_file, find_model_file
+from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.file_backend import FileBackend
+from shoal.backends.files import find_model_file
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.tabular.predictor import NUMBERS, Answer, Predictor
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
-from shoal.config.parameters import Parameters
 from shoal.core import dtypes
 from shoal.core.dtypes import BY_CONFIG_NAME, DataType
 from shoal.errors import BackendFailure, InvalidArgument, ShoalError
 
-# Rows are small: a limit as low as that of models of images would only refuse clients.
-DEFAULT_MAX_BATCH_SIZE = 1024
 
-
-class TabularBackend(Backend):
+class TabularBackend(FileBackend):
     """A backend for models of rows; a library's own part is `open`."""
 
     filenames: Sequence[str]
     what: str  # what a model file is called in messages
     input_name = "features"
     uses_gpus = False
+    default_max_batch_size = 1024  # rows are small
 
     @abstractmethod
-    def open(
-        self,
-        model_file: Path,
-        config: ModelConfig,
-        parameters: Parameters,
-        settings: Mapping[str, str],
-        threads: int,
-    ) -> Predictor:
-        """Load `model_file`, to use so many threads per prediction. Raises a ShoalError."""
+    def open(self, model_file: Path, context: LoadContext, threads: int) -> Predictor:
+        """Load `model_file`, to use `threads` threads per prediction. Raises a ShoalError."""
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Fill in what the config leaves out; the model is loaded for it and dropped again."""
-        if graph_config.is_complete(config):
-            return config
-        file = config_file(model_folder)
-        parameters = Parameters(self.name, config, settings, file)
-        predictor = self._open(config, version_folder, parameters, settings, 1, file)
-        graph = self._graph(predictor, config, completing=True)
-        limit = parameters.default_max_batch_size(DEFAULT_MAX_BATCH_SIZE)
-        return graph_config.complete(config, graph, limit, file)
+    def describe(self, context: LoadContext) -> Graph:
+        """Load the model to see its features and outputs."""
+        return self._graph(self._open(context, 1), context.config, completing=True)
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Load the model and check its config against it."""
         config = context.config
-        file = config_file(context.model_folder)
-        parameters = Parameters(self.name, config, context.settings, file)
-        threads = max(1, context.cores // max(1, len(context.placements)))
-        threads = parameters.count("threads") or threads
-        predictor = self._open(
-            config, context.version_folder, parameters, context.settings, threads, file
-        )
-        graph_config.check(config, self._graph(predictor, config), file)
+        threads = context.parameters(self.name).count("threads") or context.threads
+        predictor = self._open(context, threads)
+        graph_config.check(config, self._graph(predictor, config), context.file)
         return TabularModel(predictor, config)
 
-    def _open(
-        self,
-        config: ModelConfig,
-        version_folder: Path,
-        parameters: Parameters,
-        settings: Mapping[str, str],
-        threads: int,
-        file: str,
-    ) -> Predictor:
-        model_file = find_model_file(config, version_folder, self.filenames, self.what, file)
-        return self.open(model_file, config, parameters, settings, threads)
+    def _open(self, context: LoadContext, threads: int) -> Predictor:
+        model_file = find_model_file(
+            context.config, context.version_folder, self.filenames, self.what, context.file
+        )
+        return self.open(model_file, context, threads)
 
     def _graph(
         self, predictor: Predictor, config: ModelConfig, *, completing: bool = False

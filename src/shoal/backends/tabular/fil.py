@@ -15,13 +15,12 @@ from types import MappingProxyType
 import numpy as np
 
 from shoal.backends import graph_config
-from shoal.backends.files import config_file, find_model_file
+from shoal.backends.base import LoadContext
+from shoal.backends.files import find_model_file
 from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Answer, Predictor
-from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.errors import ConfigError
 
 OUTPUT = "output__0"
@@ -46,17 +45,10 @@ class FilBackend(TabularBackend):
     what = "forest"
     input_name = "input__0"
 
-    def open(
-        self,
-        model_file: Path,
-        config: ModelConfig,
-        parameters: Parameters,
-        settings: Mapping[str, str],
-        threads: int,
-    ) -> Predictor:
+    def open(self, model_file: Path, context: LoadContext, threads: int) -> Predictor:
         """Load the trees with their own library."""
-        del settings
-        file = config_file(model_file.parent.parent)
+        config, file = context.config, context.file
+        parameters = context.parameters(self.name)
         kind = parameters.text("model_type") or _kind_of(model_file)
         if not config.default_model_filename and parameters.text("model_type"):
             model_file = find_model_file(config, model_file.parent, _FILES[kind], self.what, file)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 import lightgbm
 import numpy as np
 
+from shoal.backends.base import LoadContext
 from shoal.backends.files import short_name, what_else
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Predictor
 from shoal.config.backends import BACKENDS
-from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.errors import InvalidArgument
 
 _REMEDY = "store the model anew with save_model('model.txt')"
@@ -29,17 +27,10 @@ class LightgbmBackend(TabularBackend):
     filenames = BACKENDS["lightgbm"].filenames
     what = "LightGBM model"
 
-    def open(
-        self,
-        model_file: Path,
-        config: ModelConfig,
-        parameters: Parameters,
-        settings: Mapping[str, str],
-        threads: int,
-    ) -> Predictor:
+    def open(self, model_file: Path, context: LoadContext, threads: int) -> Predictor:
         """Load the booster."""
-        del config, settings
-        return LightgbmPredictor(model_file, threads, parameters.number("threshold"))
+        threshold = context.parameters(self.name).number("threshold")
+        return LightgbmPredictor(model_file, threads, threshold)
 
 
 class LightgbmPredictor(BoostedTrees):

@@ -14,7 +14,7 @@ import inspect
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,12 @@ import joblib
 import numpy as np
 import sklearn
 
+from shoal.backends.base import LoadContext
 from shoal.backends.files import config_file, short_name, what_else
 from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.predictor import Answer, Predictor
 from shoal.config.backends import BACKENDS
-from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.errors import InvalidArgument, ShoalError, Unsupported
 
 _PICKLES = (".joblib", ".pkl", ".pickle")
@@ -48,16 +47,9 @@ class SklearnBackend(TabularBackend):
         # Rows have no column names, and the estimator need not mention it for every batch.
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
 
-    def open(
-        self,
-        model_file: Path,
-        config: ModelConfig,
-        parameters: Parameters,
-        settings: Mapping[str, str],
-        threads: int,
-    ) -> Predictor:
+    def open(self, model_file: Path, context: LoadContext, threads: int) -> Predictor:
         """Load the estimator; see the module for what is refused."""
-        del config, settings
+        parameters = context.parameters(self.name)
         if model_file.suffix in _PICKLES:
             if parameters.flag("allow_pickle") is not True:
                 raise _refused(model_file)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import xgboost
 
+from shoal.backends.base import LoadContext
 from shoal.backends.files import short_name, what_else
 from shoal.backends.tabular import ubjson
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
 from shoal.backends.tabular.predictor import Predictor
 from shoal.config.backends import BACKENDS
-from shoal.config.model import ModelConfig
-from shoal.config.parameters import Parameters
 from shoal.errors import InvalidArgument
 
 # Where an error's sentence begins, and where the stack behind it does.
@@ -33,17 +31,10 @@ class XgboostBackend(TabularBackend):
     filenames = BACKENDS["xgboost"].filenames
     what = "XGBoost model"
 
-    def open(
-        self,
-        model_file: Path,
-        config: ModelConfig,
-        parameters: Parameters,
-        settings: Mapping[str, str],
-        threads: int,
-    ) -> Predictor:
+    def open(self, model_file: Path, context: LoadContext, threads: int) -> Predictor:
         """Load the booster."""
-        del config, settings
-        return XgboostPredictor(model_file, threads, parameters.number("threshold"))
+        threshold = context.parameters(self.name).number("threshold")
+        return XgboostPredictor(model_file, threads, threshold)
 
 
 class XgboostPredictor(BoostedTrees):
