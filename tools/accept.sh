@@ -3,7 +3,7 @@
 #
 # From the environment: ACCEPTANCE, the folder of the suite (it holds `setup` and `run`);
 # UPSTREAM_SERVER and UPSTREAM_CLIENT, git clones of triton-inference-server/server and /client.
-# Where one is missing this says which, and exits with 0: the suite is no part of `make test`.
+# If one is missing, it prints which and exits with 0: the suite is not part of `make test`.
 
 set -eu
 
@@ -20,13 +20,13 @@ if [ -n "$missing" ]; then
 fi
 for program in setup run; do
     if [ ! -x "$ACCEPTANCE/$program" ]; then
-        echo "not run: $ACCEPTANCE holds no executable '$program'"
+        echo "not run: $ACCEPTANCE has no executable '$program'"
         exit 0
     fi
 done
 for clone in "$UPSTREAM_SERVER" "$UPSTREAM_CLIENT"; do
     if ! git -C "$clone" rev-parse HEAD >/dev/null 2>&1; then
-        echo "not run: $clone is no git clone"
+        echo "not run: $clone is not a git clone"
         exit 0
     fi
 done
@@ -38,7 +38,7 @@ export UPSTREAM_SERVER UPSTREAM_CLIENT WORK_DIR
 export SERVER_CMD="${SERVER_CMD:-shoal serve}"
 mkdir -p "$WORK_DIR"
 
-"$ACCEPTANCE/setup" # remembers what it has done
+"$ACCEPTANCE/setup" # skips what it has done before
 status=0
 for name in "$@"; do
     "$ACCEPTANCE/run" "$name" || status=1

@@ -1,12 +1,12 @@
-"""Find out when a question-answering model should say "Unknown", and write it into task.json.
+"""Calibrate when a question-answering model responds "Unknown", and write it into task.json.
 
     python tools/calibrate_unknown.py [--model FOLDER] [--write]
 
-A model that was never trained to refuse finds words for every question. What tells good ones from
-bad ones is how far their logits lie above those of [CLS], and how full the window is. This script
-asks it the questions of tests/tasks/data/questions.json, half of which their texts do not answer,
-in texts from one sentence to several windows; fits a logistic regression to two thirds of the
-passages; picks the threshold; and counts how that does on the other third, which neither has seen.
+A model that was not trained to refuse returns an answer to every question. How far its logits are
+above those of [CLS], and how full the window is, separate good answers from bad ones. This script
+runs the questions of tests/tasks/data/questions.json, half of which their texts do not answer, on
+texts from one sentence to several windows; fits a logistic regression to two thirds of the
+passages; chooses the threshold; and reports the results on the other third.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from shoal.tasks.tokenizer import filler_of, read_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "tasks" / "data" / "questions.json"
-MODEL = ROOT / "src" / "shoal" / "demo" / "models" / "questions"
+MODEL = ROOT / "demo" / "shoal_demo" / "models" / "questions"
 SENTENCE = 0
 SIZES = (SENTENCE, 1, 2, 3, 5)  # passages in a text
 ANSWERABLE, NEAR, FAR = "answered", "near", "far"
-HELD_OUT = 3  # one passage in so many
-MOST_REFUSED = 0.03  # of the questions that the text answers
+HELD_OUT = 3  # every third passage
+MAX_REFUSED = 0.03  # of the questions that the text answers
 SEED = 7
 
 Passage = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """One question to one text. `near` questions are about it, `far` ones about something else."""
+    """A question about a text. `near` questions are about its subject, `far` ones about another."""
 
     kind: str
     size: int
@@ -51,8 +51,8 @@ class Case(NamedTuple):
     answer: str = ""
 
 
-class Asked(NamedTuple):
-    """What the model made of a case."""
+class Result(NamedTuple):
+    """The model's answer to a case."""
 
     case: Case
     answer: str
@@ -88,18 +88,18 @@ def cases(passages: Sequence[Passage]) -> Iterator[Case]:
 def _sentences(passage: Passage, other: Passage, question: str, answer: str) -> Iterator[Case]:
     own = re.split(r"(?<=[.!?]) ", passage["text"])
     with_it = [one for one in own if answer.lower() in one.lower()]
-    if len(with_it) == 1:  # or another one might answer, too
+    if len(with_it) == 1:  # else another sentence may answer it, too
         yield Case(ANSWERABLE, SENTENCE, question, with_it[0], answer)
         without = next(one for one in reversed(own) if one != with_it[0])
         yield Case(NEAR, SENTENCE, question, without)
         yield Case(FAR, SENTENCE, question, re.split(r"(?<=[.!?]) ", other["text"])[0])
 
 
-# ---- asking
+# ---- answers
 
 
 class Reader:
-    """The model of a folder, asked directly."""
+    """The model of a folder, without a server."""
 
     def __init__(self, folder: Path) -> None:
         settings = TaskSettings.of(folder)
@@ -112,7 +112,7 @@ class Reader:
         self._longest = settings.value("max_answer_length", 30)
         self._session = onnxruntime.InferenceSession(str(folder / "1" / "model.onnx"))
 
-    def ask(self, case: Case) -> Asked:
+    def answer(self, case: Case) -> Result:
         """The span with the largest margin over all windows."""
         question, text = self._tokenizer.encode_batch(
             [case.question, case.text], add_special_tokens=False
@@ -134,18 +134,18 @@ class Reader:
         ]
         best = max(found, key=lambda span: span.margin)
         begin, end = text.token_to_chars(best.first)[0], text.token_to_chars(best.last)[1]
-        return Asked(case, case.text[begin:end], best.margin, best.fill)
+        return Result(case, case.text[begin:end], best.margin, best.fill)
 
 
-# ---- fitting and counting
+# ---- calibration and report
 
 
-def fit(asked: Sequence[Asked], steps: int = 50) -> Calibration:
-    """Logistic regression by Newton's method; answered and unanswered weigh the same."""
-    inputs = np.array([[one.margin, one.fill, one.fill**2, 1.0] for one in asked])
+def fit(results: Sequence[Result], steps: int = 50) -> Calibration:
+    """Logistic regression by Newton's method; both kinds of cases have the same weight."""
+    inputs = np.array([[one.margin, one.fill, one.fill**2, 1.0] for one in results])
     scale = np.abs(inputs).max(axis=0)
     inputs = inputs / scale
-    right = np.array([one.case.kind == ANSWERABLE for one in asked], np.float64)
+    right = np.array([one.case.kind == ANSWERABLE for one in results], np.float64)
     weight = np.where(right == 1, 0.5 / right.sum(), 0.5 / (1 - right).sum())
     factors = np.zeros(4)
     for _ in range(steps):
@@ -156,27 +156,27 @@ def fit(asked: Sequence[Asked], steps: int = 50) -> Calibration:
     return Calibration(*(round(float(factor), 4) for factor in factors / scale))
 
 
-def threshold(asked: Sequence[Asked], calibration: Calibration) -> float:
-    """Where most cases are told apart, among those that refuse few questions that are answered."""
-    scores = _scores(asked, calibration)
-    right = np.array([one.case.kind == ANSWERABLE for one in asked])
+def threshold(results: Sequence[Result], calibration: Calibration) -> float:
+    """The threshold that separates most cases and refuses few answerable questions."""
+    scores = _scores(results, calibration)
+    right = np.array([one.case.kind == ANSWERABLE for one in results])
     best = (0.0, 0.0)
     for limit in np.arange(0.01, 1.0, 0.01):
         kept, refused = (scores[right] >= limit).mean(), (scores[~right] < limit).mean()
-        if kept >= 1 - MOST_REFUSED:
+        if kept >= 1 - MAX_REFUSED:
             best = max(best, (float(kept + refused), round(float(limit), 2)))
     return best[1]
 
 
-def table(asked: Sequence[Asked], calibration: Calibration, limit: float) -> str:
-    """How it did, in Markdown."""
+def table(results: Sequence[Result], calibration: Calibration, limit: float) -> str:
+    """The results as a Markdown table."""
     lines = [
         "| texts | questions | answered | of them right | near, refused | far, refused |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     names = {SENTENCE: "one sentence", 1: "one passage"}
     for size in (*SIZES, None):
-        some = [one for one in asked if size is None or one.case.size == size]
+        some = [one for one in results if size is None or one.case.size == size]
         scores = _scores(some, calibration)
         kinds = np.array([one.case.kind for one in some])
         good = np.array([_right(one) for one in some])
@@ -187,8 +187,8 @@ def table(asked: Sequence[Asked], calibration: Calibration, limit: float) -> str
             f"| {good[answered].mean():.0%} | {(scores[kinds == NEAR] < limit).mean():.0%} "
             f"| {(scores[kinds == FAR] < limit).mean():.0%} |"
         )
-    scores = _scores(asked, calibration)
-    unanswered = np.array([one.case.kind != ANSWERABLE for one in asked])
+    scores = _scores(results, calibration)
+    unanswered = np.array([one.case.kind != ANSWERABLE for one in results])
     unknown = scores < limit
     lines.append(
         f'\n"Unknown": precision {unanswered[unknown].mean():.2f}, '
@@ -198,8 +198,8 @@ def table(asked: Sequence[Asked], calibration: Calibration, limit: float) -> str
     return "\n".join(lines)
 
 
-def _scores(asked: Sequence[Asked], calibration: Calibration) -> np.ndarray:
-    return np.array([calibration.probability(one.margin, one.fill) for one in asked])
+def _scores(results: Sequence[Result], calibration: Calibration) -> np.ndarray:
+    return np.array([calibration.probability(one.margin, one.fill) for one in results])
 
 
 def _area(higher: np.ndarray, lower: np.ndarray) -> float:
@@ -208,7 +208,7 @@ def _area(higher: np.ndarray, lower: np.ndarray) -> float:
     return float((above + 0.5 * level).mean())
 
 
-def _right(one: Asked) -> bool:
+def _right(one: Result) -> bool:
     """Whether at least half of the words are those of the answer (F1, as for SQuAD)."""
     found, wanted = _words(one.answer), _words(one.case.answer)
     common = len(found & wanted)
@@ -230,10 +230,10 @@ def main() -> None:
     reader = Reader(arguments.model)
     held_out = [one for number, one in enumerate(passages) if number % HELD_OUT == HELD_OUT - 1]
     learned = [one for one in passages if one not in held_out]
-    seen = [reader.ask(case) for case in cases(learned)]
+    seen = [reader.answer(case) for case in cases(learned)]
     calibration = fit(seen)
     limit = threshold(seen, calibration)
-    unseen = [reader.ask(case) for case in cases(held_out)]
+    unseen = [reader.answer(case) for case in cases(held_out)]
     print(f"{calibration}, threshold {limit}")
     print(f"\n{len(learned)} passages that it was fitted to:\n\n{table(seen, calibration, limit)}")
     print(f"\n{len(held_out)} others:\n\n{table(unseen, calibration, limit)}")

@@ -1,4 +1,4 @@
-"""Make the models of the demo repository: add_sub, digits and upper.
+"""Create the models add_sub, digits and upper of the demo repository.
 
     python tools/make_demo_models.py [--into demo/shoal_demo/models]
 
@@ -26,7 +26,7 @@ DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "e
 
 
 def add_sub() -> onnx.ModelProto:
-    """The model of Triton's own first examples: the sum and the difference of two rows."""
+    """The model of Triton's first examples: the sum and the difference of two rows."""
     rows = ["batch", 16]
     return _model(
         "add_sub",
@@ -41,7 +41,7 @@ def add_sub() -> onnx.ModelProto:
 
 def digits() -> tuple[onnx.ModelProto, float]:
     """A classifier of handwritten digits, 8 x 8 grey values from 0 to 16, and its accuracy on the
-    quarter of the pictures that it was not trained on."""
+    quarter of the images that it was not trained on."""
     data = load_digits()
     train, test, train_names, test_names = train_test_split(
         data.data, data.target, test_size=0.25, stratify=data.target, random_state=SEED
@@ -51,7 +51,7 @@ def digits() -> tuple[onnx.ModelProto, float]:
     accuracy = float(network.score(test / 16.0, test_names))
 
     first, second = (weights.astype(np.float32) for weights in network.coefs_)
-    first /= 16.0  # the scaling moves into the weights: clients send the plain grey values
+    first /= 16.0  # the scaling is part of the weights: clients send the grey values as they are
     constants = {
         "weights0": first,
         "bias0": network.intercepts_[0].astype(np.float32),
@@ -74,11 +74,11 @@ def digits() -> tuple[onnx.ModelProto, float]:
 
 
 def upper() -> onnx.ModelProto:
-    """Texts in capital letters. StringNormalizer takes one row of texts, so the batch is laid
-    flat before it and put back into a column after it.
+    """Texts in capital letters. StringNormalizer takes one row of texts, so the batch is
+    flattened before it and reshaped into a column after it.
 
-    The locale is "C", which every machine has; it knows the letters of ASCII and leaves the others
-    as they are. The operator's default, en_US.UTF-8, is missing from most containers.
+    The locale is "C", which every machine has; it converts ASCII letters only. The operator's
+    default, en_US.UTF-8, is missing from most containers.
     """
     normalizer = helper.make_node(
         "StringNormalizer", ["row"], ["capitals"], case_change_action="UPPER", locale="C"
@@ -129,8 +129,8 @@ def _save(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the three model files and the labels; the configurations are kept by hand."""
-    parser = argparse.ArgumentParser(description="Make the models of the demo repository.")
+    """Write the three model files and the labels; the configurations are written by hand."""
+    parser = argparse.ArgumentParser(description="Create the models of the demo repository.")
     root = Path(__file__).resolve().parent.parent
     parser.add_argument("--into", type=Path, default=root / "demo" / "shoal_demo" / "models")
     folder = parser.parse_args().into
@@ -139,7 +139,7 @@ def main() -> None:
         _save(model, folder)
     labels = folder / "digits" / "labels.txt"
     labels.write_text("\n".join(DIGIT_NAMES) + "\n", encoding="utf-8")
-    print(f"digits: accuracy {accuracy:.3f} on pictures it was not trained on")
+    print(f"digits: accuracy {accuracy:.3f} on images it was not trained on")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 #!/bin/sh
 # Make a virtual environment: tools/make_venv.sh PYTHON FOLDER
 #
-# Says in one line what is missing: a Python that is too old, or Debian's python3 without its venv
-# package (which is installed when we are root).
+# Prints what is missing: a newer Python, or the venv package of Debian's python3 (which is installed
+# if the user is root).
 
 set -eu
 python=$1
 folder=$2
 
 if ! command -v "$python" >/dev/null 2>&1; then
-    echo "there is no '$python' here; name a Python 3.10 or newer: make PYTHON=/path/to/python3" >&2
+    echo "'$python' not found; name a Python 3.10 or newer: make PYTHON=/path/to/python3" >&2
     exit 1
 fi
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
@@ -23,7 +23,7 @@ if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null
     else
-        echo "$python cannot make virtual environments; install its venv module (Debian: $package)" >&2
+        echo "$python cannot create virtual environments; install its venv module (Debian: $package)" >&2
         exit 1
     fi
 fi

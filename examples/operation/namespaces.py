@@ -34,7 +34,7 @@ ensemble_scheduling { step {
 
 
 def make(folder: Path) -> None:
-    demo = Path(str(files("shoal") / "demo" / "models" / "add_sub"))
+    demo = Path(str(files("shoal_demo") / "models" / "add_sub"))
     for team in TEAMS:
         tag = f'metric_tags {{ key: "team" value: "{team}" }}\n'
         model = shutil.copytree(demo, folder / team / "add_sub")
