@@ -1,5 +1,5 @@
 #!/bin/sh
-# Questions about a text: one with everything the server knows, some in a pipe, one without an answer.
+# Questions about a text: one with all details, several in a pipe, one without an answer.
 #
 #     sh examples/ask.sh [localhost:8000]
 
@@ -15,9 +15,9 @@ END
 echo "one question"
 shoal ask --http "$server" --text-file "$text" --question "Who built the stone pier?"
 
-echo "a question on each line, the answers alone"
+echo "one question per line, only the answers"
 printf '%s\n' "When was it built?" "How many boats are there?" |
     shoal ask --http "$server" --text-file "$text" --quiet
 
-echo "the text in a pipe, the answer as JSON; this one is not in the text"
+echo "the text in a pipe, the answer as JSON; the text does not answer this one"
 shoal ask --http "$server" --question "How tall is the tower of Pisa?" --json <"$text"

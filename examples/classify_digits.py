@@ -1,4 +1,4 @@
-"""Draw a digit in text and let the server name it, with labels and confidence.
+"""Classify digits drawn as text, with labels and confidence.
 
     pip install numpy "tritonclient[http]"
     python examples/classify_digits.py [localhost:8000]

@@ -1,15 +1,15 @@
 #!/bin/sh
-# The protocol by hand: curl and nothing else.
+# The protocol by hand, with curl only.
 #
 #     sh examples/curl.sh [localhost:8000]
 
 set -eu
 server=${1:-localhost:8000}
 
-echo "ready?"
+echo "is the server ready?"
 curl --silent --show-error --fail --output /dev/null "http://$server/v2/health/ready" && echo "yes"
 
-echo "what does the model take?"
+echo "inputs and outputs of the model"
 curl --silent --show-error --fail "http://$server/v2/models/upper"
 echo
 
@@ -34,6 +34,6 @@ curl --silent --show-error --fail "http://$server/v2/models/digits/infer" --data
 }'
 echo
 
-echo "what has been served so far"
+echo "statistics"
 curl --silent --show-error --fail "http://$server/v2/models/upper/stats"
 echo

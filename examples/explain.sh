@@ -1,5 +1,5 @@
 #!/bin/sh
-# Why batches were cut as they were, and what would help, in words and in numbers.
+# Why batches have their sizes, and what would help, as text and as numbers.
 #
 #     sh examples/explain.sh [localhost:8000]
 
@@ -13,10 +13,10 @@ for word in cod eel ray; do
     }"
 done
 
-echo "in words"
+echo "as text"
 curl --silent --show-error --fail "http://$server/v2/models/upper/explain?format=text"
 
-echo "in numbers"
+echo "as numbers"
 curl --silent --show-error --fail "http://$server/v2/models/upper/explain"
 echo
 

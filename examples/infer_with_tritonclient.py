@@ -1,4 +1,4 @@
-"""NVIDIA's own client, unchanged: binary tensors, several requests at once, strings.
+"""NVIDIA's client: binary tensors, several requests at once, strings.
 
 pip install "tritonclient[http]"
 python examples/infer_with_tritonclient.py [localhost:8000]
@@ -41,7 +41,7 @@ def add_and_subtract(client: triton.InferenceServerClient) -> None:
 
 
 def capital_letters(client: triton.InferenceServerClient) -> None:
-    """Strings travel as BYTES: object arrays on this side."""
+    """Strings are sent as BYTES; in numpy they are object arrays."""
     text = triton.InferInput("text", [2, 1], "BYTES")
     text.set_data_from_numpy(np.array([["a shoal"], ["of fish"]], dtype=np.object_))
     answer = client.infer("upper", [text]).as_numpy("upper")

@@ -1,4 +1,4 @@
-"""What is on some photos? Send files to the demo's classifier and print the best labels.
+"""Send photos to the demo's classifier and print the best labels.
 
 python photos.py [ADDRESS] [FILE ...]
 """

@@ -1,4 +1,4 @@
-"""What is on a photo? Send it to a captioning model and print the words as they come.
+"""Send a photo to a captioning model and print the words as they arrive.
 
     python examples/captions/make_checkpoint.py checkpoint        # or a real one
     shoal export blip checkpoint captioning/captions

@@ -31,7 +31,7 @@ _PIECES = "##s ##ing ##ed ##er ##ly . , ! ' \" - ? ; : ( )"
 
 @dataclass(frozen=True, slots=True)
 class BlipSize:
-    """How large the model is; as small as can be unless told."""
+    """The size of the model; very small by default."""
 
     image: int = 32
     patch: int = 8
@@ -41,8 +41,8 @@ class BlipSize:
     layers: int = 2
     heads: int = 4
     positions: int = 64
-    vocabulary: int = 0  # as many words as there are, or more
-    gain: float = 1.0  # of weights: with more layers less, or the smallest error grows large
+    vocabulary: int = 0  # at least the number of words
+    gain: float = 1.0  # of weights; lower for more layers, which would amplify small errors
 
 
 def blip_checkpoint(folder: Path, size: BlipSize | None = None, *, seed: int = 0) -> Any:
@@ -79,7 +79,7 @@ def blip_checkpoint(folder: Path, size: BlipSize | None = None, *, seed: int = 0
         },
     )
     model = BlipForConditionalGeneration(config).eval()
-    scale = size.gain * (32 / size.width) ** 0.5  # sums over more terms must not grow
+    scale = size.gain * (32 / size.width) ** 0.5  # keeps sums over more terms from growing
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
@@ -87,7 +87,7 @@ def blip_checkpoint(folder: Path, size: BlipSize | None = None, *, seed: int = 0
         decoder = model.text_decoder
         words = decoder.bert.embeddings.word_embeddings.weight
         words.mul_(2)
-        # Among thousands of words the two likeliest would be as good as equal.
+        # Otherwise the two likeliest of thousands of words would be nearly equal.
         words[word_tokenizer().get_vocab_size() :] *= 0.1
         decoder.cls.predictions.bias[stop] += 4
     model.save_pretrained(folder)
@@ -104,7 +104,7 @@ def blip_checkpoint(folder: Path, size: BlipSize | None = None, *, seed: int = 0
 
 
 def word_tokenizer(size: int = 0) -> Tokenizer:
-    """A WordPiece tokenizer with the words of simple captions, filled up to `size` words."""
+    """A WordPiece tokenizer with the words of simple captions, padded to `size` words."""
     names = [PAD, UNKNOWN, START, STOP, "[CLS]", *_WORDS.split(), *_PIECES.split()]
     names += [f"word{number}" for number in range(size - len(names))]
     vocabulary = {name: number for number, name in enumerate(names)}

@@ -1,9 +1,9 @@
-"""Name a drawn digit, in three lines of `shoal.client`.
+"""Classify a drawn digit with three lines of `shoal.client`.
 
     shoal serve --demo
     python examples/client/classify.py [localhost:8000]
 
-The address may be that of any server of the KServe v2 protocol; "grpc://localhost:8001" speaks
+The address may be that of any server of the KServe v2 protocol; "grpc://localhost:8001" uses
 gRPC.
 """
 
@@ -39,7 +39,7 @@ def main(server: str) -> None:
         print(f"{label.name:>6} {label.score:.3f}")
     assert best[0].name == "one"
 
-    # What goes wrong is said in a sentence, the server's own where it has one.
+    # Errors are sentences; those of the server are passed on.
     try:
         client.infer("digits", {"image": image[:, :9]})
     except ClientError as error:

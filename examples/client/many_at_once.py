@@ -23,7 +23,7 @@ async def main(server: str) -> None:
         (statistics,) = await client.statistics("add_sub")
     for i, result in enumerate(results):
         assert (result["OUTPUT0"] == row * (i + 1)).all()
-    print(f"{len(results)} answers, all right")
+    print(f"{len(results)} responses, all correct")
     print(f"{statistics['inference_count']} rows in {statistics['execution_count']} executions")
 
 

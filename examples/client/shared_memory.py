@@ -1,4 +1,4 @@
-"""Tensors that need not travel: client and server on one machine share memory.
+"""Share tensors with a server on the same machine instead of sending them.
 
     python examples/client/shared_memory.py
 

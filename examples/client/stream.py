@@ -1,4 +1,4 @@
-"""A model that answers many times, asked on a stream. It brings its own server.
+"""Call a decoupled model on a stream. The example starts its own server.
 
 python examples/client/stream.py
 """
@@ -26,10 +26,10 @@ def main() -> None:
     ):
         for start in (3, 1):
             stream.send({"start": [start]}, id=f"from {start}")
-        for result in stream:  # until both are answered to the end
+        for result in stream:  # until both are complete
             print(result.id, result["output"][0].decode())
 
-        # Over HTTP the same answers come as JSON.
+        # Over HTTP the same responses arrive as JSON.
         with Client(server.http_url) as plain:
             words = [
                 answer["output"] for answer in plain.generate_stream("count_down", {"start": 2})

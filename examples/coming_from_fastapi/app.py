@@ -24,7 +24,7 @@ Picture = Annotated[npt.NDArray[np.float32], (64,)]
 
 
 class Digit(NamedTuple):
-    """What a client gets: two outputs, by these names."""
+    """The two outputs, with these names."""
 
     label: list[str]
     probability: list[float]
@@ -32,7 +32,7 @@ class Digit(NamedTuple):
 
 @shoal.model(batch=32)
 def classify(image: Picture) -> Digit:
-    """`image` holds the pictures of up to 32 requests: its shape is [N, 64]."""
+    """`image` has the images of up to 32 requests: its shape is [N, 64]."""
     probabilities = session.run(["probabilities"], {"image": image})[0]
     best = probabilities.argmax(axis=1)
     return Digit([LABELS[index] for index in best], probabilities.max(axis=1).tolist())

@@ -1,4 +1,4 @@
-"""One picture to `shoal serve app.py`: by any HTTP client, then by `shoal.client`.
+"""Send an image to `shoal serve app.py`: with any HTTP client, then with `shoal.client`.
 
 pip install requests
 python ask.py [localhost:8000]
@@ -18,14 +18,14 @@ IMAGE = json.loads((Path(__file__).parent / "one.json").read_text(encoding="utf-
 
 
 def main(address: str) -> None:
-    # The body is the one FastAPI got; only the path is another.
+    # The body is the same as for FastAPI; only the path differs.
     url = f"http://{address}/v2/models/classify/generate"
     answer = requests.post(url, json={"image": IMAGE}, timeout=60)
     answer.raise_for_status()
     digit = answer.json()
     print(digit["label"], round(digit["probability"], 3))
 
-    # Arrays travel as bytes, and 32 pictures are one request.
+    # Arrays are sent as bytes, and 32 images are one request.
     with Client(address) as client:
         result = client.infer("classify", {"image": [IMAGE] * 32})
     print(result["label"].shape, result["label"][0, 0].decode())

@@ -1,4 +1,4 @@
-"""FastAPI and ONNX Runtime: which digit is in a picture of 8 x 8 grey values?
+"""FastAPI and ONNX Runtime: classify the digit in an image of 8 x 8 grey values.
 
 pip install fastapi uvicorn onnxruntime
 uvicorn before:app
@@ -21,13 +21,13 @@ session = onnxruntime.InferenceSession(FOLDER / "1" / "model.onnx")
 
 
 class Picture(BaseModel):
-    """What a client sends."""
+    """The request."""
 
     image: list[float]
 
 
 class Digit(BaseModel):
-    """What it gets."""
+    """The response."""
 
     label: str
     probability: float

@@ -1,4 +1,4 @@
-"""FastAPI stays in front, with its routes and whatever stands before them; the model is Shoal's.
+"""FastAPI keeps its routes and middleware; Shoal runs the model.
 
 pip install fastapi uvicorn shoal
 uvicorn in_front:app
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import shoal
 
-# It has ports of its own, too: its metrics are at server.metrics_url. http_port=8080 chooses one.
+# It also has its own ports: metrics are at server.metrics_url, and http_port=8080 sets one.
 server = shoal.Server(model)
 
 
@@ -43,7 +43,7 @@ class Digit(BaseModel):
 
 @app.post("/classify")
 def classify(picture: Picture) -> Digit:
-    # Not `async def`: FastAPI then calls it on many threads, whose requests meet in one batch.
+    # Not `async def`: FastAPI calls it on many threads, and their requests share batches.
     try:
         answer = server.infer("classify", {"image": [picture.image]})
     except shoal.InvalidArgument as error:

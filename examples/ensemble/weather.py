@@ -1,4 +1,4 @@
-"""Ask an ensemble: one request, three models, and no tensor travels back in between.
+"""Call an ensemble: one request runs three models without sending tensors back in between.
 
     pip install numpy "tritonclient[http]"
     python examples/ensemble/weather.py [localhost:8000]
@@ -38,7 +38,7 @@ def main(server: str) -> None:
             print(f"{place:>9}: {celsius:5.1f} °C, feels like {felt[0]:5.1f} °C: {word}")
         assert best == ["cold", "pleasant", "hot"]
 
-        # Who asks for less gets less computed: `comfort` does not run for this one.
+        # Only the steps for the requested outputs run: `comfort` does not run here.
         answer = client.infer("weather", [reading], outputs=outputs[1:2])
         assert np.allclose(answer.as_numpy("FEELS_LIKE"), feels)
 

@@ -15,20 +15,20 @@ Picture = Annotated[npt.NDArray[np.uint8], (8, 8)]
 
 
 class Brightness(NamedTuple):
-    """Two outputs, by these names."""
+    """The two outputs, with these names."""
 
     mean: list[float]
     brightest: list[int]
 
 
-# Pictures of many requests in one call: `picture` has the shape [N, 8, 8].
+# One call gets the images of many requests: `picture` has the shape [N, 8, 8].
 @shoal.model(batch=32, max_delay_ms=2)
 def brightness(picture: Picture) -> Brightness:
     pixels = picture.reshape(len(picture), -1)
     return Brightness(pixels.mean(axis=1).tolist(), pixels.max(axis=1).tolist())
 
 
-# One request at a time: plain values in, a plain value out. What has a default may be left out.
+# One request at a time, with plain values. Clients may omit arguments with a default.
 @shoal.model
 def greet(name: str, greeting: str = "Hello") -> str:
     if not name:
@@ -36,7 +36,7 @@ def greet(name: str, greeting: str = "Hello") -> str:
     return f"{greeting}, {name}!"
 
 
-# What is yielded is streamed.
+# Yielded values are streamed.
 @shoal.model
 def count_down(start: int) -> Iterator[str]:
     for number in range(start, 0, -1):
@@ -44,23 +44,23 @@ def count_down(start: int) -> Iterator[str]:
     yield "lift-off"
 
 
-# Many calls wait at the same time, on one event loop.
+# Many calls wait at the same time on one event loop.
 @shoal.model
 async def patient(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return f"waited {seconds:g} s"
 
 
-# What has to be loaded is loaded once, in __init__.
+# __init__ loads what the model needs, once.
 @shoal.model(batch=16)
 class Mood:
-    """Tells how glad a sentence sounds, from -1 to 1."""
+    """Scores how happy a sentence sounds, from -1 to 1."""
 
     def __init__(self) -> None:
         self.words = {"good": 1.0, "great": 1.0, "glad": 0.5, "bad": -1.0, "sad": -0.5}
 
     def __call__(self, text: list[str]) -> list[float]:
-        """One number for each sentence."""
+        """Return one number per sentence."""
         return [self._score(sentence.lower().split()) for sentence in text]
 
     def _score(self, words: list[str]) -> float:

@@ -1,4 +1,4 @@
-"""Ask the models of app.py, with NVIDIA's client and with plain JSON."""
+"""Call the models of app.py, with NVIDIA's client and with plain JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def generate(model: str, how: str = "generate", **inputs: object) -> str:
     request = urllib.request.Request(
         f"http://{address}/v2/models/{model}/{how}", json.dumps(inputs).encode()
     )
-    with urllib.request.urlopen(request) as answer:  # noqa: S310
-        return str(answer.read().decode())
+    with urllib.request.urlopen(request) as response:  # noqa: S310
+        return str(response.read().decode())
 
 
 print(generate("greet", name="Ada"))

@@ -1,4 +1,4 @@
-"""OpenAI's own client, talking to this server.
+"""OpenAI's client with this server.
 
     pip install openai
     shoal serve examples/openai/models

@@ -1,4 +1,4 @@
-"""Print the lines for a model's config.pbtxt that keep other files than these from being served.
+"""Print the config.pbtxt lines that allow only the current files of a model to be served.
 
 python examples/operation/checksums.py models/digits >> models/digits/config.pbtxt
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 def main(model: Path) -> None:
     print("model_repository_agents { agents { name: 'checksum'")
-    for path in sorted(model.glob("*/**/*")):  # what lies in version folders, not the config itself
+    for path in sorted(model.glob("*/**/*")):  # files in version folders, not the config
         if path.is_file():
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             name = path.relative_to(model).as_posix()

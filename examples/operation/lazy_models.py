@@ -1,4 +1,4 @@
-"""Three models, memory for two: each loads when somebody asks for it, and makes room for others.
+"""Three models, memory for two: each is loaded at its first request and unloaded to make room.
 
 pip install "tritonclient[http]" onnx
 python examples/operation/lazy_models.py fleet          # writes fleet/cod, fleet/eel and fleet/ray
@@ -45,7 +45,7 @@ def main(server: str) -> None:
         for name in (*NAMES, NAMES[0]):
             began = time.monotonic()
             client.infer(name, [row])
-            print(f"{name} answered after {1000 * (time.monotonic() - began):.0f} ms")
+            print(f"{name} responded after {1000 * (time.monotonic() - began):.0f} ms")
             for model in client.get_model_repository_index():
                 print(f"    {model['name']}: {model['state']}, {model.get('reason', '')}")
 

@@ -1,4 +1,4 @@
-"""Make a running server say more, then let it be as it was.
+"""Make a running server log more, then restore its settings.
 
 shoal serve --demo
 pip install "tritonclient[http]"
@@ -20,7 +20,7 @@ def main(server: str) -> None:
         print("now:   ", changed)
         assert changed == {**before, "log_verbose_level": 1, "log_format": "ISO8601"}
 
-        # Where the log goes is for the operator to say.
+        # Only the operator can set the log file.
         back = {name: value for name, value in before.items() if name != "log_file"}
         assert client.update_log_settings(back) == before
 

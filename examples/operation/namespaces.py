@@ -19,7 +19,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 TEAMS = ("eel", "crab")
-# Each team's own model is an ensemble of its add_sub: the one beside it, whatever others have.
+# Each team also has an ensemble that uses the add_sub of its own repository.
 ENSEMBLE = """
 platform: "ensemble"
 max_batch_size: 64

@@ -1,4 +1,4 @@
-r"""What an operator has closed, and the header that opens it, over both protocols.
+r"""Call restricted APIs with the required header, over both protocols.
 
 shoal serve --demo \
     --http-restricted-api=model-repository,logging:admin-key=secret \
@@ -26,13 +26,13 @@ def main(http_server: str, grpc_server: str) -> None:
 
 
 def ask(client: Client, headers: dict[str, str]) -> None:
-    assert client.is_server_ready()  # open to everybody
+    assert client.is_server_ready()  # not restricted
     try:
         client.get_model_repository_index()
     except InferenceServerException as refused:
         print("without the header:", refused.message())
     else:
-        raise AssertionError("it should have been refused")
+        raise AssertionError("it should have been rejected")
     print("with it:", client.get_model_repository_index(headers=headers))
 
 

@@ -1,4 +1,4 @@
-r"""Continue a trace of our own through the server, with a collector of a few lines to look at it.
+r"""Continue a client's trace through the server, and print it with a minimal collector.
 
 shoal serve --demo --trace-config=mode=opentelemetry --trace-config=level=TIMESTAMPS \
     --trace-config=rate=0 --trace-config=opentelemetry,bsp_schedule_delay=100
@@ -27,10 +27,10 @@ spans: queue.Queue[dict[str, Any]] = queue.Queue()
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes spans as OTLP over HTTP, in JSON."""
+    """Receives spans as OTLP over HTTP, in JSON."""
 
     def do_POST(self) -> None:
-        """Keep what comes."""
+        """Store the received spans."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         for resource in body["resourceSpans"]:
             for scope in resource["scopeSpans"]:
@@ -40,7 +40,7 @@ class Collector(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *words: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def main(server: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Trace a few requests for one model, and show where their time went.
+"""Trace a few requests for one model and show where their time went.
 
 shoal serve --demo --trace-config=triton,file=trace.json
 pip install "tritonclient[http]"
@@ -26,9 +26,9 @@ def main(server: str) -> None:
         client.update_trace_settings("add_sub", wanted)
         for _ in range(REQUESTS):
             add(client)
-        client.update_trace_settings("add_sub", dict.fromkeys(wanted))  # back to those of all
+        client.update_trace_settings("add_sub", dict.fromkeys(wanted))  # reset
 
-        # The last of so many traces completes a numbered file beside the one that was configured.
+        # The last of these traces completes a numbered file next to the configured one.
         deadline = time.monotonic() + WAIT_SECS
         while not (new := [p for p in trace_files(client) if p.name not in before]):
             assert time.monotonic() < deadline, "no trace has come"
@@ -37,7 +37,7 @@ def main(server: str) -> None:
 
 
 def trace_files(client: triton.InferenceServerClient) -> list[Path]:
-    """Complete trace files; the server runs on this machine."""
+    """Return the complete trace files; the server runs on this machine."""
     path = Path(client.get_trace_settings()["trace_file"])
     return [found for found in sorted(path.parent.glob(f"{path.name}.*")) if found.stat().st_size]
 
@@ -50,7 +50,7 @@ def add(client: triton.InferenceServerClient) -> None:
 
 
 def show(path: Path) -> None:
-    """Each trace is many objects that share an id; moments are in nanoseconds."""
+    """Each trace is many objects that share an id; timestamps are in nanoseconds."""
     moments: dict[int, list[tuple[int, str]]] = {}
     for item in json.loads(path.read_text()):
         for stamp in item.get("timestamps", ()):

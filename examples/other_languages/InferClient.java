@@ -1,4 +1,4 @@
-// A client in Java, on stubs that protoc made of the server's own .proto files; java.sh builds it.
+// A Java client with stubs that protoc made from the server's .proto files; java.sh builds it.
 //
 //     java InferClient localhost:8001
 
@@ -44,7 +44,7 @@ public final class InferClient {
     }
   }
 
-  /** Three requests on one stream; the answers come while more is sent. */
+  /** Three requests on one stream; responses arrive while requests are sent. */
   private static void stream(ManagedChannel channel) throws InterruptedException {
     CountDownLatch done = new CountDownLatch(1);
     StreamObserver<ModelInferRequest> requests =

@@ -1,13 +1,13 @@
-// A client in JavaScript: fetch and nothing else, for browsers and for Node.js 18 or newer.
+// A JavaScript client that only needs fetch, for browsers and Node.js 18 or newer.
 //
 //     import { infer, inferBinary, generate } from "./infer.mjs";
 //     const answer = await infer("http://localhost:8000", "upper", { text: … });
 //
-// A browser asks the server first whether this page may call it: start it with --cors.
+// For browsers, start the server with --cors.
 
 const LENGTH = "Inference-Header-Content-Length";
 
-/** Tensors as JSON: easy to read, fine for small ones. */
+/** Tensors as JSON: easy to read, good for small tensors. */
 export async function infer(server, model, inputs, outputs) {
   const answer = await post(`${server}/v2/models/${encodeURIComponent(model)}/infer`, {
     body: JSON.stringify({ inputs, outputs }),
@@ -51,7 +51,7 @@ export async function generate(server, model, inputs) {
   return answer.json();
 }
 
-/** The same for models that answer many times: each answer as soon as it is there. */
+/** The same for decoupled models: each response as soon as it arrives. */
 export async function* generateStream(server, model, inputs) {
   const url = `${server}/v2/models/${encodeURIComponent(model)}/generate_stream`;
   const answer = await post(url, { body: JSON.stringify(inputs) });
@@ -74,7 +74,7 @@ async function post(url, options) {
   return answer;
 }
 
-/** What this file can do, tried on the demo models: `node infer.mjs http://localhost:8000`. */
+/** Try all functions with the demo models: `node infer.mjs http://localhost:8000`. */
 export async function show(server, print) {
   const text = [{ name: "text", datatype: "BYTES", shape: [1, 1], data: ["a shoal of fish"] }];
   const answer = await infer(server, "upper", text);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A client in Java: .proto files from the server, stubs from protoc, then javac and java.
+# A Java client: .proto files from the server, stubs from protoc, then javac and java.
 #
 #     sh examples/other_languages/java.sh [localhost:8000 [localhost:8001]]
 #

@@ -1,4 +1,4 @@
-"""Make a repository with one model that reads texts of any length, and have its batches padded.
+"""Create a repository with one model that reads texts of any length, in padded batches.
 
     pip install onnx
     python examples/padding/make_model.py text_models
@@ -21,11 +21,11 @@ CONFIG = """
 max_batch_size: 16
 dynamic_batching { max_queue_delay_microseconds: 5000 }
 
-# Texts of different lengths share a batch: shorter ones are filled up with zeros.
+# Texts of different lengths share a batch: shorter ones are padded with zeros.
 parameters { key: "padding" value: { string_value: "input_ids=0, attention_mask=0" } }
-# Clients need not send a mask: the server makes one of ones for each text's own characters.
+# Clients need not send a mask: the server generates it, with ones for the characters of each text.
 parameters { key: "padding_mask" value: { string_value: "attention_mask" } }
-# Short texts go with short ones and long ones with long ones.
+# Short texts share batches with short ones, long texts with long ones.
 parameters { key: "batch_by_shape" value: { string_value: "true" } }
 """
 
@@ -54,7 +54,7 @@ def model(characters: int = 256, width: int = 8) -> ModelProto:
         helper.make_node("MatMul", ["row", "tokens"], ["mean"]),
         helper.make_node("Squeeze", ["mean", "middle"], ["summary"]),
     ]
-    # Equal names of dimensions are what tells the server that `weights` is as long as the text.
+    # The server detects from equal dimension names that `weights` is as long as the text.
     text = ["batch", "length"]
     graph = helper.make_graph(
         nodes,

@@ -1,4 +1,4 @@
-"""Send texts of different lengths all at once: they are served in a few batches, not one by one.
+"""Send texts of different lengths at once: they are served in a few batches, not one by one.
 
     pip install numpy "tritonclient[http]"
     python examples/padding/texts.py [localhost:8000]
@@ -19,7 +19,7 @@ TEXTS = [SENTENCE[:end] for end in range(4, len(SENTENCE) + 1, 3)]
 
 
 def question(text: str) -> list[triton.InferInput]:
-    """The characters of a text; no mask, and nothing is padded here."""
+    """Encode the characters of a text; the client sends no mask and no padding."""
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)[None]
     tensor = triton.InferInput("input_ids", list(ids.shape), "INT64")
     tensor.set_data_from_numpy(ids)

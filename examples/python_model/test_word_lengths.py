@@ -24,7 +24,7 @@ def text(*words: bytes | str) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def model() -> Iterator[PythonModelRunner]:
-    """The model, initialised; finalised when the test is over."""
+    """The initialised model; finalised after the test."""
     with PythonModelRunner(MODEL) as runner:
         yield runner
 

@@ -1,4 +1,4 @@
-"""Ask the three forms of the flower model; they agree.
+"""Call the flower model in its three formats; the results agree.
 
     pip install numpy "tritonclient[http]"
     python examples/pytorch/classify.py [localhost:8000]

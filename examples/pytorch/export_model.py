@@ -1,4 +1,4 @@
-"""Write a small PyTorch model into a repository, in three of the forms that Shoal serves.
+"""Write a small PyTorch model into a repository, in three formats that Shoal serves.
 
     pip install 'shoal[torch]'
     python examples/pytorch/export_model.py flower_models
@@ -23,7 +23,7 @@ output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "flo
 dynamic_batching { }
 """
 MODULE = '''\
-"""The same model as code: its weights lie beside it, in model.pt."""
+"""The same model as code, with its weights in model.pt."""
 
 import torch
 
@@ -62,19 +62,19 @@ def main(repository: Path) -> None:
     for name in ("exported", "script", "eager"):
         (repository / name / "1").mkdir(parents=True, exist_ok=True)
 
-    # 1. A torch.export program says everything itself: it needs no config.pbtxt.
+    # 1. A torch.export program describes itself: it needs no config.pbtxt.
     batch = torch.export.Dim("batch")
     program = torch.export.export(
         model, (torch.zeros(2, 4),), dynamic_shapes={"lengths": {0: batch}}
     )
     torch.export.save(program, repository / "exported" / "1" / "model.pt2")
 
-    # 2. TorchScript does not say what its tensors hold, so a config does.
+    # 2. TorchScript does not describe its tensors, so it needs a config.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch would rather see torch.export
+        warnings.simplefilter("ignore")  # PyTorch recommends torch.export
         torch.jit.script(model).save(str(repository / "script" / "1" / "model.pt"))
 
-    # 3. A module in Python, with its weights.
+    # 3. A Python module with its weights.
     (repository / "eager" / "1" / "model.py").write_text(MODULE)
     torch.save(model.state_dict(), repository / "eager" / "1" / "model.pt")
     for name, runtime in (("script", ""), ("eager", 'runtime: "model.py"\n')):

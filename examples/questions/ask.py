@@ -1,4 +1,4 @@
-"""Ask a text some questions: one, several at once, with alternatives, and one it does not answer.
+"""Questions about a text: one, several at once, with alternatives, and one without an answer.
 
 pip install requests
 python examples/questions/ask.py [localhost:8000]

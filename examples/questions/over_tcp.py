@@ -1,4 +1,4 @@
-"""Ask questions over plain TCP: JSON objects in, answers out, all on one connection.
+"""Ask questions over TCP: JSON objects in, answers out, all on one connection.
 
 shoal serve --demo --tcp-port=9999
 python examples/questions/over_tcp.py [localhost:9999]
@@ -19,7 +19,7 @@ def main(server: str) -> None:
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         answers = connection.makefile("r", encoding="utf-8")
         for question in QUESTIONS:
-            # The newline asks for one behind the answer, so that it can be read as a line.
+            # With this newline, the answer ends with a newline too and can be read as a line.
             asked = json.dumps({"text": TEXT, "question": question}) + "\n"
             connection.sendall(asked.encode())
             print(question, answers.readline().rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Ask two models at once that must not run at the same time, and see that they do not.
+"""Call two models that must not run at the same time, and check that they do not.
 
     pip install numpy "tritonclient[http]"
     shoal serve examples/rate_limiter/models --rate-limit=execution_count

@@ -1,4 +1,4 @@
-"""Ask the same three times: the model computes once, the response cache answers the other two.
+"""Send the same request three times: the model computes once, the cache serves the other two.
 
 pip install numpy "tritonclient[http]"
 shoal serve examples/response_cache/models --cache-config=local,size=64M
@@ -27,7 +27,7 @@ def main(server: str) -> None:
 
 
 def ask(client: triton.InferenceServerClient) -> float:
-    """How many milliseconds one answer took."""
+    """Return the milliseconds of one request."""
     limit = triton.InferInput("LIMIT", [1, 1], "INT32")
     limit.set_data_from_numpy(np.array([[LIMIT]], np.int32))
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Two sequences at a time over HTTP, then one that is sent ahead over a gRPC stream.
+"""Two concurrent sequences over HTTP, then one on a gRPC stream without waiting for responses.
 
 pip install "tritonclient[http,grpc]"
 python examples/sequence/client.py [localhost:8000] [localhost:8001]
@@ -26,7 +26,7 @@ def main(http_server: str, grpc_server: str) -> None:
 
 
 def taking_turns(client: tritonclient.http.InferenceServerClient) -> None:
-    """Each sequence has an id of the client's choice, a number or a string."""
+    """The client chooses an id for each sequence, a number or a string."""
     for sequence_id, factor in ((1, 1), (2, 100)):
         totals = []
         for number in NUMBERS:
@@ -43,7 +43,7 @@ def taking_turns(client: tritonclient.http.InferenceServerClient) -> None:
 
 
 def sent_ahead(client: tritonclient.grpc.InferenceServerClient) -> None:
-    """On a stream, requests need not wait for one another: the server keeps their order."""
+    """On a stream, the client need not wait for responses: the server keeps the order."""
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     client.start_stream(lambda result, error: answers.put((result, error)))
     for number in NUMBERS:

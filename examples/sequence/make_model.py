@@ -1,4 +1,4 @@
-"""Write a model repository with one model that adds up the numbers of each sequence.
+"""Create a model repository with one model that adds up the numbers of each sequence.
 
     pip install onnx
     python examples/sequence/make_model.py models
@@ -23,7 +23,7 @@ output { name: "SUM" data_type: TYPE_INT64 dims: [ 1 ] }
 sequence_batching {
   max_sequence_idle_microseconds: 5000000
 
-  # Batches are made of the next requests of up to 64 sequences for each instance.
+  # Batches combine the next requests of up to 64 sequences per instance.
   oldest { max_candidate_sequences: 64 }
 
   # Each sequence starts with a total of 0. Clients see neither TOTAL nor NEXT_TOTAL.

@@ -1,4 +1,4 @@
-"""The task's own tests: no server, and a model made of a function."""
+"""Tests of the task without a server, with a function as the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ parameters { key: "task" value { string_value: "price-estimate" } }
 
 
 def total(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A model: a unit of money for each 100 square metres, and one for each room."""
+    """A model: one unit of money per 100 square metres, and one per room."""
     return {"y": inputs["x"].sum(axis=1, keepdims=True)}
 
 

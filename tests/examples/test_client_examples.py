@@ -11,7 +11,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "client"
 EXPECTED = {
     "classify.py": "one 0.",
-    "many_at_once.py": "100 answers, all right",
+    "many_at_once.py": "100 responses, all correct",
     "shared_memory.py": "first and last pixel: 1.0 0.0",
     "stream.py": "from 1 lift-off",
 }

@@ -92,7 +92,7 @@ def test_lazy_models(tmp_path):
     with running_server(tmp_path, model_control_mode="lazy", model_memory_budget="100M") as running:
         shown = run("lazy_models.py", running.http_address)
         assert running.metric("shoal_model_evictions_total", model="cod") == 1
-    first, second, third, again = [part.splitlines() for part in shown.split(" answered ")[1:]]
+    first, second, third, again = [part.splitlines() for part in shown.split(" responded ")[1:]]
     assert first[2] == "    eel: UNAVAILABLE, not loaded: it loads at its first request"
     assert second[2].startswith("    eel: READY, holds about")
     assert third[3].startswith("    ray: READY")

@@ -23,11 +23,11 @@ class NpzBackend(FileBackend):
     uses_gpus = False
 
     def describe(self, context: LoadContext) -> Graph:
-        """The shapes in the file, for what config.pbtxt leaves out."""
+        """Describe the model by the shapes in the file, to complete config.pbtxt."""
         return _read(context)[0]
 
     def load(self, context: LoadContext) -> LoadedModel:
-        """Read the arrays and refuse a config that does not fit them."""
+        """Read the arrays and reject a config that does not match them."""
         graph, weights, bias = _read(context)
         graph_config.check(context.config, graph, context.file)
         return NpzModel(weights, bias)
@@ -36,13 +36,13 @@ class NpzBackend(FileBackend):
 class NpzModel(LoadedModel):
     """One version; its instances share the arrays."""
 
-    may_run_on_loop = True  # a product of small matrices waits for nothing
+    may_run_on_loop = True  # a product of small matrices never blocks
 
     def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
         self._arrays = (weights, bias)
 
     def executor(self, placement: Placement) -> Executor:
-        """An instance; there is one device, so any placement will do."""
+        """Create an instance. There is only one device, so the placement does not matter."""
         del placement
         return NpzExecutor(*self._arrays)
 
@@ -54,13 +54,13 @@ class NpzExecutor(Executor):
         self._weights, self._bias = weights, bias
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
-        """All rows of a batch at once."""
+        """Compute all rows of a batch at once."""
         y = inputs["x"] @ self._weights + self._bias
         return [y for _ in outputs]
 
 
 def _read(context: LoadContext) -> tuple[Graph, np.ndarray, np.ndarray]:
-    """What the file declares, its weights and its bias; errors name the file and the way out."""
+    """Read the graph, weights and bias; errors name the file and what to do."""
     names = ["model.npz"]
     path = find_model_file(context.config, context.version_folder, names, "arrays", context.file)
     try:

@@ -1,4 +1,4 @@
-"""price-estimate: from the size of a house and its rooms to what it may cost, in words.
+"""price-estimate: the price of a house from its size and number of rooms, in words.
 
     {"size": 80, "rooms": 3} --> [[0.8, 3]] --model--> [[2.4]] --> "about 240,000 EUR"
 
@@ -19,7 +19,7 @@ from shoal.tasks.request import TaskRequest
 
 
 class PriceEstimate(Task):
-    """What a house may cost."""
+    """Estimates the price of a house."""
 
     name = "price-estimate"
     operation = "estimate"  # POST /v2/models/M/estimate, or /estimate
@@ -39,11 +39,11 @@ class PriceEstimate(Task):
             )
         self._input = inputs[0].name
         (self._output,) = context.signature.outputs
-        # What takes time runs on threads, for up to 64 calls that wait at the same time.
+        # Slow work runs on threads, for up to 64 waiting calls at a time.
         self._in_words = context.stage("postprocess", self._write, most=64)
 
     async def perform(self, request: TaskRequest) -> dict[str, Any]:
-        """One house; a wrong number gets its sentence from `request`."""
+        """Estimate one house; `request` rejects invalid numbers with an explanation."""
         size = request.number("size", 100, lowest=1, highest=10_000)
         rooms = request.integer("rooms", 3, lowest=1, highest=100)
         row = np.array([[size / 100, rooms]], np.float32)

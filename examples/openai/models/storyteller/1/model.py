@@ -20,7 +20,7 @@ small fish swims as one and the shark goes away . the sea is calm and the boat s
 
 
 class TritonPythonModel:
-    """Sends word after word to each request, in the manner of Triton's LLM backends."""
+    """Sends one response per word, like Triton's LLM backends."""
 
     def initialize(self, _args: dict[str, str]) -> None:
         """Learn which words follow which."""
@@ -29,12 +29,12 @@ class TritonPythonModel:
             self.after.setdefault(word, []).append(following)
 
     def execute(self, requests: list[Any]) -> None:
-        """Tell a story to each; they are answered by their senders."""
+        """Generate a story for each request; response senders send the words."""
         for request in requests:
             self.tell(request)
 
     def tell(self, request: Any) -> None:
-        """Go on from the last word of the prompt that is known, up to the end of a sentence."""
+        """Continue from the last known word of the prompt to the end of a sentence."""
         prompt = value(request, "text_input", b"").decode()
         most = int(value(request, "max_tokens", 40))
         source = random.Random(int(value(request, "seed", 0)))  # noqa: S311 - a story
@@ -56,6 +56,6 @@ class TritonPythonModel:
 
 
 def value(request: Any, name: str, default: Any) -> Any:
-    """The one element of an input, or the default where it was left out."""
+    """Return the only element of an input, or the default if it was not sent."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     return default if tensor is None else tensor.as_numpy().reshape(-1)[0]

@@ -1,4 +1,4 @@
-"""A Python model: the length of each text, and whether a second model likes it.
+"""A Python model: the length of each text, and the verdict of a second model.
 
 It is an ordinary class. The server makes one object of it per instance, calls `initialize` once,
 `execute` for every batch and `finalize` at the end; `test_word_lengths.py` does the same.
@@ -18,7 +18,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
-        """Say what goes in and out, so that no config.pbtxt is needed."""
+        """Declare inputs and outputs, so that no config.pbtxt is needed."""
         config.add_input({"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]})
         config.add_output({"name": "LENGTH", "data_type": "TYPE_INT32", "dims": [1]})
         config.add_output({"name": "LIKED", "data_type": "TYPE_BOOL", "dims": [1]})
@@ -27,7 +27,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read parameters and make a metric that shows up beside the server's own."""
+        """Read parameters and create a metric, which is served with the server's own."""
         parameters = json.loads(args["model_config"])["parameters"]
         self.judge = parameters.get("judge", {}).get("string_value", "")
         self.family = pb_utils.MetricFamily(
@@ -40,11 +40,11 @@ class TritonPythonModel:
     def execute(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse]:
-        """Answer each request of the batch; a text that is no UTF-8 fails alone."""
+        """Return one response per request; a text that is not UTF-8 fails only its request."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
-        """One response."""
+        """Make one response."""
         texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
         try:
             lengths = [[len(text.decode()) for text in row] for row in texts]
@@ -60,7 +60,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(outputs)
 
     def liked(self, length: np.ndarray) -> np.ndarray:
-        """Ask the model named in the config; without one, long texts are fine."""
+        """Call the model named in the config; without one, all texts are accepted."""
         if not self.judge:
             return length > 3
         question = pb_utils.InferenceRequest(

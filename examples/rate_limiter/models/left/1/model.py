@@ -1,4 +1,4 @@
-"""Works for a while, and says from when to when."""
+"""Sleeps for a while and returns the start and end times."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """A model that takes the time it is told to."""
+    """A model with a configurable duration."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Sleep for as long as each request says."""
+        """Sleep for the duration in each request."""
         answers = []
         for request in requests:
             seconds = pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0]

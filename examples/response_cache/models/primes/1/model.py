@@ -1,4 +1,4 @@
-"""How many primes there are below a number, counted the slow way."""
+"""The number of primes below a number, counted slowly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """A model that takes its time."""
+    """A slow model."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Count for each row of each request."""
