@@ -266,7 +266,7 @@ def test_fewer_dimensions_and_texts_that_were_cut_off(client):
 @pytest.mark.parametrize(
     ("asked", "param", "words"),
     [
-        ({"input": ""}, "input", "'input' holds an empty text"),
+        ({"input": ""}, "input", "'input' contains an empty text"),
         ({"input": []}, "input", "'input' must be a text, a list of texts"),
         ({"input": ["a", 3]}, "input", "'input' must be a text, a list of texts"),
         ({"input": "a", "dimensions": 17}, "dimensions", "a whole number from 1 to 16"),
@@ -408,8 +408,8 @@ def test_inputs_parameters_and_headers_reach_the_model(client, models):
         ({"n": 0}, "n", "a whole number from 1 to 128"),
         ({"prompt": ["a"] * 100, "n": 2}, "n", "at most 128 texts"),
         ({"temperature": 3}, "temperature", "a number from 0 to 2"),
-        ({"logprobs": 2}, "logprobs", "not offered here"),
-        ({"model": "encoder"}, "model", "does not make text"),
+        ({"logprobs": 2}, "logprobs", "not supported here"),
+        ({"model": "encoder"}, "model", "does not generate text"),
         ({"stream_options": {"include_usage": True}}, "stream_options", '"stream": true'),
         ({"prompt": "fail at once"}, None, "the model has no voice"),
         ({"prompt": "fail at once", "stream": True}, None, "the model has no voice"),
@@ -535,10 +535,10 @@ def test_a_turn_as_it_comes(client):
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages[0]",
-            "takes text only",
+            "takes only text",
         ),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not offered"),
-        ({"model": "odd"}, "model", "does not make text"),
+        ({"model": "odd"}, "model", "does not generate text"),
     ],
 )
 def test_wrong_questions_for_conversations(client, asked, param, words):
@@ -585,10 +585,10 @@ def test_a_photo_for_a_model_that_looks_at_photos(client, models):
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ([HELLO], "says what it sees in a photo and reads no text"),
+        ([HELLO], "describes a photo and takes no text"),
         (photo("data:,x", {"type": "text", "text": "What is it?"}), "reads no text"),
         (photo("data:,x") * 2, "send one message"),
-        (photo("http://example.org/cat.jpg"), "nothing is fetched from elsewhere"),
+        (photo("http://example.org/cat.jpg"), "the server does not fetch URLs"),
     ],
 )
 def test_other_messages_for_a_model_that_looks_at_photos(client, messages, words):

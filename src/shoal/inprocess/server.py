@@ -25,7 +25,7 @@ from shoal.config.suggest import did_you_mean
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.inprocess.asking import Inputs, Mailbox, Outputs, answers, tensors, when_loaded
+from shoal.inprocess.inference import Inputs, Outputs, ResponseQueue, answers, tensors, when_loaded
 from shoal.inprocess.loop import LoopThread
 from shoal.server import Server as AsyncServer
 
@@ -233,16 +233,16 @@ class Server:
         """
         engine = self._running().engine
         signature = when_loaded(lambda: engine.signature(model, version))
-        mailbox = Mailbox(timeout_secs)
+        responses = ResponseQueue(timeout_secs)
         request = Request(
             model,
             tensors(inputs, signature),
-            mailbox,
+            responses,
             model_version=version,
             requested_outputs=tuple(outputs),
             parameters=dict(parameters or {}),
         )
-        return answers(engine, request, mailbox)
+        return answers(engine, request, responses)
 
     def _running(self) -> AsyncServer:
         server = self._server

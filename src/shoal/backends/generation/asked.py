@@ -20,7 +20,7 @@ from shoal.generation.options import Options
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.images.sent import images_of
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.writing import Writing
+from shoal.tasks.text_settings import TextSettings
 
 IMAGE, PIXELS, IDS, TEXT = "image", "pixel_values", "input_ids", "text_input"
 PROMPT, STREAM, ECHO = "prompt", "stream", "echo"
@@ -85,7 +85,7 @@ class Wanted:
 class RequestReader:
     """Reads the requests of one model. Any thread may call it."""
 
-    writing: Writing
+    writing: TextSettings
     preparation: ImagePreparation | None  # None: the model looks at no photos
 
     def __call__(self, request: Request) -> Wanted:

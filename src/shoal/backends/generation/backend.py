@@ -26,7 +26,7 @@ from shoal.core import dtypes
 from shoal.errors import ConfigError
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.settings import TaskSettings
-from shoal.tasks.writing import DEFAULT_SEQUENCES, MAX_SEQUENCES, Writing
+from shoal.tasks.text_settings import DEFAULT_SEQUENCES, MAX_SEQUENCES, TextSettings
 
 Described = ModelInput | ModelOutput
 
@@ -108,7 +108,7 @@ class GenerationModel(LoadedModel):
         placement = next(iter(context.placements), Placement("KIND_CPU"))
         chosen = providers(config, placement, onnx_session.available_providers(), file)
         task = TaskSettings.of(context.model_folder)
-        writing = Writing.of(task, self._max_rows)
+        writing = TextSettings.of(task, self._max_rows)
         encoder = None if files.encoder is None else OnnxEncoder(files.encoder, settings, chosen)
         decoder = OnnxDecoder(files.decoder, settings, chosen, encoder, writing.max_length)
         if writing.tokenizer.get_vocab_size() > decoder.shape.vocabulary:

@@ -16,7 +16,7 @@ from shoal.errors import Cancelled, Internal
 from shoal.generation.batch import as_shoal_error
 from shoal.generation.options import Generated
 from shoal.generation.text import TextStream
-from shoal.tasks.writing import Writing
+from shoal.tasks.text_settings import TextSettings
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,11 @@ class RequestJob:
     """One text for one request; see `shoal.generation.batch.Job`."""
 
     def __init__(
-        self, pending: PendingRequest, wanted: Wanted, writing: Writing, ended: Callable[[], None]
+        self,
+        pending: PendingRequest,
+        wanted: Wanted,
+        writing: TextSettings,
+        ended: Callable[[], None],
     ) -> None:
         """`ended` is called once, before the last response is sent."""
         self.prompt: Sequence[int] = wanted.prompt

@@ -16,12 +16,12 @@ from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
 from shoal.generation.options import Options
 from shoal.tasks.base import Task, TaskContext
-from shoal.tasks.captions.writers import Written, pixel_dims, writer_of
+from shoal.tasks.captions.writers import Caption, pixel_dims, writer_of
+from shoal.tasks.gather import gather_or_cancel
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.images.sent import images_of, titles
 from shoal.tasks.request import File, TaskRequest
-from shoal.tasks.together import together
-from shoal.tasks.writing import DEFAULT_SEQUENCES, MAX_SEQUENCES, Writing
+from shoal.tasks.text_settings import DEFAULT_SEQUENCES, MAX_SEQUENCES, TextSettings
 
 _MOST_IMAGES = 16
 _LONGEST_PROMPT = 2_000  # characters
@@ -34,7 +34,7 @@ class _Photo(NamedTuple):
     title: str
 
 
-class _Wanted(NamedTuple):
+class _CaptionOptions(NamedTuple):
     """What is request of each photo of a call."""
 
     prompt: list[int]
@@ -51,7 +51,7 @@ class ImageToText(Task):
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
         settings, signature = context.settings, context.signature
-        self._writing = Writing.of(settings, _most_beams(context))
+        self._writing = TextSettings.of(settings, _most_beams(context))
         self._writer = writer_of(context, self._writing)
         self._preparation = ImagePreparation.of(settings, pixel_dims(signature), dtypes.FP32)
         self._most_images = settings.integer("max_images", _MOST_IMAGES, lowest=1, highest=1024)
@@ -68,7 +68,7 @@ class ImageToText(Task):
         photos = [
             _Photo(*pair) for pair in zip((f.data for f in files), titles(files), strict=True)
         ]
-        captions = await together(self._caption(photo, wanted) for photo in photos)
+        captions = await gather_or_cancel(self._caption(photo, wanted) for photo in photos)
         return {
             **self._head(),
             "captions": [_described(f, w) for f, w in zip(files, captions, strict=True)],
@@ -89,23 +89,23 @@ class ImageToText(Task):
         pixels = await self._prepare(_Photo(files[0].data, titles(files)[0]))
         async with aclosing(self._writer.write(pixels, *wanted, stream=True)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Written):
+                if isinstance(piece, Caption):
                     yield {**self._head(), **_described(files[0], piece)}
                 else:
                     yield {"text": piece}
 
-    def _wanted(self, request: TaskRequest) -> _Wanted:
+    def _wanted(self, request: TaskRequest) -> _CaptionOptions:
         writing = self._writing
         text = request.text("prompt", longest=_LONGEST_PROMPT, default=writing.prompt)
         prompt = writing.prompt_ids(text)
-        return _Wanted(prompt, writing.options(request, len(prompt)))
+        return _CaptionOptions(prompt, writing.options(request, len(prompt)))
 
-    async def _caption(self, photo: _Photo, wanted: _Wanted) -> Written:
+    async def _caption(self, photo: _Photo, wanted: _CaptionOptions) -> Caption:
         pixels = await self._prepare(photo)
         async with aclosing(self._writer.write(pixels, *wanted, stream=False)) as pieces:
             async for piece in pieces:
                 last = piece
-        assert isinstance(last, Written)  # a writer ends with what it has written
+        assert isinstance(last, Caption)  # a writer ends with what it has written
         return last
 
     def _prepared(self, photos: Sequence[_Photo]) -> list[np.ndarray]:
@@ -129,7 +129,7 @@ def _most_beams(context: TaskContext) -> int:
     return (int(told.string_value or 0) if told is not None else 0) or DEFAULT_SEQUENCES
 
 
-def _described(file: File, written: Written) -> dict[str, Any]:
+def _described(file: File, written: Caption) -> dict[str, Any]:
     described: dict[str, Any] = {
         "file": file.name,
         "caption": written.caption,

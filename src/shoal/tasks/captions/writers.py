@@ -1,7 +1,7 @@
 """Who writes the caption: a model that generates by itself, or a loop around one that does not.
 
     GeneratingModel   one request, answered token by token (the backend `generation`)
-    AskedAnew         pixel_values, input_ids, attention_mask --> logits, once for each token
+    StepwiseModel         pixel_values, input_ids, attention_mask --> logits, once for each token
 
 Both give pieces of text as they come and in the end what was written.
 """
@@ -23,7 +23,7 @@ from shoal.generation.choice import OneByOne
 from shoal.generation.options import Generated, Options
 from shoal.generation.text import TextStream
 from shoal.tasks.base import Stage, TaskContext
-from shoal.tasks.writing import Writing
+from shoal.tasks.text_settings import TextSettings
 
 PIXELS, IDS, MASK, LOGITS = "pixel_values", "input_ids", "attention_mask", "logits"
 TEXT_OUTPUT, TOKEN_IDS = "text_output", "token_ids"
@@ -31,7 +31,7 @@ REASON, SCORE = "finish_reason", "score"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Caption:
     """How a caption ended. `caption` is all of it, from the prompt on."""
 
     caption: str
@@ -40,12 +40,12 @@ class Written:
     score: float | None = None
 
 
-class Writer(Protocol):
+class CaptionWriter(Protocol):
     """Writes captions."""
 
     def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: Options, *, stream: bool
-    ) -> AsyncGenerator[str | Written, None]:
+    ) -> AsyncGenerator[str | Caption, None]:
         """The text that a caption has beyond its prompt, and then how it ended.
 
         With `stream` the text comes in pieces, otherwise it may come in one. Closing this, or
@@ -53,11 +53,11 @@ class Writer(Protocol):
         """
 
 
-def writer_of(context: TaskContext, writing: Writing) -> Writer:
+def writer_of(context: TaskContext, writing: TextSettings) -> CaptionWriter:
     """Who writes for this model. Raises ConfigError where its tensors fit neither way."""
     signature = context.signature
     if {PIXELS, IDS, MASK} <= set(signature.inputs) and LOGITS in signature.outputs:
-        return AskedAnew(context, writing)
+        return StepwiseModel(context, writing)
     if PIXELS in signature.inputs and {TEXT_OUTPUT, TOKEN_IDS} <= set(signature.outputs):
         return GeneratingModel(context, writing)
     raise ConfigError(
@@ -85,14 +85,14 @@ def pixel_dims(signature: Signature) -> tuple[int, ...]:
 class GeneratingModel:
     """A decoupled model that writes the text itself."""
 
-    def __init__(self, context: TaskContext, writing: Writing) -> None:
+    def __init__(self, context: TaskContext, writing: TextSettings) -> None:
         self._context = context
         self._writing = writing
 
     async def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: Options, *, stream: bool
-    ) -> AsyncGenerator[str | Written, None]:
-        """See `Writer.write`."""
+    ) -> AsyncGenerator[str | Caption, None]:
+        """See `CaptionWriter.write`."""
         inputs = {PIXELS: pixels, IDS: np.array(prompt, np.int64)}
         pieces: list[str] = []
         tokens, reason = 0, ""
@@ -109,7 +109,7 @@ class GeneratingModel:
                 pieces.append(piece)
                 yield piece
         begun = self._writing.decode(prompt)
-        yield Written((begun + "".join(pieces)).strip(), tokens, reason, score)
+        yield Caption((begun + "".join(pieces)).strip(), tokens, reason, score)
 
 
 class _Beams(NamedTuple):
@@ -119,13 +119,13 @@ class _Beams(NamedTuple):
     logits: np.ndarray
 
 
-class AskedAnew:
+class StepwiseModel:
     """A loop around a model that tells what comes after some tokens and keeps nothing.
 
     The steps of all captions under way meet in the model's queue, where they share batches.
     """
 
-    def __init__(self, context: TaskContext, writing: Writing) -> None:
+    def __init__(self, context: TaskContext, writing: TextSettings) -> None:
         signature = context.signature
         if not signature.max_batch_size:
             raise ConfigError(
@@ -148,8 +148,8 @@ class AskedAnew:
 
     async def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: Options, *, stream: bool
-    ) -> AsyncGenerator[str | Written, None]:
-        """See `Writer.write`."""
+    ) -> AsyncGenerator[str | Caption, None]:
+        """See `CaptionWriter.write`."""
         writing = self._writing
         search = OneByOne(options) if options.num_beams == 1 else BeamSearch(options)
         ids = np.tile(np.array(prompt, np.int64), (search.width, 1))
@@ -176,7 +176,7 @@ class AskedAnew:
         if rest:
             yield rest
         whole = writing.decode([*prompt, *writing.written(result.token_ids)]).strip()
-        yield Written(whole, len(result.token_ids), result.reason.value, result.score)
+        yield Caption(whole, len(result.token_ids), result.reason.value, result.score)
 
     async def _logits(self, photos: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """What the model says after the last token of each row."""

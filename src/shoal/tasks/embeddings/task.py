@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
     truncated: bool = False
 
 
-class Piece(NamedTuple):
+class EncodedTexts(NamedTuple):
     """What the model said to some texts of a call."""
 
     indexes: Sequence[int]
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EmbeddingOptions:
     """What a call asks for: texts or token ids, and the form of the vectors."""
 
     texts: Sequence[str]
@@ -123,7 +123,7 @@ class SentenceEmbedding(Task):
 
     # ---- what was request
 
-    def _read(self, request: TaskRequest) -> Wanted:
+    def _read(self, request: TaskRequest) -> EmbeddingOptions:
         size = self._tensors.size
         dimensions = request.integer(
             "dimensions", 0, lowest=1, highest=size if size > 0 else _LONGEST_POSSIBLE
@@ -146,7 +146,7 @@ class SentenceEmbedding(Task):
         else:
             texts = self._read_texts(given[0], request.values[given[0]])
         truncate = request.flag("truncate", self._truncate)
-        return Wanted(texts, token_ids, truncate, dimensions, encoding)
+        return EmbeddingOptions(texts, token_ids, truncate, dimensions, encoding)
 
     def _read_texts(self, name: str, value: Any) -> Sequence[str]:
         texts = value if name == "texts" else [value]
@@ -201,15 +201,15 @@ class SentenceEmbedding(Task):
 
     # ---- the model
 
-    async def _encode(self, rows: Sequence[Tokens]) -> Sequence[Piece]:
+    async def _encode(self, rows: Sequence[Tokens]) -> Sequence[EncodedTexts]:
         most = self._tensors.most_rows
         equal = not self._tensors.masked
         groups = grouped([len(row.ids) for row in rows], most, equal=equal)
         if len(groups) == 1:
             return [await self._ask(groups[0], rows)]
         waiting = list(reversed(groups))  # the shortest are request first
-        under_way: set[asyncio.Task[Piece]] = set()
-        pieces: list[Piece] = []
+        under_way: set[asyncio.Task[EncodedTexts]] = set()
+        pieces: list[EncodedTexts] = []
         request = 0  # rows under way
         try:
             while waiting or under_way:
@@ -227,19 +227,21 @@ class SentenceEmbedding(Task):
                 other.cancel()
         return pieces
 
-    async def _ask(self, indexes: Sequence[int], rows: Sequence[Tokens]) -> Piece:
+    async def _ask(self, indexes: Sequence[int], rows: Sequence[Tokens]) -> EncodedTexts:
         ids = [rows[index].ids for index in indexes]
         output = self._tensors.output
         inputs = self._tensors.arrays(ids, self._filler)
         found = await self.context.infer(inputs, (output,))
-        return Piece(indexes, [len(one) for one in ids], found[output])
+        return EncodedTexts(indexes, [len(one) for one in ids], found[output])
 
     # ---- after the model, on threads
 
-    def _finished(self, calls: Sequence[tuple[Sequence[Piece], Wanted]]) -> Sequence[Sequence[Any]]:
+    def _finished(
+        self, calls: Sequence[tuple[Sequence[EncodedTexts], EmbeddingOptions]]
+    ) -> Sequence[Sequence[Any]]:
         return [self._vectors(pieces, wanted) for pieces, wanted in calls]
 
-    def _vectors(self, pieces: Sequence[Piece], wanted: Wanted) -> Sequence[Any]:
+    def _vectors(self, pieces: Sequence[EncodedTexts], wanted: EmbeddingOptions) -> Sequence[Any]:
         """Each vector in the order of the texts, written as far as it can be done beforehand."""
         vectors: list[Any] = [None] * sum(len(piece.indexes) for piece in pieces)
         for piece in pieces:

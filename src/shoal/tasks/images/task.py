@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.tasks.base import Task, TaskContext
+from shoal.tasks.gather import gather_or_cancel
 from shoal.tasks.images import nvjpeg
 from shoal.tasks.images.many import SentPhoto, outcomes, prepare_on_gpu
 from shoal.tasks.images.ranking import Ranking
 from shoal.tasks.images.rows import ImageRows
 from shoal.tasks.images.sent import MOST_IMAGES, images_of, titles
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.together import together
 
 _RANKED_AT_ONCE = 64
 
@@ -66,11 +66,11 @@ class ImageClassification(Task):
         files = images_of(request, self._most_images)
         requests = self._rows.requests(len(files))
         rows = [row for request in requests for row in request]
-        await together(
+        await gather_or_cancel(
             self._prepare(SentPhoto(file.data, title, row))
             for file, title, row in zip(files, titles(files), rows, strict=True)
         )
-        answers = await together(self._labels(request, top) for request in requests)
+        answers = await gather_or_cancel(self._labels(request, top) for request in requests)
         labels = [each for answer in answers for each in answer]
         return {
             "model_name": self.context.model_name,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from shoal.tasks.questions.windows import Window
+from shoal.tasks.questions.windows import TextWindow
 
 _MARKS = frozenset(("Mn", "Mc", "Me"))  # accents and the like: they belong to what is before them
 _JOINER = "\u200d"
@@ -57,7 +57,7 @@ class Span:
 
 
 def find(
-    window: Window,
+    window: TextWindow,
     start: Logits,
     end: Logits,
     *,

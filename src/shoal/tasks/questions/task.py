@@ -18,13 +18,13 @@ from tokenizers import Encoding
 
 from shoal.errors import Internal, InvalidArgument
 from shoal.tasks.base import Task, TaskContext
+from shoal.tasks.gather import gather_or_cancel
 from shoal.tasks.questions import spans, windows
 from shoal.tasks.questions.reader import ReaderTensors
 from shoal.tasks.questions.settings import HIGHEST_TOP, QuestionSettings
 from shoal.tasks.questions.spans import Span
-from shoal.tasks.questions.windows import Window
+from shoal.tasks.questions.windows import TextWindow
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.together import together
 from shoal.tasks.tokenizer import filler_of, read_tokenizer
 
 _REQUESTS_AHEAD = 2  # of one call in the model's queue, so that others have their turn
@@ -34,7 +34,7 @@ _DIGITS = 6
 _MOST_BYTES = 4  # that UTF-8 takes for a character
 
 
-class _Wanted(NamedTuple):
+class _QuestionOptions(NamedTuple):
     """What a call asks for."""
 
     text: str
@@ -43,18 +43,18 @@ class _Wanted(NamedTuple):
     threshold: float
 
 
-class _Cut(NamedTuple):
+class _TokenWindows(NamedTuple):
     """A call's text and questions as the model reads them."""
 
     text: Encoding
-    windows: Sequence[Window]
+    windows: Sequence[TextWindow]
 
 
-class _Read(NamedTuple):
+class _Logits(NamedTuple):
     """What the model said, a row of logits for each window."""
 
-    wanted: _Wanted
-    cut: _Cut
+    wanted: _QuestionOptions
+    cut: _TokenWindows
     starts: Sequence[np.ndarray]
     ends: Sequence[np.ndarray]
 
@@ -84,7 +84,7 @@ class QuestionAnswering(Task):
         wanted = self._wanted(request)
         cut = await self._prepare(wanted)
         starts, ends = await self._ask(cut.windows)
-        answers = await self._finish(_Read(wanted, cut, starts, ends))
+        answers = await self._finish(_Logits(wanted, cut, starts, ends))
         model = {
             "model_name": self.context.model_name,
             "model_version": str(self.context.model_version),
@@ -96,12 +96,12 @@ class QuestionAnswering(Task):
 
     # ---- what was request
 
-    def _wanted(self, request: TaskRequest) -> _Wanted:
+    def _wanted(self, request: TaskRequest) -> _QuestionOptions:
         settings = self._settings
         text = _text(request, settings.max_characters)
         if not text.strip():
             raise InvalidArgument("'text' is empty: send the text in which to look for the answer")
-        return _Wanted(
+        return _QuestionOptions(
             text,
             self._questions(request),
             request.integer("top", settings.top, lowest=1, highest=HIGHEST_TOP),
@@ -134,7 +134,7 @@ class QuestionAnswering(Task):
 
     # ---- before the model, on threads
 
-    def _prepared(self, calls: Sequence[_Wanted]) -> list[_Cut | Exception]:
+    def _prepared(self, calls: Sequence[_QuestionOptions]) -> list[_TokenWindows | Exception]:
         sound = [_sound(each) for each in calls]
         texts = [
             text
@@ -144,7 +144,7 @@ class QuestionAnswering(Task):
         ]
         # Not `encode`, which keeps the interpreter's lock all the while.
         encoded = iter(self._tokenizer.encode_batch(texts, add_special_tokens=False))
-        prepared: list[_Cut | Exception] = []
+        prepared: list[_TokenWindows | Exception] = []
         for each, fit in zip(calls, sound, strict=True):
             if not fit:
                 prepared.append(InvalidArgument("half a surrogate pair is no character: remove it"))
@@ -152,12 +152,12 @@ class QuestionAnswering(Task):
             text = next(encoded)
             questions = [next(encoded).ids for _ in each.questions]
             try:
-                prepared.append(_Cut(text, self._windows(text.ids, questions)))
+                prepared.append(_TokenWindows(text, self._windows(text.ids, questions)))
             except InvalidArgument as error:
                 prepared.append(error)
         return prepared
 
-    def _windows(self, text: Sequence[int], questions: Sequence[Sequence[int]]) -> list[Window]:
+    def _windows(self, text: Sequence[int], questions: Sequence[Sequence[int]]) -> list[TextWindow]:
         if not text:
             raise InvalidArgument("'text' has no character that this model knows")
         settings = self._settings
@@ -180,26 +180,26 @@ class QuestionAnswering(Task):
     # ---- the model
 
     async def _ask(
-        self, cut: Sequence[Window]
+        self, cut: Sequence[TextWindow]
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
         tensors, settings = self._tensors, self._settings
         groups = windows.group(cut, settings.windows_per_request, mixed=tensors.masked)
         turns = asyncio.Semaphore(_REQUESTS_AHEAD)
 
-        async def ask(group: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
+        async def ask(group: Sequence[TextWindow]) -> tuple[np.ndarray, np.ndarray]:
             async with turns:
                 rows = windows.stack(group, pad=self._filler, length=tensors.width or None)
                 found = await self.context.infer(tensors.arrays(rows), tensors.outputs)
             return tensors.logits(found, len(group), max(map(len, group)))
 
-        found = await together(ask(group) for group in groups)
+        found = await gather_or_cancel(ask(group) for group in groups)
         starts = [row for start, _ in found for row in start]
         ends = [row for _, end in found for row in end]
         return starts, ends
 
     # ---- after the model, on threads
 
-    def _finished(self, calls: Sequence[_Read]) -> list[list[dict[str, Any]] | Exception]:
+    def _finished(self, calls: Sequence[_Logits]) -> list[list[dict[str, Any]] | Exception]:
         finished: list[list[dict[str, Any]] | Exception] = []
         for call in calls:
             try:
@@ -208,7 +208,7 @@ class QuestionAnswering(Task):
                 finished.append(error)
         return finished
 
-    def _answers(self, read: _Read) -> list[dict[str, Any]]:
+    def _answers(self, read: _Logits) -> list[dict[str, Any]]:
         """The answer to each question."""
         settings, wanted = self._settings, read.wanted
         found: list[list[Span]] = [[] for _ in wanted.questions]
@@ -224,7 +224,7 @@ class QuestionAnswering(Task):
             )
         return [self._answer(each, read) for each in found]
 
-    def _answer(self, found: Sequence[Span], read: _Read) -> dict[str, Any]:
+    def _answer(self, found: Sequence[Span], read: _Logits) -> dict[str, Any]:
         text, wanted = read.wanted.text, read.wanted
         places = [_place(span, read.cut.text, text) for span in found]
         kept = spans.best(found, places, text, wanted.top)
@@ -262,7 +262,7 @@ def _text(request: TaskRequest, longest: int) -> str:
         ) from None
 
 
-def _sound(call: _Wanted) -> bool:
+def _sound(call: _QuestionOptions) -> bool:
     """Whether all of it is characters; JSON can say half of one."""
     try:
         for text in (call.text, *call.questions):

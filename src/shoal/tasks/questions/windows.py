@@ -54,7 +54,7 @@ def frame_of(tokenizer: Tokenizer) -> Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TextWindow:
     """One row for the model, and where the text is in it."""
 
     question: int  # which of the questions that were asked together
@@ -90,7 +90,7 @@ def arrange(
     *,
     max_length: int,
     overlap: int,
-) -> list[Window]:
+) -> list[TextWindow]:
     """The windows of every question, in order. Each question must leave room for `overlap` + 1."""
     text_ids = np.asarray(text, np.int64)
     before, between, after = (
@@ -108,13 +108,13 @@ def arrange(
             ids = np.concatenate((lead_ids, text_ids[begin:end], after[:, 0]))
             text_types = np.full(end - begin, frame.text_type, np.int64)
             types = np.concatenate((lead_types, text_types, after[:, 1]))
-            windows.append(Window(number, begin, end, len(lead_ids), ids, types))
+            windows.append(TextWindow(number, begin, end, len(lead_ids), ids, types))
     return windows
 
 
-def group(windows: Sequence[Window], most: int, *, mixed: bool) -> list[list[Window]]:
+def group(windows: Sequence[TextWindow], most: int, *, mixed: bool) -> list[list[TextWindow]]:
     """What is sent to the model together: at most `most` rows, of any length only if `mixed`."""
-    groups: list[list[Window]] = []
+    groups: list[list[TextWindow]] = []
     for window in windows:
         last = groups[-1] if groups else None
         if last and len(last) < most and (mixed or len(last[0]) == len(window)):
@@ -124,7 +124,7 @@ def group(windows: Sequence[Window], most: int, *, mixed: bool) -> list[list[Win
     return groups
 
 
-def stack(windows: Sequence[Window], *, pad: int, length: int | None = None) -> dict[str, Ids]:
+def stack(windows: Sequence[TextWindow], *, pad: int, length: int | None = None) -> dict[str, Ids]:
     """The tensors of one request; rows that are shorter than the longest, or `length`, are padded.
 
     The mask says which tokens count.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.tasks.questions import spans
 from shoal.tasks.questions.spans import Calibration, Span
-from shoal.tasks.questions.windows import Window
+from shoal.tasks.questions.windows import TextWindow
 
 LEAD = 3  # [CLS] question [SEP]
 
@@ -18,7 +18,7 @@ LEAD = 3  # [CLS] question [SEP]
 def window(tokens, begin=0):
     size = LEAD + tokens + 1
     ids = np.zeros(size, np.int64)
-    return Window(0, begin, begin + tokens, LEAD, ids, ids)
+    return TextWindow(0, begin, begin + tokens, LEAD, ids, ids)
 
 
 def logits(*values, null=-9.0, around=50.0):

@@ -1,4 +1,4 @@
-"""GET /v1/models: the models that can be asked here, as OpenAI lists them."""
+"""GET /v1/models: the models that these routes serve, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def embeds(model: Any) -> bool:
 
 
 def entry(model: Any) -> dict[str, Any]:
-    """One model; it was created when it was loaded."""
+    """One model; `created` is when it was loaded."""
     return {
         "id": model.name,
         "object": "model",

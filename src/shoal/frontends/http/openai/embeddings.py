@@ -1,4 +1,4 @@
-"""POST /v1/embeddings in terms of the task `sentence-embedding`, and its answer in OpenAI's.
+"""POST /v1/embeddings: to a call of the task `sentence-embedding`, and back.
 
 {"input": …, "model": …}  -->  TaskRequest  -->  {"object": "list", "data": [{"embedding": …}]}
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.errors import InvalidArgument
-from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.fields import Fields
 from shoal.tasks.request import TaskRequest
 
@@ -17,11 +17,11 @@ _FORMATS = ("float", "base64")
 
 
 def read(fields: Fields) -> TaskRequest:
-    """What is asked of the task. Raises Refused, with the field that is wrong."""
+    """The request for the task. Raises OpenAiError, which names the invalid field."""
     values: dict[str, Any] = {}
     given = fields.get("input")
     if given is None:
-        raise Refused("'input' is missing: send a text or a list of texts", "input")
+        raise OpenAiError("'input' is missing: send a text or a list of texts", "input")
     if type(given) is str:
         values["texts"] = [given]
     elif type(given) is list and given and all(type(one) is str for one in given):
@@ -31,33 +31,33 @@ def read(fields: Fields) -> TaskRequest:
     elif type(given) is list and given and all(type(one) is list for one in given):
         values["token_ids"] = given
     else:
-        raise Refused(
+        raise OpenAiError(
             "'input' must be a text, a list of texts, a list of token ids or a list of such lists",
             "input",
         )
     if any(not text.strip() for text in values.get("texts", ())):
-        raise Refused("'input' holds an empty text; there is nothing to embed", "input")
+        raise OpenAiError("'input' contains an empty text", "input")
     encoding = fields.get("encoding_format") or _FORMATS[0]
     if encoding not in _FORMATS:
-        raise Refused("'encoding_format' must be float or base64", "encoding_format")
+        raise OpenAiError("'encoding_format' must be float or base64", "encoding_format")
     values["encoding_format"] = encoding
     if fields.get("dimensions") is not None:
         values["dimensions"] = fields.integer("dimensions", 1, lowest=1, highest=1_000_000)
     return TaskRequest(values=values)
 
 
-def in_its_words(error: InvalidArgument) -> Refused:
-    """What the task found wrong, by the names that this API has for it."""
+def translated(error: InvalidArgument) -> OpenAiError:
+    """The task's error, with the field names of this API."""
     message = error.message
     for ours, theirs in (("texts", "input"), ("token_ids", "input")):
         message = message.replace(f"'{ours}'", f"'{theirs}'").replace(f"{ours}[", f"{theirs}[")
-    return Refused(message, "dimensions" if "'dimensions'" in message else "input")
+    return OpenAiError(message, "dimensions" if "'dimensions'" in message else "input")
 
 
-def answer(found: dict[str, Any], model: str) -> dict[str, Any]:
-    """The answer of the task, in the shape of this API; `truncated` is an addition of ours."""
+def response(found: dict[str, Any], model: str) -> dict[str, Any]:
+    """The result of the task in OpenAI's format; `truncated` is our addition."""
     tokens = found["tokens"]
-    answered: dict[str, Any] = {
+    made: dict[str, Any] = {
         "object": "list",
         "data": [
             {"object": "embedding", "index": index, "embedding": vector}
@@ -67,5 +67,5 @@ def answer(found: dict[str, Any], model: str) -> dict[str, Any]:
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     if "truncated" in found:
-        answered["truncated"] = found["truncated"]
-    return answered
+        made["truncated"] = found["truncated"]
+    return made

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: a status that picks their exception, and one object.
+"""Errors in OpenAI's format: the status selects the client's exception, the body is one object.
 
 {"error": {"message": …, "type": "invalid_request_error", "param": "model", "code": …}}
 """
@@ -14,10 +14,10 @@ from shoal.frontends.http.message import Header
 from shoal.wire import json_text
 
 _JSON: Header = (b"Content-Type", b"application/json")
-_WRONG = "invalid_request_error"
+_INVALID = "invalid_request_error"
 _FAILED = "server_error"
 
-# Clients try again by themselves after 409, 429 and from 500 on, so what cannot help is below that.
+# Clients retry after 409, 429 and from 500 on, so errors that a retry cannot fix are below that.
 _STATUS = {
     Code.INVALID_ARGUMENT: 400,
     Code.UNSUPPORTED: 400,
@@ -37,8 +37,8 @@ _TOO_MANY = 429
 _KINDS = {401: "authentication_error", 403: "permission_error", _TOO_MANY: "rate_limit_error"}
 
 
-class Refused(InvalidArgument):
-    """A request that must be changed, and the field of it that is wrong."""
+class OpenAiError(InvalidArgument):
+    """An error with the field of the request that caused it, if one did."""
 
     def __init__(self, message: str, param: str = "", code: str = "", status: int = 400) -> None:
         super().__init__(message)
@@ -47,9 +47,9 @@ class Refused(InvalidArgument):
         self.status = status
 
 
-def no_such_model(name: str) -> Refused:
-    """The error for a model that does not serve."""
-    return Refused(
+def no_such_model(name: str) -> OpenAiError:
+    """The error for a model that is not loaded."""
+    return OpenAiError(
         f"the model '{name}' does not exist here; GET /v1/models lists those that do",
         "model",
         "model_not_found",
@@ -58,33 +58,33 @@ def no_such_model(name: str) -> Refused:
 
 
 def status_of(error: ShoalError) -> int:
-    """The status that makes the client raise the right exception."""
-    if isinstance(error, Refused):
+    """The status, from which the client chooses its exception."""
+    if isinstance(error, OpenAiError):
         return error.status
     return _TOO_MANY if isinstance(error, QueueRejected) else _STATUS[error.code]
 
 
 def described(error: ShoalError) -> dict[str, Any]:
-    """The error as it stands in a body or in an event."""
-    param = error.param if isinstance(error, Refused) else ""
-    code = error.reason if isinstance(error, Refused) else _CODES.get(error.code, "")
+    """The error as it is in a body or in an event."""
+    param = error.param if isinstance(error, OpenAiError) else ""
+    code = error.reason if isinstance(error, OpenAiError) else _CODES.get(error.code, "")
     if isinstance(error, QueueRejected):
         code = "rate_limit_exceeded"
     return _object(status_of(error), error.message, param, code)
 
 
 def refusal_body(status: int, text: str) -> bytes:
-    """The body of an error that belongs to HTTP itself."""
+    """The body of an error of HTTP itself, as 404 and 405."""
     return json_text.dumps(_object(status, text, "", ""))
 
 
 def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] = ()) -> None:
-    """Answer with the error."""
+    """Respond with the error."""
     body = json_text.dumps(described(error))
     exchange.respond(status_of(error), [_JSON, *headers], [body])
 
 
 def _object(status: int, message: str, param: str, code: str) -> dict[str, Any]:
-    kind = _KINDS.get(status, _WRONG if status < 500 else _FAILED)
+    kind = _KINDS.get(status, _INVALID if status < 500 else _FAILED)
     named = {"param": param or None, "code": code or None}
     return {"error": {"message": message, "type": kind, **named}}

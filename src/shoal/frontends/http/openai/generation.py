@@ -1,8 +1,8 @@
-"""One text made by a model: its pieces as they come, where it stopped and why.
+"""One generated text: its pieces as they arrive, where it ended and why.
 
-    Request --> engine --> responses --stop sequences, length--> Piece, Piece, … the last with `end`
+    Request --> engine --> responses --stop sequences, length--> TextPiece, …, the last with `end`
 
-When nobody wants the pieces any more, the request is cancelled.
+Closing the generator cancels the request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.frontends.http.contracts import Engine
-from shoal.frontends.http.openai.sampling import Sampling, Told
+from shoal.frontends.http.openai.sampling import ModelInputs, Sampling
 from shoal.frontends.http.openai.stops import StopCutter
 from shoal.frontends.http.openai.text_model import TextModel
 from shoal.statistics.trace import CallSpan
@@ -30,8 +30,8 @@ _PROMPT_TOKENS, _TOKENS = "num_input_tokens", "num_output_tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the text number `index`; the last one says how it ended."""
+class TextPiece:
+    """A part of the text number `index`; the last one has the reason for its end."""
 
     index: int
     text: str
@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Usage:
-    """The tokens of one text, once it is over."""
+    """The token counts of one text, once it is complete."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -52,7 +52,7 @@ class Generation:
     def __init__(
         self,
         text_model: TextModel,
-        told: Told,
+        model_inputs: ModelInputs,
         sampling: Sampling,
         *,
         index: int,
@@ -61,26 +61,26 @@ class Generation:
         stream: bool = False,
         parameters: dict[str, ParameterValue] | None = None,
     ) -> None:
-        """`number` tells apart the texts of one prompt. Raises Refused."""
+        """`number` is the index among the texts of one prompt. Raises OpenAiError."""
         self.index = index
         self.prompt = prompt
         self.usage = Usage()
         self._model = text_model
-        self._minds_length = told.minds_length
+        self._limits_length = model_inputs.limits_length
         self._cutter = StopCutter(sampling.stops)
-        self._most = sampling.max_tokens
-        self._inputs = told.tensors(prompt, stream=stream, number=number)
-        self._parameters = {**told.parameters, **(parameters or {})}
+        self._max_tokens = sampling.max_tokens
+        self._inputs = model_inputs.tensors(prompt, stream=stream, number=number)
+        self._parameters = {**model_inputs.parameters, **(parameters or {})}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._responses = 0
-        self._whole: list[str] = []  # the text so far, for counting
-        self._told_end = ""
-        self._told_tokens = -1
-        self._told_prompt_tokens = -1
+        self._whole: list[str] = []  # the text so far, to count its tokens
+        self._reported_end = ""
+        self._reported_tokens = -1
+        self._reported_prompt_tokens = -1
 
     async def pieces(
         self, engine: Engine, inbox: LoopInbox, call: CallSpan | None = None
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[TextPiece, None]:
         """The text as it arrives, as part of `call` if that is traced. Raises the model's error."""
         arrived: asyncio.Queue[Response] = asyncio.Queue()
         request = Request(
@@ -101,13 +101,13 @@ class Generation:
                 final = response.final
                 if response.error is not None:
                     raise response.error
-                text = self._taken(response)
+                text = self._text_of(response)
                 if self._cutter.stopped:
                     end = STOP
                 elif self._over_length():
                     end = LENGTH
                 if text:
-                    yield Piece(self.index, text)
+                    yield TextPiece(self.index, text)
         finally:
             if not final:
                 request.cancel()
@@ -115,17 +115,17 @@ class Generation:
         rest += "" if self._cutter.stopped else self._cutter.rest()
         self._whole.append(rest)
         await self._count()
-        yield Piece(self.index, rest, end or self._told_end or self._natural_end())
+        yield TextPiece(self.index, rest, end or self._reported_end or self._natural_end())
 
-    def _taken(self, response: Response) -> str:
-        """What a response adds to the text."""
+    def _text_of(self, response: Response) -> str:
+        """The text that a response adds."""
         outputs = {tensor.name: tensor for tensor in response.outputs}
         reason = _text(outputs.get(_REASON))
-        self._told_end = reason if reason in _REASONS else self._told_end
+        self._reported_end = reason if reason in _REASONS else self._reported_end
         if _TOKENS in outputs:
-            self._told_tokens = max(0, self._told_tokens) + _number(outputs[_TOKENS])
+            self._reported_tokens = max(0, self._reported_tokens) + _number(outputs[_TOKENS])
         if _PROMPT_TOKENS in outputs:
-            self._told_prompt_tokens = _number(outputs[_PROMPT_TOKENS])
+            self._reported_prompt_tokens = _number(outputs[_PROMPT_TOKENS])
         tensor = outputs.get(self._model.output.name)
         if tensor is None or not tensor.element_count:
             return ""
@@ -137,28 +137,28 @@ class Generation:
         return text
 
     def _over_length(self) -> bool:
-        """Whether the text is as long as it may get, for a model that does not mind it itself."""
+        """Whether the text is complete, for a model that does not limit the length itself."""
         return (
-            self._most is not None
-            and not self._minds_length
+            self._max_tokens is not None
+            and not self._limits_length
             and self._model.decoupled
-            and self._responses >= self._most
+            and self._responses >= self._max_tokens
         )
 
     def _natural_end(self) -> str:
-        """Why a model stopped that does not say it: it was told a length and reached it, or not."""
-        told = self._most is not None and self._minds_length
-        return LENGTH if told and self.usage.completion_tokens >= (self._most or 0) else STOP
+        """The reason for the end where the model reports none: the length limit, or a stop."""
+        limit = self._max_tokens if self._limits_length else None
+        return LENGTH if limit is not None and self.usage.completion_tokens >= limit else STOP
 
     async def _count(self) -> None:
         usage, model = self.usage, self._model
         usage.prompt_tokens, usage.completion_tokens = (
-            self._told_prompt_tokens,
-            self._told_tokens,
+            self._reported_prompt_tokens,
+            self._reported_tokens,
         )
         if min(usage.prompt_tokens, usage.completion_tokens) >= 0:
             return
-        prompt = "" if model.prompt is None else self.prompt  # a photo has no words
+        prompt = "" if model.prompt is None else self.prompt  # a photo has no tokens
         text = "".join(self._whole)
         if model.has_tokenizer:
             counted = await asyncio.to_thread(
@@ -175,7 +175,7 @@ class Generation:
 
 
 def _text(tensor: Any) -> str:
-    """The first element of an output, or nothing."""
+    """The first element of an output; empty where there is none."""
     if tensor is None or not tensor.element_count:
         return ""
     element = tensor.array.reshape(-1)[0]

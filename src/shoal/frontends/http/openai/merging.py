@@ -1,4 +1,4 @@
-"""Several texts at once: their pieces in the order in which they come."""
+"""Several texts at once: their pieces in the order of arrival."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Item = TypeVar("Item")
 
 
 async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """What all sources give. The first that raises ends all of them, with what it raised.
+    """The items of all sources. An error in one of them ends all, and is raised here.
 
-    When this is closed early, so are they.
+    Closing this generator closes the sources.
     """
     if len(sources) == 1:
         async with contextlib.aclosing(sources[0]) as only:
@@ -36,13 +36,13 @@ async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
     try:
         left = len(readers)
         while left:
-            came = await arrived.get()
-            if isinstance(came, Exception):
-                raise came
-            if came is None:
+            item_or_error = await arrived.get()
+            if isinstance(item_or_error, Exception):
+                raise item_or_error
+            if item_or_error is None:
                 left -= 1
             else:
-                yield came
+                yield item_or_error
     finally:
         for reader in readers:
             reader.cancel()

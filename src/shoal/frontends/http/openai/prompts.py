@@ -1,8 +1,8 @@
-"""From a conversation to the prompt of a model: its chat template, or a plain one.
+"""Converts a conversation to a prompt, with the model's chat template or a plain one.
 
     [{"role": "user", "content": "Hi"}]  -->  a line "user: Hi" and one "assistant:"
 
-Templates are those of Hugging Face: chat_template.jinja in the model's folder, or the one inside
+Templates are Hugging Face's: chat_template.jinja in the model's folder, or the one in
 tokenizer_config.json. They run in Jinja's sandbox.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.errors import OpenAiError
 
 Message = dict[str, Any]
 ChatTemplate = Callable[[Sequence[Message]], str]
@@ -29,7 +29,7 @@ _MOST_MESSAGES = 4096
 
 
 def read_photo(value: Any, model: str) -> str:
-    """The one photo of a conversation, as a data: URL. Refused for anything else in it."""
+    """The one photo of a conversation, as a data: URL. OpenAiError for any other content."""
     contents = [entry.get("content") for entry in value if type(entry) is dict] if value else []
     parts = [part for content in contents if type(content) is list for part in content]
     urls = [
@@ -38,42 +38,42 @@ def read_photo(value: Any, model: str) -> str:
         if type(part) is dict and type(part.get("image_url")) is dict
     ]
     if len(urls) != 1 or len(parts) != 1 or len(contents) != 1:
-        raise Refused(
-            f"the model '{model}' says what it sees in a photo and reads no text: send one message "
-            f"whose content is one part, of the type image_url",
+        raise OpenAiError(
+            f"the model '{model}' describes a photo and takes no text: send one message whose "
+            f"content is one part of the type image_url",
             "messages",
         )
     if type(urls[0]) is not str or not urls[0].startswith("data:"):
-        raise Refused(
-            "'image_url.url' must hold the photo itself, data:image/jpeg;base64,…: nothing is "
-            "fetched from elsewhere",
+        raise OpenAiError(
+            "'image_url.url' must contain the photo itself, data:image/jpeg;base64,…: the server "
+            "does not fetch URLs",
             "messages",
         )
     return urls[0]
 
 
 def read_messages(value: Any, model: str) -> list[Message]:
-    """The conversation, each content as one text. Refused says which message is wrong."""
+    """The conversation, each content as one text. OpenAiError names the invalid message."""
     if type(value) is not list or not value:
-        raise Refused("'messages' must be a list with at least one message", "messages")
+        raise OpenAiError("'messages' must be a list with at least one message", "messages")
     if len(value) > _MOST_MESSAGES:
-        raise Refused(f"'messages' must have at most {_MOST_MESSAGES} elements", "messages")
+        raise OpenAiError(f"'messages' must have at most {_MOST_MESSAGES} elements", "messages")
     return [_message(entry, f"messages[{number}]", model) for number, entry in enumerate(value)]
 
 
 def _message(entry: Any, where: str, model: str) -> Message:
     if type(entry) is not dict:
-        raise Refused(f"'{where}' must be an object with role and content", where)
+        raise OpenAiError(f"'{where}' must be an object with role and content", where)
     role = entry.get("role")
     if type(role) is not str or not role:
-        raise Refused(f"'{where}.role' must be a text: system, user or assistant", where)
+        raise OpenAiError(f"'{where}.role' must be a text: system, user or assistant", where)
     content = entry.get("content")
     if content is None and role != "assistant":
-        raise Refused(f"'{where}.content' is missing", where)
+        raise OpenAiError(f"'{where}.content' is missing", where)
     if type(content) is list:
         content = "".join(_part(part, where, model) for part in content)
     if content is not None and type(content) is not str:
-        raise Refused(f"'{where}.content' must be a text or a list of parts", where)
+        raise OpenAiError(f"'{where}.content' must be a text or a list of parts", where)
     return {**entry, "content": content or ""}
 
 
@@ -83,22 +83,22 @@ def _part(part: Any, where: str, model: str) -> str:
     if kind in _TEXT_PARTS and type(text) is str:
         return text
     if type(kind) is str and kind not in _TEXT_PARTS:
-        raise Refused(
-            f"'{where}.content' has a part of the type '{kind}'; the model '{model}' takes text "
-            f"only here",
+        raise OpenAiError(
+            f"'{where}.content' has a part of the type '{kind}'; the model '{model}' takes only "
+            f"text here",
             where,
         )
-    raise Refused(f"'{where}.content' has a part that is no text part", where)
+    raise OpenAiError(f"'{where}.content' has a part that is not a text part", where)
 
 
 def plain_prompt(messages: Sequence[Message]) -> str:
-    """A conversation for models that come without a template."""
+    """The prompt for a model without a template."""
     lines = [f"{message['role']}: {message['content']}" for message in messages]
     return "\n".join([*lines, "assistant:"])
 
 
 def read_chat_template(model: str, folders: Sequence[Path], named: str) -> ChatTemplate:
-    """The template in the first folder that has one. Blocks. Refused where it cannot be used."""
+    """The template in the first folder that has one. Blocks. OpenAiError where it is invalid."""
     settings: Mapping[str, Any] = {}
     source = ""
     for folder in folders:
@@ -124,7 +124,7 @@ def _read_settings(path: Path, model: str) -> Mapping[str, Any]:
 
 
 def _default_of(template: Any) -> str:
-    """The template itself, or the one called default where there are several."""
+    """The template, or the one named default where there are several."""
     if type(template) is list:
         named = {entry.get("name"): entry.get("template") for entry in template}
         template = named.get("default")
@@ -156,25 +156,25 @@ def _jinja_template(model: str, source: str, settings: Mapping[str, Any]) -> Cha
     def render(messages: Sequence[Message]) -> str:
         try:
             return template.render(messages=messages, add_generation_prompt=True, **special)
-        except Exception as error:  # noqa: BLE001 - whatever it runs into, it is the messages
-            raise Refused(
-                f"the chat template of '{model}' does not take these messages: {error}", "messages"
+        except Exception as error:  # noqa: BLE001 - templates raise anything
+            raise OpenAiError(
+                f"the chat template of '{model}' rejects these messages: {error}", "messages"
             ) from None
 
     return render
 
 
 def _to_json(value: Any, **options: Any) -> str:
-    """As chat templates expect it: not escaped for HTML."""
+    """JSON without HTML escapes, as chat templates expect it."""
     return json.dumps(value, ensure_ascii=False, indent=options.get("indent"))
 
 
 def _token(value: Any) -> str:
-    """A special token, which files write as a text or as an object."""
+    """A special token, which may be a text or an object in the file."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if type(value) is str else ""
 
 
-def _unusable(model: str, why: str) -> Refused:
-    return Refused(f"the chat template of '{model}' cannot be used: {why}", status=500)
+def _unusable(model: str, why: str) -> OpenAiError:
+    return OpenAiError(f"the chat template of '{model}' cannot be used: {why}", status=500)

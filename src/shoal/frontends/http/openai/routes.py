@@ -1,9 +1,9 @@
-"""The handlers of /v1/…: read the body, find the model, answer in OpenAI's shapes.
+"""The handlers of /v1/…: read the body, find the model, respond in OpenAI's format.
 
     exchange --> coroutine --> JSON, or with "stream": true an event for each piece and [DONE]
 
-Each call is a coroutine of its own; it waits for models that are loaded on demand, and it ends when
-its client goes away.
+Each call is a coroutine. It waits for models that are loaded on demand, and is cancelled when its
+client disconnects.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
 from shoal.frontends.http.openai import catalogue, embeddings
-from shoal.frontends.http.openai.errors import Refused, described, no_such_model, send_error
+from shoal.frontends.http.openai.errors import OpenAiError, described, no_such_model, send_error
 from shoal.frontends.http.openai.fields import Fields
-from shoal.frontends.http.openai.forms import Completion, Form, Turn, usage_of
-from shoal.frontends.http.openai.generation import Generation, Piece
+from shoal.frontends.http.openai.generation import Generation, TextPiece
 from shoal.frontends.http.openai.merging import merged
 from shoal.frontends.http.openai.prompts import plain_prompt, read_messages, read_photo
-from shoal.frontends.http.openai.sampling import Told, read_sampling
-from shoal.frontends.http.openai.text_model import Served, TextModel
+from shoal.frontends.http.openai.sampling import ModelInputs, read_sampling
+from shoal.frontends.http.openai.text_model import LoadedVersion, TextModel
+from shoal.frontends.http.openai.text_responses import (
+    ChatMessage,
+    Completion,
+    TextResponse,
+    usage_of,
+)
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
@@ -47,7 +52,7 @@ _DONE = b"[DONE]"
 
 
 class OpenAiRoutes:
-    """Serves all of them. For the event loop's thread."""
+    """Serves all of them, on the event loop's thread."""
 
     def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
         self._engine = engine
@@ -55,10 +60,10 @@ class OpenAiRoutes:
         self._options = options
         pattern = options.header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
-        self._under_way: set[asyncio.Task[None]] = set()  # the loop itself does not keep them
-        self._text_models: WeakKeyDictionary[Served, TextModel | None] = WeakKeyDictionary()
+        self._running: set[asyncio.Task[None]] = set()  # the loop holds only weak references
+        self._text_models: WeakKeyDictionary[LoadedVersion, TextModel | None] = WeakKeyDictionary()
 
-    # ---- what there is
+    # ---- models
 
     def models(self, exchange: Exchange, _target: Target) -> None:
         """GET /v1/models."""
@@ -88,7 +93,7 @@ class OpenAiRoutes:
 
     async def _embed(self, exchange: Exchange, fields: Fields) -> None:
         name = fields.model
-        asked = embeddings.read(fields)
+        request = embeddings.read(fields)
         await self._loaded(name, lambda: self._engine.find(name))
         try:
             call = await self._loaded(name, lambda: self._engine.task(embeddings.OPERATION, name))
@@ -98,12 +103,12 @@ class OpenAiRoutes:
         if trace is not None:
             call.trace(trace)
         try:
-            found = await call.perform(asked)
+            found = await call.perform(request)
         except InvalidArgument as error:
-            raise embeddings.in_its_words(error) from None
+            raise embeddings.translated(error) from None
         finally:
             call.leave()
-        send_json(exchange, embeddings.answer(found, name))
+        send_json(exchange, embeddings.response(found, name))
 
     # ---- text
 
@@ -120,11 +125,11 @@ class OpenAiRoutes:
     async def _complete(self, exchange: Exchange, fields: Fields) -> None:
         prompts = list(fields.texts("prompt", most=MOST_TEXTS))
         if not prompts:
-            raise Refused("'prompt' is missing: send a text or a list of texts", "prompt")
+            raise OpenAiError("'prompt' is missing: send a text or a list of texts", "prompt")
         text_model = await self._text_model(fields.model)
         if text_model.prompt is None:
-            raise Refused(
-                f"the model '{fields.model}' takes photos: ask it at /v1/chat/completions", "model"
+            raise OpenAiError(
+                f"the model '{fields.model}' takes photos: use /v1/chat/completions", "model"
             )
         await self._generate(exchange, fields, text_model, prompts, Completion(fields.model))
 
@@ -138,7 +143,7 @@ class OpenAiRoutes:
                 prompt = await asyncio.to_thread(lambda: text_model.chat_template()(messages))
             else:
                 prompt = plain_prompt(messages)
-        await self._generate(exchange, fields, text_model, [prompt], Turn(fields.model))
+        await self._generate(exchange, fields, text_model, [prompt], ChatMessage(fields.model))
 
     async def _generate(
         self,
@@ -146,29 +151,29 @@ class OpenAiRoutes:
         fields: Fields,
         text_model: TextModel,
         prompts: list[str],
-        form: Form,
+        response: TextResponse,
     ) -> None:
         stream = fields.flag("stream")
-        echo = fields.flag("echo") and isinstance(form, Completion)
+        echo = fields.flag("echo") and isinstance(response, Completion)
         count = fields.integer("n", 1, lowest=1, highest=MOST_TEXTS)
         if count * len(prompts) > MOST_TEXTS:
-            raise Refused(f"at most {MOST_TEXTS} texts can be made in one request", "n")
-        shown_usage = _wants_usage(fields, stream=stream)
+            raise OpenAiError(f"at most {MOST_TEXTS} texts can be generated in one request", "n")
+        with_usage = _includes_usage(fields, stream=stream)
         sampling = read_sampling(fields, text_model)
-        told = Told(text_model, sampling)
+        model_inputs = ModelInputs(text_model, sampling)
         parameters = self._forwarded(exchange)
         generations = [
             Generation(
                 text_model,
-                told,
+                model_inputs,
                 sampling,
-                index=place * count + number,
+                index=position * count + number,
                 prompt=prompt,
                 number=number,
                 stream=stream and text_model.decoupled,
                 parameters=parameters,
             )
-            for place, prompt in enumerate(prompts)
+            for position, prompt in enumerate(prompts)
             for number in range(count)
         ]
         trace = trace_of(exchange)
@@ -178,36 +183,36 @@ class OpenAiRoutes:
         pieces = merged([one.pieces(self._engine, self._inbox, call) for one in generations])
         if call is not None:
             pieces = _ending(call, pieces)
-        begun = {one.index: one.prompt if echo else "" for one in generations}
+        opening = {one.index: one.prompt if echo else "" for one in generations}
         if stream:
 
             def ended() -> dict[str, Any]:
                 return usage_of(generations, len(prompts))
 
-            await _send_events(exchange, pieces, form, begun, ended if shown_usage else None)
+            await _send_events(exchange, pieces, response, opening, ended if with_usage else None)
             return
-        texts = {index: [text] for index, text in begun.items()}
+        texts = {index: [text] for index, text in opening.items()}
         ends: dict[int, str] = {}
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
                 texts[piece.index].append(piece.text)
                 ends[piece.index] = piece.end
         whole = [("".join(texts[index]), ends[index]) for index in sorted(texts)]
-        send_json(exchange, form.whole(whole, usage_of(generations, len(prompts))))
+        send_json(exchange, response.whole(whole, usage_of(generations, len(prompts))))
 
-    # ---- what all calls share
+    # ---- shared by all calls
 
     def _traced(
         self,
         exchange: Exchange,
         target: Target,
         fields: Fields,
-        answer: Callable[[Exchange, Fields], Coroutine[Any, Any, None]],
+        handle: Callable[[Exchange, Fields], Coroutine[Any, Any, None]],
     ) -> None:
-        """Have the call answered, as part of a trace if it is sampled."""
+        """Serve the call, as part of a trace if it is sampled."""
 
         def serve(through: Exchange, _target: Target) -> None:
-            self._start(through, answer(through, fields))
+            self._start(through, handle(through, fields))
 
         tracer = self._engine.tracer
         named = dataclasses.replace(target, model=fields.model)
@@ -215,23 +220,23 @@ class OpenAiRoutes:
             serve(exchange, target)
 
     def _start(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine that answers `exchange`; what it raises is the answer."""
+        """Run the coroutine that responds to `exchange`; what it raises becomes the response."""
 
-        async def answered() -> None:
+        async def responded() -> None:
             try:
                 await work
-            except Exception as error:  # noqa: BLE001 - becomes the answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 send_error(exchange, as_shoal_error(error))
 
-        task = asyncio.ensure_future(answered())
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task = asyncio.ensure_future(responded())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         exchange.on_disconnect = task.cancel
 
     async def _loaded(self, name: str, find: Callable[[], Found]) -> Found:
-        """What `find` finds, after the model has been loaded if that is done on demand.
+        """The result of `find`, once the model is loaded if that happens on demand.
 
-        Raises Refused for a model that does not exist.
+        Raises OpenAiError for a model that does not exist.
         """
         while True:
             try:
@@ -245,14 +250,14 @@ class OpenAiRoutes:
         model = await self._loaded(name, lambda: self._engine.find(name))
         found = self._as_text_model(model)
         if found is None:
-            raise Refused(
-                f"the model '{name}' does not make text: it needs a BYTES input such as "
+            raise OpenAiError(
+                f"the model '{name}' does not generate text: it needs a BYTES input such as "
                 f"text_input or image, and a BYTES output such as text_output",
                 "model",
             )
         return found
 
-    def _as_text_model(self, model: Served) -> TextModel | None:
+    def _as_text_model(self, model: LoadedVersion) -> TextModel | None:
         try:
             return self._text_models[model]
         except KeyError:
@@ -266,25 +271,25 @@ class OpenAiRoutes:
         return parameters
 
 
-def _of_model(error: InvalidArgument) -> Refused:
-    """The error for a model that cannot do what is asked of it, or does not exist."""
-    return error if isinstance(error, Refused) else Refused(error.message, "model")
+def _of_model(error: InvalidArgument) -> OpenAiError:
+    """The error for a model that does not exist or does not support the call."""
+    return error if isinstance(error, OpenAiError) else OpenAiError(error.message, "model")
 
 
-def _wants_usage(fields: Fields, *, stream: bool) -> bool:
+def _includes_usage(fields: Fields, *, stream: bool) -> bool:
     options = fields.get("stream_options")
     if options is None:
         return False
     if type(options) is not dict or not stream:
-        raise Refused(
-            "'stream_options' must be an object, and goes with \"stream\": true", "stream_options"
+        raise OpenAiError(
+            "'stream_options' must be an object, and requires \"stream\": true", "stream_options"
         )
     return bool(options.get("include_usage"))
 
 
 async def _ending(
-    call: CallSpan, pieces: AsyncGenerator[Piece, None]
-) -> AsyncGenerator[Piece, None]:
+    call: CallSpan, pieces: AsyncGenerator[TextPiece, None]
+) -> AsyncGenerator[TextPiece, None]:
     """The same pieces; their end is the end of the call."""
     error = "cancelled"
     try:
@@ -301,12 +306,12 @@ async def _ending(
 
 async def _send_events(
     exchange: Exchange,
-    pieces: AsyncGenerator[Piece, None],
-    form: Form,
-    begun: dict[int, str],
+    pieces: AsyncGenerator[TextPiece, None],
+    response: TextResponse,
+    opening: dict[int, str],
     usage: Callable[[], dict[str, Any]] | None,
 ) -> None:
-    """Send each piece as it comes. What goes wrong before the first of them is raised."""
+    """Send each piece as it arrives. An error before the first of them is raised."""
     more: dict[str, Any] = {} if usage is None else {"usage": None}
     started = False
     try:
@@ -315,13 +320,13 @@ async def _send_events(
                 if not started:
                     started = True
                     exchange.start_stream(200, EVENT_HEADERS)
-                opening = piece.index in begun
-                text = begun.pop(piece.index, "") + piece.text
-                delta = form.delta(dataclasses.replace(piece, text=text), first=opening)
-                exchange.send_chunk(event(json_text.dumps(form.chunk([delta], more))))
+                first = piece.index in opening
+                text = opening.pop(piece.index, "") + piece.text
+                delta = response.delta(dataclasses.replace(piece, text=text), first=first)
+                exchange.send_chunk(event(json_text.dumps(response.chunk([delta], more))))
                 await room(exchange)
         if usage is not None:
-            last = form.chunk([], {"usage": usage()})
+            last = response.chunk([], {"usage": usage()})
             exchange.send_chunk(event(json_text.dumps(last)))
     except Exception as failure:
         if not started:
@@ -333,7 +338,7 @@ async def _send_events(
 
 
 async def _until_loaded(pending: ModelLoading) -> None:
-    """Wait until a model is loaded; raises why that failed."""
+    """Wait until a model is loaded; raises the error if that fails."""
     settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def resume(error: ShoalError | None) -> None:

@@ -1,7 +1,7 @@
-"""What a client asks of the generation, and how a model is told.
+"""The sampling options of a request, and how they are passed to a model.
 
-{"max_tokens": 5, "stop": "."}  -->  an input of the model by that name (or its usual other one)
-                                -->  else a member of its input `sampling_parameters`, JSON
+{"max_tokens": 5, "stop": "."}  -->  an input of the model with that name (or a usual alias)
+                                -->  else a member of its JSON input `sampling_parameters`
                                 -->  else a parameter of the request
 """
 
@@ -15,14 +15,14 @@ from shoal.core.response import ParameterValue
 from shoal.core.signature import TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
-from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.fields import Fields
 from shoal.frontends.http.openai.text_model import TextModel
 from shoal.wire import json_text
 from shoal.wire.generate import plain_tensor
 
 MOST_STOPS = 16
-DEFAULT_MAX_TOKENS = 256  # for a model that must be told
+DEFAULT_MAX_TOKENS = 256  # for a model that requires it
 _MOST_TOKENS = 10_000_000
 _MOST_BYTES = 1 << 26
 
@@ -32,14 +32,14 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "seed": ("random_seed",),
     "max_tokens": ("request_output_len",),
 }
-# Inputs that ask a model for what these routes tell their clients.
-_ASK_FOR = (
+# Inputs that make a model return what the response reports.
+_REPORT_INPUTS = (
     "exclude_input_in_output",
     "return_finish_reason",
     "return_num_input_tokens",
     "return_num_output_tokens",
 )
-# Beside those that are checked one by one, what models' sampling knows.
+# Options that are passed on without a check.
 _MORE = frozenset(
     {
         "top_k",
@@ -55,7 +55,7 @@ _MORE = frozenset(
         "logit_bias",
     }
 )
-# Of no consequence here.
+# Fields without effect here.
 _IGNORED = frozenset(
     {
         "user",
@@ -70,7 +70,7 @@ _IGNORED = frozenset(
         "reasoning_effort",
     }
 )
-_OUR_OWN = frozenset(
+_HANDLED = frozenset(
     {
         "model",
         "prompt",
@@ -89,8 +89,8 @@ _OUR_OWN = frozenset(
         "seed",
     }
 )
-# Values with which a field asks for nothing: any other is refused.
-_NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
+# Fields that are not supported, with the values that request nothing.
+_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "logprobs": (False, 0),
     "top_logprobs": (0,),
@@ -109,31 +109,31 @@ _NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(slots=True)
 class Sampling:
-    """What a request says about the generation, checked."""
+    """The sampling options of a request, checked."""
 
     values: dict[str, Any] = field(default_factory=dict)  # by the names of OpenAI's API
-    more: dict[str, Any] = field(default_factory=dict)  # that its API does not know
+    more: dict[str, Any] = field(default_factory=dict)  # fields that are not in that API
 
     @property
     def stops(self) -> list[str]:
-        """Where the text ends."""
+        """The stop sequences."""
         found: list[str] = self.values.get("stop", [])
         return found
 
     @property
     def max_tokens(self) -> int | None:
-        """How long the text may get."""
+        """The maximum length of the text."""
         return self.values.get("max_tokens")
 
 
 def read_sampling(fields: Fields, text_model: TextModel) -> Sampling:
-    """Check the fields. Refused for what is wrong and for what is not offered."""
-    for name, harmless in _NOT_OFFERED.items():
+    """Check the fields. OpenAiError for invalid and for unsupported ones."""
+    for name, harmless in _NOT_SUPPORTED.items():
         value = fields.get(name)
         if value is not None and value not in harmless:
             if name in text_model.signature.inputs:
-                continue  # the model itself knows what to do with it
-            raise Refused(f"'{name}' is not offered here; leave it out", name, "unsupported")
+                continue  # the model itself handles it
+            raise OpenAiError(f"'{name}' is not supported here; leave it out", name, "unsupported")
     values: dict[str, Any] = {}
     for name, lowest, highest in (
         ("temperature", 0.0, 2.0),
@@ -154,27 +154,27 @@ def read_sampling(fields: Fields, text_model: TextModel) -> Sampling:
             values["max_tokens"] = fields.integer(name, 1, lowest=1, highest=_MOST_TOKENS)
     if "max_tokens" not in values and text_model.default_max_tokens is not None:
         values["max_tokens"] = text_model.default_max_tokens
-    known = {*_IGNORED, *_OUR_OWN, *_MORE}
+    known = {*_IGNORED, *_HANDLED, *_MORE}
     inputs = text_model.signature.inputs
     more: dict[str, Any] = {}
     for name, value in fields.values.items():
         if name in _MORE:
             values[name] = value
-        elif name in inputs and name not in values and name not in _OUR_OWN:
+        elif name in inputs and name not in values and name not in _HANDLED:
             more[name] = value
-        elif name in known or name in _NOT_OFFERED:
+        elif name in known or name in _NOT_SUPPORTED:
             continue
         elif type(value) in (str, int, float, bool):
             more[name] = value
         else:
-            raise Refused(
-                f"'{name}' is no field of this API and no input of '{text_model.name}'", name
+            raise OpenAiError(
+                f"'{name}' is neither a field of this API nor an input of '{text_model.name}'", name
             )
     return Sampling(values, more)
 
 
-class Told:
-    """How one model is told: tensors and parameters for a prompt."""
+class ModelInputs:
+    """The tensors and parameters that pass a prompt and its options to one model."""
 
     def __init__(self, text_model: TextModel, sampling: Sampling) -> None:
         self._model = text_model
@@ -187,9 +187,9 @@ class Told:
         self._given: dict[str, Any] = {}  # by the names of inputs
         packed: dict[str, Any] = {}
         for name, value in sampling.values.items():
-            taker = self._taker(name)
-            if taker is not None:
-                self._given[taker.name] = value
+            target = self._input_for(name)
+            if target is not None:
+                self._given[target.name] = value
             elif _JSON_INPUT in self._inputs:
                 packed[name] = value
             else:
@@ -204,18 +204,18 @@ class Told:
         self._complete()
 
     @property
-    def minds_length(self) -> bool:
-        """Whether the model itself is told how long its text may get."""
-        return self._taker("max_tokens") is not None or _JSON_INPUT in self._inputs
+    def limits_length(self) -> bool:
+        """Whether the model gets the maximum length, and so enforces it itself."""
+        return self._input_for("max_tokens") is not None or _JSON_INPUT in self._inputs
 
     def tensors(self, prompt: str, *, stream: bool, number: int) -> dict[str, Tensor]:
-        """The inputs for one text; `number` tells apart those of one prompt. Raises Refused.
+        """The inputs for one text, the `number`th of its prompt. Raises OpenAiError.
 
-        For a model that looks at photos `prompt` is one, as a data: URL.
+        For a model that takes photos, `prompt` is one, as a data: URL.
         """
         given = {**self._given, self._prompt: prompt}
-        seed = self._taker("seed")
-        if number and seed is not None and seed.name in given:  # or all would be the same text
+        seed = self._input_for("seed")
+        if number and seed is not None and seed.name in given:  # otherwise all texts would be equal
             given[seed.name] += number
         if "stream" in self._inputs:
             given["stream"] = stream
@@ -226,30 +226,30 @@ class Told:
                     self._inputs[name], self._model.signature, value, _MOST_BYTES
                 )
             except InvalidArgument as error:
-                raise Refused(f"'{name}': {error.message}", name) from None
+                raise OpenAiError(f"'{name}': {error.message}", name) from None
         return made
 
-    def _taker(self, name: str) -> TensorSpec | None:
-        """The input that takes a value of OpenAI's, if the model has one."""
+    def _input_for(self, name: str) -> TensorSpec | None:
+        """The input for a field of OpenAI's API, if the model has one."""
         for known in (name, *_OTHER_NAMES.get(name, ())):
             if known in self._inputs and known != self._prompt:
                 return self._inputs[known]
         return None
 
     def _complete(self) -> None:
-        """Add what is asked of every model, and what this one must be told. Raises Refused."""
-        for name in _ASK_FOR:
+        """Add the inputs that every request has and those that are required. Raises OpenAiError."""
+        for name in _REPORT_INPUTS:
             if name in self._inputs:
                 self._given.setdefault(name, True)
-        length = self._taker("max_tokens")
+        length = self._input_for("max_tokens")
         if length is not None and not length.optional:
             self._given.setdefault(length.name, DEFAULT_MAX_TOKENS)
         for name, spec in self._inputs.items():
-            ours = name in (self._prompt, "stream")
-            if not (spec.optional or ours or name in self._given):
-                raise Refused(
-                    f"the model '{self._model.name}' needs its input '{name}': send '{name}' "
-                    f"beside the prompt",
+            added = name in (self._prompt, "stream")
+            if not (spec.optional or added or name in self._given):
+                raise OpenAiError(
+                    f"the model '{self._model.name}' requires its input '{name}': send '{name}' "
+                    f"with the prompt",
                     name,
                 )
 

@@ -1,10 +1,10 @@
-"""A model that takes and gives text, as OpenAI's routes see it.
+"""A model that takes and returns text, as OpenAI's routes use it.
 
     signature, config parameters, folder  -->  TextModel: its tensors, tokenizer and chat template
 
-Any model with a BYTES input for the prompt and a BYTES output for the text is one: Python models in
-the manner of Triton's LLM backends, decoupled or not, ensembles too. So is one with a BYTES input
-for a photo instead, which says what it sees.
+Any model with a BYTES input for the prompt and a BYTES output for the text is one: Python models
+with the tensors of Triton's LLM backends, decoupled or not, and ensembles. So is a model with a
+BYTES input for a photo instead of the prompt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BYTES
 from shoal.core.signature import Signature, TensorSpec
-from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.prompts import (
     TEMPLATE_FILE,
     TOKENIZER_CONFIG,
@@ -35,7 +35,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 
 
 class Specification(Protocol):
-    """What a loaded model was made from."""
+    """The files of a loaded model."""
 
     @property
     def folder(self) -> Path:
@@ -46,7 +46,7 @@ class Specification(Protocol):
         """The folders of its versions."""
 
 
-class Served(Protocol):
+class LoadedVersion(Protocol):
     """A loaded version."""
 
     name: str
@@ -57,20 +57,24 @@ class Served(Protocol):
 
     @property
     def decoupled(self) -> bool:
-        """Whether it may answer any number of times."""
+        """Whether it may send any number of responses."""
 
 
 class TextModel:
-    """One loaded version; `of` finds out whether it is such a model at all."""
+    """One loaded version; `of` checks whether it is such a model."""
 
     def __init__(
-        self, model: Served, prompt: TensorSpec | None, image: TensorSpec | None, output: TensorSpec
+        self,
+        model: LoadedVersion,
+        prompt: TensorSpec | None,
+        image: TensorSpec | None,
+        output: TensorSpec,
     ) -> None:
         self.name = model.name
         self.version = model.version
         self.signature = model.signature
         self.decoupled = model.decoupled
-        self.prompt = prompt  # None for one that says what it sees in a photo
+        self.prompt = prompt  # None for a model that takes photos
         self.image = image
         self.output = output
         self._config = model.config
@@ -79,13 +83,13 @@ class TextModel:
         self._template_file = self._found(TEMPLATE, TEMPLATE_FILE) or self._found(
             "", TOKENIZER_CONFIG
         )
-        self._lock = threading.Lock()  # guards the two below and their being read
+        self._lock = threading.Lock()  # guards the two below while they are read
         self._tokenizer: Any = None
         self._template: ChatTemplate | None = None
 
     @classmethod
-    def of(cls, model: Served) -> TextModel | None:
-        """None for a model that no text comes out of, or neither text nor a photo goes into."""
+    def of(cls, model: LoadedVersion) -> TextModel | None:
+        """None for a model without a text output, or without an input for text or a photo."""
         signature = model.signature
         prompt = _chosen(signature.inputs, _parameter(model.config, INPUT), INPUTS)
         output = _chosen(signature.outputs, _parameter(model.config, OUTPUT), OUTPUTS)
@@ -96,33 +100,33 @@ class TextModel:
 
     @property
     def default_max_tokens(self) -> int | None:
-        """How long answers are where a client does not say, if the config says that."""
+        """The default length from the config, if it has one."""
         value = _parameter(self._config, MAX_TOKENS)
         if value and not (value.isascii() and value.isdigit() and int(value)):
-            raise Refused(
-                f"the config of '{self.name}' says {MAX_TOKENS} '{value}', which is no number"
+            raise OpenAiError(
+                f"the config of '{self.name}' has {MAX_TOKENS} '{value}', which is not a number"
             )
         return int(value) if value else None
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether tokens can be counted as the model counts them."""
+        """Whether the model has a tokenizer to count tokens with."""
         return self._tokenizer_file is not None
 
     @property
     def has_template(self) -> bool:
-        """Whether it says itself how conversations become prompts, in a file to be read."""
+        """Whether the model has a chat template file."""
         return self._template_file is not None or bool(_parameter(self._config, TEMPLATE))
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens a text has: its tokenizer's, or its words. Blocks where it has one."""
+        """The number of tokens of a text; of words, without a tokenizer. Blocks with one."""
         tokenizer = self._read_tokenizer()
         if tokenizer is None:
             return len(text.split())
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
     def chat_template(self) -> ChatTemplate:
-        """How a conversation becomes a prompt. Blocks the first time; Refused where it is wrong."""
+        """Converts conversations to prompts. Blocks the first time. OpenAiError where invalid."""
         with self._lock:
             if self._template is None:
                 named = _parameter(self._config, TEMPLATE)
@@ -140,7 +144,7 @@ class TextModel:
 
                     tokenizer = Tokenizer.from_file(str(path))
                 except Exception as error:  # the library raises plain exceptions
-                    raise Refused(
+                    raise OpenAiError(
                         f"the tokenizer of '{self.name}' cannot be used: {error}", status=500
                     ) from error
                 tokenizer.no_truncation()
@@ -161,7 +165,7 @@ def _parameter(config: ModelConfig, name: str) -> str:
 def _chosen(
     tensors: dict[str, TensorSpec], named: str, usual: tuple[str, ...]
 ) -> TensorSpec | None:
-    """The named tensor, or the first of the usual names in any case of letters; of texts only."""
+    """The named tensor, or the first with a usual name in any letter case; only BYTES tensors."""
     texts = {spec.name: spec for spec in tensors.values() if spec.datatype is BYTES}
     if named:
         return texts.get(named)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.prompts import plain_prompt, read_chat_template, read_messages
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -34,13 +34,13 @@ def test_parts_of_text_are_one_text():
         ([{"role": "user", "content": 3}], "must be a text or a list of parts"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-            "a part of the type 'image_url'; the model 'm' takes text only",
+            "a part of the type 'image_url'; the model 'm' takes only text",
         ),
-        ([{"role": "user", "content": [{"text": "x"}]}], "a part that is no text part"),
+        ([{"role": "user", "content": [{"text": "x"}]}], "a part that is not a text part"),
     ],
 )
 def test_wrong_messages_are_named(messages, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(OpenAiError, match=words):
         read_messages(messages, "m")
 
 
@@ -76,17 +76,17 @@ def test_a_folder_without_one_gets_the_plain_prompt(tmp_path):
     [
         ("{% for %}", "cannot be used", 500),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate", 400),
-        ("{{ messages.clear() }}", "does not take these messages", 400),  # the sandbox
-        ("{{ ''.__class__.__mro__ }}", "does not take these messages", 400),
+        ("{{ messages.clear() }}", "rejects these messages", 400),  # the sandbox
+        ("{{ ''.__class__.__mro__ }}", "rejects these messages", 400),
     ],
 )
 def test_a_template_that_fails_says_why(tmp_path, source, words, status):
     (tmp_path / "chat_template.jinja").write_text(source)
-    with pytest.raises(Refused, match=words) as raised:
+    with pytest.raises(OpenAiError, match=words) as raised:
         read_chat_template("m", [tmp_path], "")(HELLO)
     assert raised.value.status == status
 
 
 def test_a_template_that_is_named_must_be_there(tmp_path):
-    with pytest.raises(Refused, match=r"there is no file 'x\.jinja' in the model's folder"):
+    with pytest.raises(OpenAiError, match=r"there is no file 'x\.jinja' in the model's folder"):
         read_chat_template("m", [tmp_path], "x.jinja")

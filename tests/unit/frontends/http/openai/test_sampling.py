@@ -1,4 +1,4 @@
-"""What a client asks of a generation, and how each kind of model is told."""
+"""What a client asks of a generation, and how it is passed to each kind of model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from shoal.config.model import ModelConfig, ModelParameter
 from shoal.core.dtypes import BOOL, BYTES, FP32, INT32, UINT64
 from shoal.core.signature import Signature, TensorSpec
-from shoal.frontends.http.openai.errors import Refused
+from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.fields import Fields
-from shoal.frontends.http.openai.sampling import Told, read_sampling
+from shoal.frontends.http.openai.sampling import ModelInputs, read_sampling
 from shoal.frontends.http.openai.text_model import TextModel
 
 
@@ -52,9 +52,9 @@ def text_model(*required, parameters=None, **optional):
     return found
 
 
-def told(model, **fields):
+def passed(model, **fields):
     sampling = read_sampling(Fields({"model": "m", **fields}), model)
-    made = Told(model, sampling)
+    made = ModelInputs(model, sampling)
     tensors = made.tensors("hi", stream=True, number=0)
     return {name: tensor.array.tolist() for name, tensor in tensors.items()}, made.parameters
 
@@ -67,7 +67,7 @@ def test_a_model_with_inputs_of_these_names_is_told_by_them():
         random_seed=(UINT64, (1,)),
         stream=(BOOL, (1,)),
     )
-    found, parameters = told(model, max_tokens=5, temperature=1, stop=["a", "b"], seed=7)
+    found, parameters = passed(model, max_tokens=5, temperature=1, stop=["a", "b"], seed=7)
     assert found == {
         "text_input": [b"hi"],
         "max_tokens": [5],
@@ -85,7 +85,7 @@ def test_a_model_in_the_manner_of_vllm_is_told_in_one_json_text():
         exclude_input_in_output=(BOOL, (1,)),
         return_finish_reason=(BOOL, (1,)),
     )
-    found, parameters = told(model, max_completion_tokens=5, top_k=3, stop="x")
+    found, parameters = passed(model, max_completion_tokens=5, top_k=3, stop="x")
     assert json.loads(found.pop("sampling_parameters")[0]) == {
         "max_tokens": 5,
         "top_k": 3,
@@ -100,38 +100,40 @@ def test_a_model_in_the_manner_of_vllm_is_told_in_one_json_text():
 
 
 def test_a_model_that_takes_none_of_it_gets_parameters():
-    found, parameters = told(text_model(), max_tokens=5, stop=["x"], mood="calm", user="u")
+    found, parameters = passed(text_model(), max_tokens=5, stop=["x"], mood="calm", user="u")
     assert found == {"text_input": [b"hi"]}
     assert parameters == {"max_tokens": 5, "stop": '["x"]', "mood": "calm"}
 
 
 def test_any_input_of_the_model_can_be_sent():
-    found, _ = told(text_model(beams=(INT32, (1,)), tags=(BYTES, (-1,))), beams=2, tags=["a", "b"])
+    found, _ = passed(
+        text_model(beams=(INT32, (1,)), tags=(BYTES, (-1,))), beams=2, tags=["a", "b"]
+    )
     assert found["beams"] == [2]
     assert found["tags"] == [b"a", b"b"]
 
 
 def test_what_the_model_must_have_and_nobody_sends():
     model = text_model("text_input", "mood")
-    with pytest.raises(Refused, match="needs its input 'mood'") as raised:
-        told(model)
+    with pytest.raises(OpenAiError, match="requires its input 'mood'") as raised:
+        passed(model)
     assert raised.value.param == "mood"
-    assert told(model, mood="calm")[0]["mood"] == [b"calm"]
+    assert passed(model, mood="calm")[0]["mood"] == [b"calm"]
 
 
 def test_a_length_that_must_be_told_has_a_default():
     needed = inputs("text_input")
     needed["max_tokens"] = TensorSpec("max_tokens", INT32, (1,))
     model = TextModel.of(Model(needed))
-    assert told(model)[0]["max_tokens"] == [256]
+    assert passed(model)[0]["max_tokens"] == [256]
     model = TextModel.of(Model(needed, parameters={"openai_max_tokens": "40"}))
-    assert told(model)[0]["max_tokens"] == [40]
-    assert told(model, max_tokens=2)[0]["max_tokens"] == [2]
+    assert passed(model)[0]["max_tokens"] == [40]
+    assert passed(model, max_tokens=2)[0]["max_tokens"] == [2]
 
 
 def test_texts_of_one_prompt_have_different_seeds():
     model = text_model(seed=(UINT64, (1,)))
-    made = Told(model, read_sampling(Fields({"seed": 7}), model))
+    made = ModelInputs(model, read_sampling(Fields({"seed": 7}), model))
     seeds = [made.tensors("hi", stream=False, number=n)["seed"].array[0] for n in range(3)]
     assert seeds == [7, 8, 9]
 
@@ -146,23 +148,23 @@ def test_texts_of_one_prompt_have_different_seeds():
         ({"stop": [""]}, "stop", "a text or a list of texts"),
         ({"stop": ["x"] * 17}, "stop", "at most 16 elements, not 17"),
         ({"seed": 1.5}, "seed", "a whole number"),
-        ({"tools": [{"type": "function"}]}, "tools", "not offered here"),
-        ({"logprobs": True}, "logprobs", "not offered here"),
-        ({"logprobs": 3}, "logprobs", "not offered here"),
-        ({"best_of": 3}, "best_of", "not offered here"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "not offered here"),
-        ({"odd": {"a": 1}}, "odd", "no field of this API and no input of 'm'"),
+        ({"tools": [{"type": "function"}]}, "tools", "not supported here"),
+        ({"logprobs": True}, "logprobs", "not supported here"),
+        ({"logprobs": 3}, "logprobs", "not supported here"),
+        ({"best_of": 3}, "best_of", "not supported here"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not supported here"),
+        ({"odd": {"a": 1}}, "odd", "neither a field of this API nor an input of 'm'"),
     ],
 )
 def test_wrong_and_unknown_fields_are_named(fields, param, words):
-    with pytest.raises(Refused, match=words) as raised:
-        told(text_model(), **fields)
+    with pytest.raises(OpenAiError, match=words) as raised:
+        passed(text_model(), **fields)
     assert raised.value.param == param
 
 
 def test_a_value_that_the_models_input_cannot_hold():
-    with pytest.raises(Refused, match="'beams'") as raised:
-        told(text_model(beams=(INT32, (1,))), beams="many")
+    with pytest.raises(OpenAiError, match="'beams'") as raised:
+        passed(text_model(beams=(INT32, (1,))), beams="many")
     assert raised.value.param == "beams"
 
 
@@ -179,7 +181,7 @@ def test_a_value_that_the_models_input_cannot_hold():
     ],
 )
 def test_fields_that_ask_for_nothing_are_taken(fields):
-    assert told(text_model(), **fields) == ({"text_input": [b"hi"]}, {})
+    assert passed(text_model(), **fields) == ({"text_input": [b"hi"]}, {})
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_fields_that_ask_for_nothing_are_taken(fields):
     ],
 )
 def test_which_models_make_text(taken, given, parameters, is_one):
-    model = Model(inputs(taken), (given,), parameters)
+    model = Model(passed(taken), (given,), parameters)
     assert (TextModel.of(model) is not None) == is_one
 
 

@@ -1,6 +1,6 @@
 """Asking an engine directly: values in, arrays out, no socket and no protocol between.
 
-{"x": [1, 2]} --tensors--> Request --engine--> Mailbox --answers--> {"output": array}
+{"x": [1, 2]} --tensors--> Request --engine--> ResponseQueue --answers--> {"output": array}
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Inputs = Mapping[str, Any]
 Outputs = dict[str, np.ndarray]
 
 
-class Mailbox:
+class ResponseQueue:
     """Where the answers to one request arrive, for the thread that waits for them."""
 
     def __init__(self, timeout_secs: float | None) -> None:
@@ -50,7 +50,7 @@ class Mailbox:
             raise Unavailable(f"there was no answer within {self._timeout_secs:g} s") from None
 
 
-def answers(engine: Engine, request: Request, mailbox: Mailbox) -> Iterator[Outputs]:
+def answers(engine: Engine, request: Request, responses: ResponseQueue) -> Iterator[Outputs]:
     """Send the request at once; then give its answers."""
     engine.infer(request)
 
@@ -58,7 +58,7 @@ def answers(engine: Engine, request: Request, mailbox: Mailbox) -> Iterator[Outp
         over = False
         try:
             while not over:
-                response = mailbox.next()
+                response = responses.next()
                 over = response.final
                 if response.error is not None:
                     raise response.error

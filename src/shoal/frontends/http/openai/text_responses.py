@@ -1,6 +1,6 @@
-"""The two forms of an answer with text: a completion, and a turn of a conversation.
+"""The two formats of a generated text: a completion, and a message of a conversation.
 
-Each knows how the whole answer looks and how one chunk of a stream does.
+Each makes the whole response and the chunks of a stream.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from shoal.frontends.http.openai.generation import Generation, Piece
+from shoal.frontends.http.openai.generation import Generation, TextPiece
 
 Json = dict[str, Any]
 
 
-class Form(ABC):
-    """One answer in the making."""
+class TextResponse(ABC):
+    """A response while it is made."""
 
     prefix: ClassVar[str]
     kind: ClassVar[str]
@@ -31,7 +31,7 @@ class Form(ABC):
         }
 
     def whole(self, texts: Sequence[tuple[str, str]], usage: Json) -> Json:
-        """The answer in one piece: each text and how it ended."""
+        """The response in one piece: each text and the reason for its end."""
         choices = [
             {**self.choice(index, text), "logprobs": None, "finish_reason": end}
             for index, (text, end) in enumerate(texts)
@@ -42,22 +42,22 @@ class Form(ABC):
         """One event of a stream."""
         return {**self._head, "object": self.chunk_kind, "choices": choices, **more}
 
-    def delta(self, piece: Piece, *, first: bool) -> Json:
-        """What a piece adds to its text."""
+    def delta(self, piece: TextPiece, *, first: bool) -> Json:
+        """The part of a chunk for one piece."""
         added = self.added(piece, first=first)
         return {**added, "logprobs": None, "finish_reason": piece.end or None}
 
     @abstractmethod
     def choice(self, index: int, text: str) -> Json:
-        """One text of a whole answer."""
+        """One text of a whole response."""
 
     @abstractmethod
-    def added(self, piece: Piece, *, first: bool) -> Json:
+    def added(self, piece: TextPiece, *, first: bool) -> Json:
         """One piece of a text."""
 
 
-class Completion(Form):
-    """The answer of /v1/completions."""
+class Completion(TextResponse):
+    """The response of /v1/completions."""
 
     prefix = "cmpl"
     kind = chunk_kind = "text_completion"
@@ -66,34 +66,38 @@ class Completion(Form):
         """A text."""
         return {"index": index, "text": text}
 
-    def added(self, piece: Piece, *, first: bool) -> Json:  # noqa: ARG002 - others begin otherwise
+    def added(self, piece: TextPiece, *, first: bool) -> Json:  # noqa: ARG002 - ChatMessage uses it
         """More of a text."""
         return {"index": piece.index, "text": piece.text}
 
 
-class Turn(Form):
-    """The answer of /v1/chat/completions."""
+class ChatMessage(TextResponse):
+    """The response of /v1/chat/completions."""
 
     prefix = "chatcmpl"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
     def choice(self, index: int, text: str) -> Json:
-        """What the assistant says."""
+        """A message of the assistant."""
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": index, "message": message}
 
-    def added(self, piece: Piece, *, first: bool) -> Json:
-        """More of what it says; who speaks is said first."""
-        said: Json = {"role": "assistant"} if first else {}
+    def added(self, piece: TextPiece, *, first: bool) -> Json:
+        """More of a message; the first piece has the role."""
+        delta: Json = {"role": "assistant"} if first else {}
         if piece.text or first:
-            said["content"] = piece.text
-        return {"index": piece.index, "delta": said}
+            delta["content"] = piece.text
+        return {"index": piece.index, "delta": delta}
 
 
 def usage_of(generations: Sequence[Generation], prompts: int) -> Json:
-    """The tokens of all texts; a prompt counts once, however many texts were made of it."""
+    """The tokens of all texts; a prompt counts once, however many texts it has."""
     each = max(1, len(generations) // max(1, prompts))
-    asked = sum(one.usage.prompt_tokens for one in generations[::each])
-    made = sum(one.usage.completion_tokens for one in generations)
-    return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
+    prompt_tokens = sum(one.usage.prompt_tokens for one in generations[::each])
+    completion_tokens = sum(one.usage.completion_tokens for one in generations)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def together(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """The results of all calls; when one fails, the others are given up and it is raised."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:

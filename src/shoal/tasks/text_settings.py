@@ -27,7 +27,7 @@ _LONGEST = 1 << 20  # tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Writing:
+class TextSettings:
     """What task.json says about texts. Any thread may call any method."""
 
     tokenizer: Tokenizer
@@ -40,7 +40,7 @@ class Writing:
     most_beams: int
 
     @classmethod
-    def of(cls, settings: TaskSettings, most_beams: int = MOST_BEAMS) -> Writing:
+    def of(cls, settings: TaskSettings, most_beams: int = MOST_BEAMS) -> TextSettings:
         """Read the settings. Raises ConfigError."""
         tokenizer = read_tokenizer(settings)
         size = tokenizer.get_vocab_size()
