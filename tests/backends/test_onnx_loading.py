@@ -75,7 +75,6 @@ def test_external_data_that_is_missing(loader):
     ],
 )
 def test_no_file(loader, files, name, text):
-    loader.version_folder.mkdir(parents=True)
     for file in files:
         loader.save(models.identity(), file)
     with pytest.raises(NotFound) as raised:

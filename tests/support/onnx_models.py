@@ -387,20 +387,6 @@ def save_with_external_data(built: ModelProto, file: Path, weights: str = "weigh
     return file
 
 
-def save_in_repository(
-    repository: Path, name: str, built: ModelProto, *, version: int = 1, config: str = ""
-) -> Path:
-    """Lay one version of a model out as a repository has it; an empty `config` writes no file.
-
-    Returns the model's folder.
-    """
-    folder = repository / name
-    save(built, folder / str(version) / "model.onnx")
-    if config:
-        (folder / "config.pbtxt").write_text(config)
-    return folder
-
-
 def _name(datatype: str | DataType) -> str:
     return datatype.name if isinstance(datatype, DataType) else from_name(datatype).name
 
