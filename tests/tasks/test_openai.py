@@ -537,7 +537,7 @@ def test_a_turn_as_it_comes(client):
             "messages[0]",
             "takes only text",
         ),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not offered"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not supported"),
         ({"model": "odd"}, "model", "does not generate text"),
     ],
 )
@@ -586,7 +586,7 @@ def test_a_photo_for_a_model_that_looks_at_photos(client, models):
     ("messages", "words"),
     [
         ([HELLO], "describes a photo and takes no text"),
-        (photo("data:,x", {"type": "text", "text": "What is it?"}), "reads no text"),
+        (photo("data:,x", {"type": "text", "text": "What is it?"}), "takes no text"),
         (photo("data:,x") * 2, "send one message"),
         (photo("http://example.org/cat.jpg"), "the server does not fetch URLs"),
     ],

@@ -195,7 +195,7 @@ def test_fields_that_ask_for_nothing_are_taken(fields):
     ],
 )
 def test_which_models_make_text(taken, given, parameters, is_one):
-    model = Model(passed(taken), (given,), parameters)
+    model = Model(inputs(taken), (given,), parameters)
     assert (TextModel.of(model) is not None) == is_one
 
 
