@@ -99,7 +99,6 @@ def test_a_name_that_leads_elsewhere(loader, name):
     ],
 )
 def test_a_file_that_is_not_onnx(loader, content, text, capfd):
-    loader.version_folder.mkdir(parents=True)
     (loader.version_folder / "model.onnx").write_bytes(content)
     complete = ModelConfig(
         input=(ModelInput(name="a", data_type="TYPE_FP32", dims=(1,)),),
