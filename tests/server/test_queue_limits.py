@@ -5,8 +5,8 @@ A model of the fake backend holds its first request while the others queue up be
 
 import pytest
 
-from shoal.scheduler.alarm import Alarm
 from shoal.scheduler.batcher import Batcher
+from shoal.scheduler.timer import Timer
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.held_model import ask, check, failures, hold, numbers, queue, seen
@@ -164,7 +164,7 @@ def test_time_outs_without_a_batcher(serve_held, fake, by_request):
 
 @pytest.mark.parametrize("timeout", [2**53, 2**63 - 1, 2**64 - 1])
 def test_a_time_out_beyond_all_clocks_silences_nobody_else(serve_held, fake, monkeypatch, timeout):
-    """One alarm clock serves all models: no request may break it."""
+    """One timer serves all models: no request may break it."""
     monkeypatch.setattr(Batcher.__init__, "__kwdefaults__", _with_own_alarm())
     with serve_held("") as running:
         first = hold(running, fake)
@@ -177,8 +177,8 @@ def test_a_time_out_beyond_all_clocks_silences_nobody_else(serve_held, fake, mon
 
 
 def _with_own_alarm():
-    """The batcher's defaults with an alarm that no other test has set before."""
-    return Batcher.__init__.__kwdefaults__ | {"alarms": Alarm()}
+    """The batcher's defaults with a timer that no other test has set before."""
+    return Batcher.__init__.__kwdefaults__ | {"timer": Timer()}
 
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)

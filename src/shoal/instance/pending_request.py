@@ -13,7 +13,7 @@ from shoal.core.request import DONE, Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Tensor
 from shoal.errors import Internal, InvalidArgument, ShoalError
-from shoal.scheduler.sequence_turn import Turn, is_filler
+from shoal.scheduler.sequence_turn import SequenceTurn, is_filler
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 
 
@@ -90,7 +90,7 @@ class InstancePendingRequest:
     ) -> None:
         """Send one response; Internal when the final one has been sent already."""
         request = self.request
-        turn: Turn | None = request.turn
+        turn: SequenceTurn | None = request.turn
         if turn is not None and turn.states is not None and error is None:
             outputs = turn.keep_states(outputs)
         wanted = request.requested_outputs
@@ -141,7 +141,7 @@ class InstancePendingRequest:
         Raises InvalidArgument where sequences are not iterative, and Internal after the final
         response.
         """
-        turn: Turn | None = self.request.turn
+        turn: SequenceTurn | None = self.request.turn
         with self._lock:
             if self._closed:
                 raise Internal(

@@ -12,7 +12,7 @@ from shoal.scheduler import sequence_setup
 from shoal.scheduler.base import Scheduler
 from shoal.scheduler.batcher import Batcher, OnDropped
 from shoal.scheduler.look_ahead import DEFAULT_WINDOW, LookAhead
-from shoal.scheduler.policy import BatchPolicy, OneByOne, Policy
+from shoal.scheduler.policy import BatchPolicy, Policy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 
 _NS_PER_US = 1000
@@ -28,7 +28,11 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
     batching = config.dynamic_batching
     policy: Policy
     if batching is None:
-        policy, queue, ordered = OneByOne(), RequestQueue(_policy_of_parameters(config)), False
+        policy, queue, ordered = (
+            SingleRequestPolicy(),
+            RequestQueue(_policy_of_parameters(config)),
+            False,
+        )
     else:
         policy = in_order = BatchPolicy(
             max(1, config.max_batch_size),

@@ -17,7 +17,7 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import ConfigError
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, is_limited
-from shoal.scheduler.ensemble_graph import Graph
+from shoal.scheduler.ensemble_graph import EnsembleGraph
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.model import (
     FIRST_RESPONSE_EDGES_MS,
@@ -45,7 +45,7 @@ class ModelSpec:
     hold_until: int = 0
     loop: LoopHandle | None = None  # where quick models may run
     execution: str = "auto"  # auto | loop | threads, unless the config says
-    ensemble: Graph | None = None  # for an ensemble: its steps, checked
+    ensemble: EnsembleGraph | None = None  # for an ensemble: its steps, checked
     infer: Callable[[Request], None] | None = None  # the way to other models
     models: OtherModels | None = None  # for models that ask or manage others
     metrics: CustomMetrics | None = None  # for metrics of models' own

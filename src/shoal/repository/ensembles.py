@@ -1,6 +1,6 @@
 """Making ready an ensemble: find the models it is made of, and check the whole graph.
 
-config --> the models of its steps, which serve by now --> Graph --> ModelSpec
+config --> the models of its steps, which serve by now --> EnsembleGraph --> ModelSpec
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.models.ensemble import ServedModel
 from shoal.models.spec import ModelSpec
 from shoal.repository.lifecycle import Unreadable
 from shoal.scheduler import ensemble_graph
-from shoal.scheduler.ensemble_graph import Composing, Graph
+from shoal.scheduler.ensemble_graph import ComposingModel, EnsembleGraph
 
 PLATFORM = "ensemble"
 _STEPS = "ensemble_scheduling.step"
@@ -94,7 +94,7 @@ def _own_print(spec: ModelSpec, version: int) -> object:
     both = spec.fingerprints[version]
     assert isinstance(both, tuple)
     own, graph = both
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, EnsembleGraph)
     return own
 
 
@@ -116,16 +116,16 @@ def _normalised(config: ModelConfig) -> ModelConfig:
     )
 
 
-def _find(config: ModelConfig, models: Models, file: str) -> Sequence[Composing]:
+def _find(config: ModelConfig, models: Models, file: str) -> Sequence[ComposingModel]:
     scheduling = config.ensemble_scheduling
     assert scheduling is not None
-    found: list[Composing] = []
+    found: list[ComposingModel] = []
     for index, step in enumerate(scheduling.step):
         model = models.serving(step.model_name, step.model_version)
         if model is None:
             raise _missing(config.name, index, step, models, file)
         found.append(
-            Composing(
+            ComposingModel(
                 step.model_name,
                 step.model_version,
                 model.signature,

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from shoal.core.model_loading import FailedToLoad, ModelLoading
 from shoal.core.request import Request, State
 from shoal.errors import Cancelled, Internal, NotFound, QueueRejected, ShoalError, Unavailable
-from shoal.scheduler.alarm import alarm
+from shoal.scheduler.timer import shared_timer
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class _Held:
 
     def __init__(self, request: Request, again: Callable[[], None]) -> None:
         self._lock = threading.Lock()  # guards _held
-        # None: somebody else's again. An alarm may know us for long; it must not keep tensors.
+        # None: it is over. The timer may refer to this for long, which must not keep tensors.
         self._held: tuple[Request, Callable[[], None]] | None = (request, again)
         self._leave: Callable[[], None] = lambda: None
 
@@ -217,7 +217,7 @@ class _Held:
         request, _ = self._held
         request.on_cancel = self._cancelled
         if request.timeout_us:
-            alarm.at(time.monotonic_ns() + request.timeout_us * _NS_PER_US, self._expired)
+            shared_timer.at(time.monotonic_ns() + request.timeout_us * _NS_PER_US, self._expired)
         self._leave = pending.then(self._settled, inside=inside)
         if request.cancelled:  # it was withdrawn before it had somebody to tell
             self._cancelled()

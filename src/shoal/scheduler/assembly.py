@@ -1,8 +1,8 @@
-"""Batches that are more than rows one below the other: ragged, padded, with tensors of our own.
+"""Batches that are not plain rows: ragged, padded, or with inputs that the server makes.
 
-    requests --join--> what the model is given          what it computed --split--> responses
+    requests --join--> inputs of the model          outputs of the model --split--> responses
 
-A model that needs none of this has no assembly and takes the short way of `shoal.scheduler.batch`.
+A model that needs none of this has no assembly; `shoal.scheduler.batch` joins and splits for it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from shoal.scheduler.ragged import MadeInput, Scattered, flat
 
 
 class _Parts(Protocol):
-    """One output of a batch, to be handed out."""
+    """One output of a batch, to be split."""
 
     def part(self, number: int, row: int, rows: int) -> Tensor:
-        """What the request of this number gets; `row` is its first and `rows` how many it has."""
+        """The part of the request of this number, which has `rows` rows from `row` on."""
 
 
 class Assembly:
-    """How one model's batches are put together and taken apart. Any thread may use it."""
+    """How one model's batches are joined and split. Any thread may use it."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Assembly:
         made: Sequence[MadeInput] = (),
         scattered: Mapping[str, str] | None = None,
     ) -> None:
-        """`made` are inputs that no client sends; `scattered` has outputs with the input whose
-        shapes say how they are handed out."""
+        """`made` are inputs that no client sends; `scattered` maps outputs to the input whose
+        shapes determine how they are split."""
         self._signature = signature
         self._made = tuple(made)
         self._scattered = dict(scattered or {})
@@ -54,12 +54,11 @@ class Assembly:
         return frozenset(name for made in self._made for name in made.names)
 
     def padded(self) -> tuple[int, int]:
-        """How many elements of padded inputs the model was given, and how many were padding."""
+        """How many elements padded inputs had in all, and how many were padding."""
         return self._padded
 
     def join(self, requests: Sequence[Request]) -> dict[str, np.ndarray]:
-        """What the model is given for these requests, which passed validation and have equal
-        batch keys."""
+        """The model's inputs for these requests, which are valid and have equal batch keys."""
         padding = self._signature.padding
         masks = () if padding is None else padding.masks
         joined: dict[str, np.ndarray] = {}
@@ -105,7 +104,7 @@ class Assembly:
     ) -> list[list[Tensor]]:
         """Each request's outputs, in the order it asked for them; views where that is possible.
 
-        Raises BackendFailure when an output cannot be what these requests asked for.
+        Raises BackendFailure when an output does not have the shape that these requests need.
         """
         signature = self._signature
         total = sum([request.rows for request in requests])
@@ -156,7 +155,7 @@ class _Rows:
 
 
 def build(config: ModelConfig, signature: Signature) -> Assembly | None:
-    """What a config asks for; None where its batches are plain rows."""
+    """The assembly of a config; None where its batches are plain rows."""
     made = [
         MadeInput(
             batch_input.kind,

@@ -1,4 +1,4 @@
-"""What instances pull from: the contract that every way of scheduling keeps.
+"""What instances pull from: the contract of every scheduler.
 
 frontend --enqueue--> [ what waits ] --next_batch--> instance --finished--> [ what waits ]
 """
@@ -12,33 +12,33 @@ from typing import Protocol
 from shoal.core.request import Request
 from shoal.scheduler.policy import Reason
 
-RECENT_CUTS = 256  # so many batches are remembered
+RECENT_CUTS = 256  # batches whose reason and size are kept
 
 
 class Puller(Protocol):
-    """Who asks for batches: an instance, which may be told to stop."""
+    """What pulls batches: an instance, which may be stopped."""
 
     @property
     def stopping(self) -> bool:
-        """Whether it wants no more."""
+        """Whether it takes no more batches."""
 
 
-class Loop(Protocol):
+class EventLoop(Protocol):
     """The event loop that requests arrive on, where there is one."""
 
     def here(self) -> bool:
         """Whether this is its thread."""
 
     def call_soon(self, callback: Callable[[], None]) -> bool:
-        """Have it call `callback` once it has read what is there; false when it is gone."""
+        """Have it call `callback` after this iteration's I/O; false when the loop has ended."""
 
 
 class Scheduler(Protocol):
     """One model's queue. Any thread may call any method."""
 
-    cuts: Counter[Reason]  # why batches left, for people who ask
-    recent: deque[tuple[Reason, int]]  # of the last ones: why, and with how many rows
-    instances_linger: bool  # whether one that is told to stop may have to go on for a while
+    cuts: Counter[Reason]  # batches by the reason why they were cut
+    recent: deque[tuple[Reason, int]]  # of the last batches: the reason and the rows
+    instances_linger: bool  # whether an instance that is stopped may have to continue for a while
 
     def pending(self) -> int:
         """How many requests wait."""
@@ -57,25 +57,25 @@ class Scheduler(Protocol):
         """
 
     def attach(self, puller: Puller) -> None:
-        """An instance is about to pull; told once, before its first `next_batch`."""
+        """An instance is about to pull; called once, before its first `next_batch`."""
 
     def next_batch(self, puller: Puller) -> list[Request]:
-        """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+        """Wait for a batch; an empty list tells `puller` to end."""
 
     def ready_batch(self, puller: Puller) -> list[Request]:
         """As `next_batch`, without waiting: an empty list where no batch is ready."""
 
     def more(self, most: int) -> list[list[Request]]:
-        """Further batches for an instance that has just been handed one, without waiting.
+        """Further batches for an instance that has just got one, without waiting.
 
-        At most `most`, and none where the next batch would be another if it were cut later.
+        At most `most`, and none where a batch that is cut later could be larger.
         """
 
     def take_now(self) -> tuple[list[Request], int | None]:
-        """For the event loop: a batch without waiting, or after how many nanoseconds to ask."""
+        """For the event loop: a batch without waiting, or after how many nanoseconds to retry."""
 
     def finished(self, batch: Sequence[Request]) -> None:
-        """A batch that was handed over has been executed."""
+        """A batch that was taken has been executed."""
 
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
         """From now on the event loop takes the batches."""
@@ -84,7 +84,7 @@ class Scheduler(Protocol):
         """From now on the instances pull again."""
 
     def wake(self) -> None:
-        """Make every waiting instance look again."""
+        """Make every waiting instance check again whether to stop."""
 
     def close(self) -> None:
         """Refuse new requests. Those already queued are served first, then instances stop."""

@@ -3,8 +3,8 @@
     frontend --enqueue--> [ queue ] --next_batch--> instance thread
 
 Instances pull. While all of them are busy the queue grows, so the next batch is larger by
-itself. What makes a batch ready is decided by a `Policy`, which reads no clock and takes no lock;
-the batcher only keeps the queue and waits.
+itself. A `Policy`, which reads no clock and takes no lock, decides when a batch is ready; the
+batcher only keeps the queue and waits.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TypeAlias
 
 from shoal.core.request import DONE, EXECUTING, QUEUED, Request
 from shoal.errors import ShoalError, Unavailable
-from shoal.scheduler.alarm import Alarm, alarm
-from shoal.scheduler.base import RECENT_CUTS, Loop, Puller
+from shoal.scheduler.base import RECENT_CUTS, EventLoop, Puller
 from shoal.scheduler.order import OrderKeeper
-from shoal.scheduler.policy import Cut, Policy, Reason
+from shoal.scheduler.policy import BatchCut, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
+from shoal.scheduler.timer import Timer, shared_timer
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
 
-# Executions this long are worth dividing among idle instances; shorter ones are mostly overhead.
+# Executions this long are worth dividing among idle instances.
 _WORTH_SHARING_NS = 2_000_000
 
 _rows_and_key = attrgetter("rows", "batch_key")
@@ -49,17 +49,17 @@ class Batcher:
         on_dropped: OnDropped,
         preserve_ordering: bool = False,
         hold_until: int = 0,
-        loop: Loop | None = None,
+        loop: EventLoop | None = None,
         shares: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
-        alarms: Alarm = alarm,
+        timer: Timer = shared_timer,
     ) -> None:
         """`on_dropped` answers requests that expired or were cancelled; no lock is held then.
 
-        `hold_until` keeps the first batch back until that many requests wait (for tests). What
-        arrives on the `loop` wakes an instance once the loop has read all there is: a thread that
-        is woken at once only quarrels with the loop about the interpreter. With `shares`, what
-        waits is divided among idle instances where nothing says how large batches should be.
+        `hold_until` delays the first batch until that many requests wait (for tests). Requests
+        that arrive on the `loop` wake an instance only after the loop's I/O: a thread that wakes
+        earlier only competes with the loop for the GIL. With `shares`, the queue is divided among
+        idle instances unless the config says how large batches should be.
         """
         self._max_delay_ns = policy.max_delay_ns
         self._policy = policy
@@ -69,10 +69,10 @@ class Batcher:
         self._hold_until = hold_until
         self._loop = loop
         self._shares = shares
-        self._execution_ns = 0  # how long the last one took
+        self._execution_ns = 0  # duration of the last one
         self._clock = clock
-        self._alarms = alarms
-        self._alarm_at_ns: int | None = None
+        self._timer = timer
+        self._timer_at_ns: int | None = None
         self._lock = threading.RLock()  # guards everything above and below
         self._changed = threading.Condition(self._lock)
         self._any_cancelled = False
@@ -80,7 +80,7 @@ class Batcher:
         self._waiting = 0  # instances, for a batch
         self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
+        self.cuts: Counter[Reason] = Counter()
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -98,7 +98,7 @@ class Batcher:
             request.state = QUEUED
             request.on_cancel = self._cancelled
             if self._queue.next_deadline_ns is not None:
-                self._set_alarm()
+                self._set_timer()
             on_arrival = self._on_arrival
             if on_arrival is None and self._waiting and not self._wakes_soon():
                 self._changed.notify()
@@ -160,7 +160,7 @@ class Batcher:
         """Nothing to prepare: any instance may run any request."""
 
     def next_batch(self, puller: Puller) -> list[Request]:
-        """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+        """Wait for a batch; an empty list tells `puller` to end."""
         while True:
             dropped: list[tuple[Request, ShoalError]] = []
             batch: list[Request] = []
@@ -206,7 +206,7 @@ class Batcher:
             return [], None
         self._hold_until = 0
         waited_ns = now_ns - queue.oldest_ns()
-        if self._closed:  # nobody else will come: run what there is
+        if self._closed:  # no more requests will come: run what there is
             waited_ns = 1 << 62
         waiting: Iterable[tuple[int, object]] = map(_rows_and_key, queue)
         cut = self._policy.cut(waiting, waited_ns, queue.leading())
@@ -225,12 +225,12 @@ class Batcher:
         self.recent.append((reason, rows))
         return batch, None
 
-    def _shared(self, cut: Cut) -> tuple[int, Reason]:
-        """What of a cut is for one instance, while others wait for something to do.
+    def _shared(self, cut: BatchCut) -> tuple[int, Reason]:
+        """How much of a cut one instance takes while others are idle.
 
-        On a CPU an execution takes as long as it has rows: one instance with all of them is
-        slower than two with half each. The event loop shares with nobody: those that wait since
-        before it had the queue take nothing from it.
+        On a CPU the time of an execution grows with its rows: one instance with all of them is
+        slower than two with half each. The event loop does not share, because idle instances
+        cannot pull while it has the queue.
         """
         if (
             self._waiting
@@ -259,7 +259,7 @@ class Batcher:
         return batch
 
     def more(self, most: int) -> list[list[Request]]:
-        """Further batches for an instance that has just been handed one, without waiting.
+        """Further batches for an instance that has just got one, without waiting.
 
         None where batches grow while they wait: those are cut when they are run.
         """
@@ -299,13 +299,13 @@ class Batcher:
         return batch, wait_ns
 
     def finished(self, batch: Sequence[Request]) -> None:
-        """Remember how long the execution took: no request waits for another to be executed."""
+        """Record how long the execution took; no request waits for another to be executed."""
         moments = batch[0].moments
         if moments is not None:
             self._execution_ns = moments[2] - moments[0]
 
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
-        """From now on the event loop takes the batches; `on_arrival` tells it of each request.
+        """From now on the event loop takes the batches; `on_arrival` is called for each request.
 
         `on_arrival` must not block. A closed batcher stays with its instances.
         """
@@ -323,20 +323,20 @@ class Batcher:
             self._on_arrival = None
             self._changed.notify_all()
 
-    def _set_alarm(self) -> None:
-        """Have expired requests answered on time even while every instance works."""
+    def _set_timer(self) -> None:
+        """Have expired requests answered on time even while all instances are busy."""
         deadline = self._queue.next_deadline_ns
-        if deadline is not None and (self._alarm_at_ns is None or deadline < self._alarm_at_ns):
-            self._alarm_at_ns = deadline
-            self._alarms.at(deadline, self.expire)
+        if deadline is not None and (self._timer_at_ns is None or deadline < self._timer_at_ns):
+            self._timer_at_ns = deadline
+            self._timer.at(deadline, self.expire)
 
     def expire(self) -> None:
-        """Answer what has run out of time or was withdrawn."""
+        """Answer requests that expired or were cancelled."""
         with self._changed:
-            self._alarm_at_ns = None
+            self._timer_at_ns = None
             dropped = self._queue.prune(self._clock(), cancelled=self._any_cancelled)
             self._any_cancelled = False
-            self._set_alarm()
+            self._set_timer()
             self._changed.notify()
             on_arrival = self._on_arrival
         if on_arrival is not None:  # what is left may make a batch now
@@ -354,7 +354,7 @@ class Batcher:
         self._on_dropped(request, error)
 
     def wake(self) -> None:
-        """Make every waiting instance look again (one of them may have been told to stop)."""
+        """Make every waiting instance check again whether to stop."""
         with self._changed:
             self._changed.notify_all()
 

@@ -4,8 +4,8 @@
                          ▲                    │ responses, from whichever thread has them
                          └────────────────────┘ ... --> the client's reply
 
-No thread of its own. A step is an ordinary request in its model's queue, so it is batched with
-everybody else's. Tensors are handed on as they are.
+It has no thread of its own. A step is an ordinary request in its model's queue, so it is batched
+with other requests. Tensors are passed on as they are.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.errors import Cancelled, Internal, InvalidArgument, ShoalError
 from shoal.scheduler.batcher import BatcherClosed
-from shoal.scheduler.ensemble_graph import Graph
+from shoal.scheduler.ensemble_graph import EnsembleGraph
 from shoal.scheduler.ensemble_limit import StepLimit
-from shoal.scheduler.ensemble_progress import Progress, Ready
+from shoal.scheduler.ensemble_progress import EnsembleProgress, ReadyStep
 from shoal.scheduler.ensemble_tensors import (
-    Place,
-    Value,
+    SequencePosition,
+    TensorValue,
     ensemble_outputs,
     request_values,
     response_values,
     step_inputs,
-    step_place,
+    step_position,
 )
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 
@@ -45,11 +45,11 @@ Infer: TypeAlias = Callable[[Request], None]
 
 
 class EnsembleScheduler:
-    """One version of an ensemble: its requests, from the door to the last response."""
+    """One version of an ensemble: its requests, from `enqueue` to the last response."""
 
     def __init__(
         self,
-        graph: Graph,
+        graph: EnsembleGraph,
         signature: Signature,
         version: int,
         infer: Infer,
@@ -68,7 +68,7 @@ class EnsembleScheduler:
         self._closed = False
 
     def enqueue(self, request: Request) -> None:
-        """Take `request`, which passed validation, over. If this raises, it is the caller's."""
+        """Take over a valid `request`. If this raises, it is still the caller's to answer."""
         with self._changed:
             if self._closed:
                 raise BatcherClosed(request.log_prefix() + "ensemble is unloading")
@@ -76,7 +76,7 @@ class EnsembleScheduler:
         EnsembleRun(self, request).start()
 
     def in_flight(self) -> int:
-        """Requests taken over and not answered to the end."""
+        """Requests taken over whose final response has not been sent."""
         return self._running
 
     def run_ended(self) -> None:
@@ -86,14 +86,14 @@ class EnsembleScheduler:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new requests and wait until those at hand are answered."""
+        """Refuse new requests and wait until all others are answered."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._running)
 
 
 class EnsembleRun:
-    """One request for an ensemble. Any thread may bring it a step's response."""
+    """One request for an ensemble. Any thread may deliver a step's response to it."""
 
     __slots__ = (
         "_calls",
@@ -115,7 +115,7 @@ class EnsembleRun:
         self.request = request
         self._plan = ensemble.graph.plan(request.requested_outputs)
         self._lock = threading.Lock()  # guards everything below; never held while others are called
-        self._progress = Progress(ensemble.graph, self._plan)
+        self._progress = EnsembleProgress(ensemble.graph, self._plan)
         self._calls: set[StepCall] = set()  # those that may still respond
         self._error: ShoalError | None = None  # the first one; from then on nothing new starts
         self._outbox: deque[Response] = deque()
@@ -124,10 +124,10 @@ class EnsembleRun:
         self._compute_ns = [0, 0, 0]  # input, infer and output, over all steps
         self._start_ns = ensemble.clock()
 
-    # ---- the ways in
+    # ---- events
 
     def start(self) -> None:
-        """Run the steps that need nothing but the request's own inputs."""
+        """Run the steps that need only the request's own inputs."""
         request = self.request
         request.state = State.EXECUTING
         request.queued_ns = self._start_ns
@@ -137,7 +137,7 @@ class EnsembleRun:
             self._settle()
         request.on_cancel = self.cancel
         self._dispatch(calls)
-        if request.cancelled:  # it was withdrawn before it had somebody to tell
+        if request.cancelled:  # before `on_cancel` was set
             self.cancel()
         self._send()
 
@@ -147,7 +147,7 @@ class EnsembleRun:
         over: Iterable[StepCall] = ()
         with self._lock:
             if call not in self._calls:
-                return  # it said before that it was done
+                return  # it has sent its final response before
             if response.final:
                 self._forget(call)
                 self._count(call.request)
@@ -158,28 +158,28 @@ class EnsembleRun:
                     calls = self._advance(call, response)
                 except ShoalError as error:
                     over = self._fail(error)
-                except Exception as error:  # a fault of ours must not leave the client waiting
+                except Exception as error:  # a bug of ours must not leave the client waiting
                     logger.exception("ensemble '%s' failed", self._ensemble.graph.name)
                     over = self._fail(Internal(f"{type(error).__name__}: {error}"))
             self._settle()
         if response.final:
             self._release(call)
-        self._withdraw(over)
+        self._cancel_calls(over)
         self._dispatch(calls)
         self._send()
-        if not response.final:  # a decoupled step that goes on: not faster than the next can follow
+        if not response.final:  # a decoupled step: it must not run ahead of the steps after it
             self._hold_back(calls)
 
     def cancel(self) -> None:
-        """The client took the request back: no further step is started."""
+        """The client cancelled the request: no further step is started."""
         error = Cancelled(self.request.log_prefix() + "Request cancelled")
         with self._lock:
             over = [] if self._ended else self._fail(error)
-        self._withdraw(over)
+        self._cancel_calls(over)
         self._send()
 
     def may_start(self, call: StepCall) -> bool:
-        """Whether a step is still wanted when its turn comes; if not, it is over now."""
+        """Whether a step is still needed when it could start; if not, it has ended now."""
         if self._error is None:
             return True
         with self._lock:
@@ -193,34 +193,34 @@ class EnsembleRun:
     def _advance(self, call: StepCall, response: Response) -> list[StepCall]:
         step = self._ensemble.graph.steps[call.step]
         asked = self._plan.step_outputs[call.step]
-        values = response_values(step, asked, response, call.place)
+        values = response_values(step, asked, response, call.position)
         ready, rows = self._progress.advance(call.step, call.iteration, values)
         self._outbox.extend(self._response(row) for row in rows)
         return self._call(ready)
 
-    def _call(self, ready: Sequence[Ready]) -> list[StepCall]:
-        """Make the requests for steps that are ready; from here on they count as in flight."""
+    def _call(self, ready: Sequence[ReadyStep]) -> list[StepCall]:
+        """Make the requests for steps that are ready; they count as in flight from now on."""
         calls = [StepCall(self, entry) for entry in ready]
         self._calls.update(calls)
         return calls
 
     def _fail(self, error: ShoalError) -> list[StepCall]:
-        """Keep the first error; gives the calls that need not go on."""
+        """Record the first error; returns the calls that need not continue."""
         if self._error is None:
             self._error = _within(self._ensemble.graph.name, error)
         return list(self._calls)
 
     def _drop(self, call: StepCall) -> None:
-        """A call that was never started is over."""
+        """A call ends without having been started."""
         self._forget(call)
         self._settle()
 
     def _forget(self, call: StepCall) -> None:
         self._calls.discard(call)
-        call.request.reply = DISCARD  # or the two would keep each other, and the tensors
+        call.request.reply = DISCARD  # breaks the reference cycle, which would keep tensors
 
     def _settle(self) -> None:
-        """When no step is left that could respond, the next response is the last one."""
+        """When no step is left that could respond, the next response is the final one."""
         if self._calls or self._ended:
             return
         self._ended = True
@@ -238,7 +238,7 @@ class EnsembleRun:
             )
             self._outbox.append(self._answer(error=self._error))
 
-    def _response(self, row: Mapping[str, Value]) -> Response:
+    def _response(self, row: Mapping[str, TensorValue]) -> Response:
         outputs, parameters = ensemble_outputs(self._ensemble.signature, row)
         response = self._answer()
         response.outputs, response.parameters, response.final = outputs, parameters, False
@@ -249,19 +249,19 @@ class EnsembleRun:
         return Response(ensemble.graph.name, ensemble.version, self.request.id, error=error)
 
     def _count(self, request: Request) -> None:
-        """Add what a step took to what the ensemble took."""
+        """Add the times of a step to those of the ensemble."""
         moments = request.moments
         if moments is None:
             return  # it never ran
         start_ns, input_end_ns, output_start_ns, end_ns = moments
-        if not end_ns:  # it answered while it was still executing
+        if not end_ns:  # it responded while it was still executing
             output_start_ns = end_ns = max(self._ensemble.clock(), input_end_ns)
         compute_ns = self._compute_ns
         compute_ns[0] += input_end_ns - start_ns
         compute_ns[1] += output_start_ns - input_end_ns
         compute_ns[2] += end_ns - output_start_ns
 
-    # ---- the ways out, without the lock
+    # ---- actions, without the lock
 
     def _dispatch(self, calls: Iterable[StepCall]) -> None:
         limits = self._ensemble.limits
@@ -280,8 +280,8 @@ class EnsembleRun:
             for call in calls:
                 self._ensemble.limits[call.step].wait(call)
 
-    def _withdraw(self, calls: Iterable[StepCall]) -> None:
-        """Let steps that are no longer wanted end soon: those that wait for room at once."""
+    def _cancel_calls(self, calls: Iterable[StepCall]) -> None:
+        """Cancel steps that are no longer needed; those that were not started end at once."""
         limits = self._ensemble.limits
         for call in calls:
             if limits and limits[call.step].discard(call):
@@ -292,10 +292,10 @@ class EnsembleRun:
 
     def _send(self) -> None:
         """Send what is in the outbox, in order, whichever thread put it there."""
-        if not self._outbox:  # whoever puts something there comes here afterwards
+        if not self._outbox:  # whoever fills it calls this afterwards
             return
         with self._lock:
-            # What is not decoupled answers once, and at the end.
+            # A model that is not decoupled responds once, at the end.
             if self._sending or not (self._ended or self._ensemble.graph.decoupled):
                 return
             self._sending = True
@@ -331,17 +331,17 @@ class EnsembleRun:
 
 
 class StepCall:
-    """One run of a step. It is the reply of the request that it makes."""
+    """One execution of a step, and the reply of its request."""
 
-    __slots__ = ("_run", "iteration", "place", "request", "step")
+    __slots__ = ("_run", "iteration", "position", "request", "step")
 
-    def __init__(self, run: EnsembleRun, ready: Ready) -> None:
+    def __init__(self, run: EnsembleRun, ready: ReadyStep) -> None:
         self._run = run
         self.step = ready.step
         self.iteration = ready.iteration
         step = run._ensemble.graph.steps[ready.step]
         asked = run.request
-        self.place: Place = step_place(step, ready.values, asked)
+        self.position: SequencePosition = step_position(step, ready.values, asked)
         kept = run._plan.device_outputs.get(ready.step)
         self.request = (Request if kept is None else StepRequest)(
             step.model.name,
@@ -353,14 +353,14 @@ class StepCall:
             parameters=asked.parameters,
             priority=asked.priority,
             timeout_us=asked.timeout_us,
-            correlation_id=self.place.correlation_id,
-            flags=self.place.flags,
+            correlation_id=self.position.correlation_id,
+            flags=self.position.flags,
         )
         if isinstance(self.request, StepRequest) and kept is not None:
             self.request.device_outputs = kept
 
     def start(self) -> None:
-        """Hand the request to its model. Whatever happens, the run hears of it."""
+        """Submit the request to its model. Errors, too, become responses of the step."""
         run, request = self._run, self.request
         if not run.may_start(self):
             return
@@ -371,7 +371,7 @@ class StepCall:
             run._ensemble.infer(request)
         except ShoalError as error:
             request.fail(error)
-        except Exception as error:  # a step's surprise must not reach the step before it
+        except Exception as error:  # must not reach the step before, whose response this is
             logger.exception("a step of ensemble '%s' failed", run._ensemble.graph.name)
             request.fail(Internal(f"{type(error).__name__}: {error}"))
 
@@ -380,14 +380,14 @@ class StepCall:
         self._run.responded(self, response)
 
     def only_ends(self, response: Response) -> bool:
-        """Whether a response of a decoupled step says no more than that it was the last."""
+        """Whether a response of a decoupled step has no content and only ends the step."""
         decoupled = self._run._ensemble.graph.steps[self.step].model.decoupled
         return decoupled and response.final and not response.outputs
 
 
 def _within(ensemble: str, error: ShoalError) -> ShoalError:
-    """The same error, and where it happened."""
-    told = copy.copy(error)
-    told.message = f"in ensemble '{ensemble}', {error.message}"
-    told.args = (told.message,)
-    return told
+    """The same error with the ensemble's name."""
+    named = copy.copy(error)
+    named.message = f"in ensemble '{ensemble}', {error.message}"
+    named.args = (named.message,)
+    return named

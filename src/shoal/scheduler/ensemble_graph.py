@@ -1,9 +1,9 @@
 """An ensemble's graph: which tensor feeds which step, checked against the models it is made of.
 
-    config + what each model takes and gives --build--> Graph --plan(outputs)--> Plan
+    config + signature of each model --build--> EnsembleGraph --plan(outputs)--> ExecutionPlan
 
-Pure: no clock, no lock, no model that runs. What the config alone can tell (cycles, tensors that
-nobody writes or reads) `shoal.config.rules.ensemble` has checked before.
+Pure functions: no clock, no lock, no loaded model. What the config alone shows (cycles, tensors
+without a writer or reader) `shoal.config.rules.ensemble` has checked before.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from shoal.errors import ConfigError
 
 SINK = -1  # the consumer that stands for the ensemble's own outputs
 _STEPS = "ensemble_scheduling.step"
-_MOST_PLANS = 64  # kept at once; a client may ask for the outputs in any order
+_MOST_PLANS = 64  # cached at once; a client may request outputs in any order
 
 
 @dataclass(frozen=True, slots=True)
-class Composing:
-    """What an ensemble has to know of one of its models."""
+class ComposingModel:
+    """What an ensemble needs to know of one of its models."""
 
     name: str
     version: int  # as the step pins it; -1: the newest
@@ -43,44 +43,46 @@ class Composing:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EnsembleStep:
     """One model with its tensors, each with the name it has in the ensemble."""
 
     index: int
-    model: Composing
+    model: ComposingModel
     inputs: Mapping[str, str]  # the model's input -> the ensemble's tensor
     outputs: Mapping[str, str]  # the model's output -> the ensemble's tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The part of a graph that certain outputs need. Steps that only feed others are not in it."""
+class ExecutionPlan:
+    """The part of a graph that the requested outputs need, without steps that feed only others."""
 
-    outputs: tuple[str, ...]  # the ensemble's outputs, in the order they were asked for
-    # Who takes a tensor: step numbers, and SINK where it is an output that was asked for.
+    outputs: tuple[str, ...]  # the ensemble's outputs, in the order they were requested
+    # Who takes a tensor: step numbers, and SINK where it is a requested output.
     consumers: Mapping[str, tuple[int, ...]]
     wanted: Mapping[int, tuple[str, ...]]  # consumer -> the tensors it takes, each once
     step_outputs: Mapping[int, tuple[str, ...]]  # step -> the outputs to ask its model for
-    # Step -> those of its outputs that only steps read which can take them on a device.
+    # EnsembleStep -> those of its outputs that only steps read which can take them on a device.
     device_outputs: Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class EnsembleGraph:
     """An ensemble that fits the models it is made of."""
 
     name: str
     file: str  # where errors point
-    steps: tuple[Step, ...]
+    steps: tuple[EnsembleStep, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     producers: Mapping[str, int]  # tensor -> the step that writes it
     decoupled: bool  # whether a request may have any number of responses
     max_inflight: int = 0  # for each step; 0: no limit
-    _plans: dict[tuple[str, ...], Plan] = field(default_factory=dict, compare=False, repr=False)
+    _plans: dict[tuple[str, ...], ExecutionPlan] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
-    def plan(self, requested: tuple[str, ...]) -> Plan:
-        """What to run for the outputs a request asks for; none named means all of them."""
+    def plan(self, requested: tuple[str, ...]) -> ExecutionPlan:
+        """What to run for the requested outputs; none named means all of them."""
         plan = self._plans.get(requested)
         if plan is None:
             if len(self._plans) >= _MOST_PLANS:
@@ -89,7 +91,7 @@ class Graph:
         return plan
 
 
-def _plan(graph: Graph, outputs: tuple[str, ...]) -> Plan:
+def _plan(graph: EnsembleGraph, outputs: tuple[str, ...]) -> ExecutionPlan:
     needed: set[str] = set()
     running: set[int] = set()
     waiting = list(outputs)
@@ -112,7 +114,7 @@ def _plan(graph: Graph, outputs: tuple[str, ...]) -> Plan:
     for consumer, tensors in wanted.items():
         for tensor in tensors:
             consumers[tensor] = (*consumers.get(tensor, ()), consumer)
-    return Plan(
+    return ExecutionPlan(
         outputs=wanted[SINK],
         consumers=consumers,
         wanted=wanted,
@@ -125,7 +127,7 @@ def _plan(graph: Graph, outputs: tuple[str, ...]) -> Plan:
 
 
 def _device_outputs(
-    graph: Graph, running: set[int], consumers: Mapping[str, tuple[int, ...]]
+    graph: EnsembleGraph, running: set[int], consumers: Mapping[str, tuple[int, ...]]
 ) -> dict[int, frozenset[str]]:
     able = {step.index for step in graph.steps if step.model.takes_device_tensors}
     found = {
@@ -142,7 +144,7 @@ def _device_outputs(
 # ---- from a config to a graph
 
 
-def build(config: ModelConfig, models: Sequence[Composing], *, file: str) -> Graph:
+def build(config: ModelConfig, models: Sequence[ComposingModel], *, file: str) -> EnsembleGraph:
     """The graph of an ensemble whose steps run `models`, one for each step in order.
 
     `config` has passed the rules for configs. Raises ConfigError, which names the field and what
@@ -151,12 +153,12 @@ def build(config: ModelConfig, models: Sequence[Composing], *, file: str) -> Gra
     scheduling = config.ensemble_scheduling
     assert scheduling is not None
     steps = tuple(
-        Step(index, model, dict(step.input_map), dict(step.output_map))
+        EnsembleStep(index, model, dict(step.input_map), dict(step.output_map))
         for index, (step, model) in enumerate(zip(scheduling.step, models, strict=True))
     )
     for fault in _faults(config, steps):
         raise ConfigError(fault.message, file=file, field=fault.field, fix=fault.fix)
-    return Graph(
+    return EnsembleGraph(
         name=config.name,
         file=file,
         steps=steps,
@@ -168,16 +170,16 @@ def build(config: ModelConfig, models: Sequence[Composing], *, file: str) -> Gra
     )
 
 
-def with_transaction_policy(config: ModelConfig, graph: Graph) -> ModelConfig:
-    """The config with `decoupled` as the graph has it: one decoupled step makes it so."""
+def with_transaction_policy(config: ModelConfig, graph: EnsembleGraph) -> ModelConfig:
+    """The config with `decoupled` as in the graph: one decoupled step makes the ensemble so."""
     policy = config.model_transaction_policy or ModelTransactionPolicy()
     if policy.decoupled == graph.decoupled:
         return config
     return replace(config, model_transaction_policy=replace(policy, decoupled=graph.decoupled))
 
 
-def with_labels(signature: Signature, graph: Graph) -> Signature:
-    """The ensemble's signature; outputs without labels of their own have those of their step."""
+def with_labels(signature: Signature, graph: EnsembleGraph) -> Signature:
+    """The ensemble's signature; outputs without labels of their own get those of their step."""
 
     def labels(output: TensorSpec) -> tuple[str, ...]:
         step = graph.steps[graph.producers[output.name]]
@@ -191,11 +193,11 @@ def with_labels(signature: Signature, graph: Graph) -> Signature:
     return replace(signature, outputs=outputs)
 
 
-# ---- what can be wrong
+# ---- checks
 
 
-class _Seen(NamedTuple):
-    """A tensor as one model declares it, the batch dimension aside."""
+class _DeclaredTensor(NamedTuple):
+    """A tensor as one model declares it, without the batch dimension."""
 
     model: str
     datatype: DataType
@@ -207,7 +209,7 @@ class _Seen(NamedTuple):
         return (-1, *self.dims) if self.batched else self.dims
 
 
-def _faults(config: ModelConfig, steps: Sequence[Step]) -> Iterator[Fault]:
+def _faults(config: ModelConfig, steps: Sequence[EnsembleStep]) -> Iterator[Fault]:
     for step in steps:
         yield from _batch_size(config, step)
         yield from _inputs(config, step)
@@ -216,7 +218,7 @@ def _faults(config: ModelConfig, steps: Sequence[Step]) -> Iterator[Fault]:
     yield from _iterations(config, steps)
 
 
-def _batch_size(config: ModelConfig, step: Step) -> Iterator[Fault]:
+def _batch_size(config: ModelConfig, step: EnsembleStep) -> Iterator[Fault]:
     most = step.model.signature.max_batch_size
     if 0 < most < config.max_batch_size:
         yield Fault(
@@ -227,7 +229,7 @@ def _batch_size(config: ModelConfig, step: Step) -> Iterator[Fault]:
         )
 
 
-def _inputs(config: ModelConfig, step: Step) -> Iterator[Fault]:
+def _inputs(config: ModelConfig, step: EnsembleStep) -> Iterator[Fault]:
     at = f"{_STEPS}[{step.index}].input_map"
     known = step.model.signature.inputs
     for own, tensor in step.inputs.items():
@@ -248,7 +250,7 @@ def _inputs(config: ModelConfig, step: Step) -> Iterator[Fault]:
             )
 
 
-def _outputs(config: ModelConfig, step: Step) -> Iterator[Fault]:
+def _outputs(config: ModelConfig, step: EnsembleStep) -> Iterator[Fault]:
     known = step.model.signature.outputs
     for own, tensor in step.outputs.items():
         if own not in known:
@@ -267,41 +269,41 @@ def _suggestion(kind: str, written: str, known: Mapping[str, TensorSpec]) -> str
     return f"Its {kind}s are: {', '.join(known)}"
 
 
-def _flows(config: ModelConfig, steps: Sequence[Step]) -> Iterator[Fault]:
-    """Each tensor: what writes it against whatever reads it."""
+def _flows(config: ModelConfig, steps: Sequence[EnsembleStep]) -> Iterator[Fault]:
+    """Compares the writer of each tensor with its readers."""
     batched = config.max_batch_size > 0
-    sources: dict[str, _Seen] = {}
+    sources: dict[str, _DeclaredTensor] = {}
     for tensor in config.input:
         dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
         datatype = dtypes.BY_CONFIG_NAME[tensor.data_type]
-        sources[tensor.name] = _Seen(config.name, datatype, tuple(dims), batched)
+        sources[tensor.name] = _DeclaredTensor(config.name, datatype, tuple(dims), batched)
     for step in steps:
         for own, name in step.outputs.items():
             spec = step.model.signature.outputs.get(own)
             if spec is not None:
-                sources[name] = _seen(step, spec)
+                sources[name] = _declared(step, spec)
     for step in steps:
         for own, name in step.inputs.items():
             spec = step.model.signature.inputs.get(own)
             if spec is not None and name in sources:
                 at = f"{_STEPS}[{step.index}].input_map"
-                yield from _mismatch(config, at, name, sources[name], _seen(step, spec))
+                yield from _mismatch(config, at, name, sources[name], _declared(step, spec))
     for index, output in enumerate(config.output):
         if output.name in sources:
             dims = output.reshape.shape if output.reshape is not None else output.dims
             datatype = dtypes.BY_CONFIG_NAME[output.data_type]
-            own_view = _Seen(config.name, datatype, tuple(dims), batched)
+            own_view = _DeclaredTensor(config.name, datatype, tuple(dims), batched)
             yield from _mismatch(
                 config, f"output[{index}]", output.name, sources[output.name], own_view
             )
 
 
-def _seen(step: Step, spec: TensorSpec) -> _Seen:
-    return _Seen(step.model.name, spec.datatype, spec.dims, step.model.batched)
+def _declared(step: EnsembleStep, spec: TensorSpec) -> _DeclaredTensor:
+    return _DeclaredTensor(step.model.name, spec.datatype, spec.dims, step.model.batched)
 
 
 def _mismatch(
-    config: ModelConfig, at: str, tensor: str, source: _Seen, target: _Seen
+    config: ModelConfig, at: str, tensor: str, source: _DeclaredTensor, target: _DeclaredTensor
 ) -> Iterator[Fault]:
     start = f"in ensemble {config.name}, ensemble tensor {tensor}: "
     if source.datatype is not target.datatype:
@@ -323,24 +325,24 @@ def _mismatch(
 
 
 def fits(left: Sequence[int], right: Sequence[int]) -> bool:
-    """Whether two shapes can be the same; -1 stands for any size."""
+    """Whether two shapes can be equal; -1 stands for any size."""
     return len(left) == len(right) and all(
         one == other or -1 in (one, other) for one, other in zip(left, right, strict=True)
     )
 
 
-def _iterations(config: ModelConfig, steps: Sequence[Step]) -> Iterator[Fault]:
-    """Tensors that meet in a step must come equally often.
+def _iterations(config: ModelConfig, steps: Sequence[EnsembleStep]) -> Iterator[Fault]:
+    """All inputs of a step must arrive equally often.
 
-    What an ensemble is given comes once; each response of a decoupled step starts a count of its
-    own, which the steps behind it share.
+    The ensemble's inputs arrive once; each response of a decoupled step starts an iteration of
+    its own, which the steps after it share.
     """
     counts: dict[str, int] = {tensor.name: 0 for tensor in config.input}
     left = list(steps)
     while left:
         ready = [step for step in left if all(name in counts for name in step.inputs.values())]
         if not ready:
-            return  # a cycle, which the rules for configs name better
+            return  # a cycle, which the rules for configs report
         for step in ready:
             left.remove(step)
             of_inputs = {counts[name] for name in step.inputs.values()}
@@ -358,5 +360,5 @@ def _mixed(config: ModelConfig, at: str, model: str) -> Fault:
         at,
         f"in ensemble {config.name}, step of model '{model}' receives inputs originated from "
         "different decoupled models",
-        "Let the decoupled model hand on what is needed with each of its responses",
+        "Let the decoupled model pass on what is needed with each of its responses",
     )

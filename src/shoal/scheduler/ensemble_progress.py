@@ -1,11 +1,11 @@
-"""How far one ensemble request has come: what has been computed and which steps can run now.
+"""The progress of one ensemble request: what has been computed and which steps can run now.
 
     begin(inputs)          --> steps that are ready
     advance(step, outputs) --> more steps that are ready, responses that are complete
 
 Data-driven: a step is ready when all its tensors are there. Each response of a decoupled step is
-an iteration of its own; tensors meet by the number of their iteration, and responses leave in that
-order, however fast the steps behind are. A tensor is let go of when its last reader has taken it.
+an iteration of its own; tensors are matched by the number of their iteration, and responses are
+sent in that order, however fast later steps are. A tensor is freed when its last reader has it.
 
 Not thread-safe, and without a clock or a model: the run guards it.
 """
@@ -15,43 +15,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from shoal.scheduler.ensemble_graph import SINK, Graph, Plan
-from shoal.scheduler.ensemble_tensors import Value
+from shoal.scheduler.ensemble_graph import SINK, EnsembleGraph, ExecutionPlan
+from shoal.scheduler.ensemble_tensors import TensorValue
 
 
-class Ready(NamedTuple):
-    """A step that has all it needs, for one iteration."""
+class ReadyStep(NamedTuple):
+    """A step whose inputs are complete, for one iteration."""
 
     step: int
     iteration: int
-    values: Mapping[str, Value]  # by the ensemble's names
+    values: Mapping[str, TensorValue]  # by the ensemble's names
 
 
-class Progress:
-    """One request's way through the graph."""
+class EnsembleProgress:
+    """One request's progress through the graph."""
 
     __slots__ = ("_graph", "_iterations", "_next_row", "_partial", "_plan", "_rows")
 
-    def __init__(self, graph: Graph, plan: Plan) -> None:
+    def __init__(self, graph: EnsembleGraph, plan: ExecutionPlan) -> None:
         self._graph = graph
         self._plan = plan
         self._partial: dict[int, _Partial] = {}  # iterations in which tensors wait for others
         self._iterations: dict[int, int] = {}  # decoupled step -> responses so far
-        self._rows: dict[int, Mapping[str, Value]] = {}  # complete, but an earlier one is not
+        self._rows: dict[int, Mapping[str, TensorValue]] = {}  # complete, but an earlier one is not
         self._next_row = 0
 
-    def begin(self, inputs: Mapping[str, Value]) -> list[Ready]:
+    def begin(self, inputs: Mapping[str, TensorValue]) -> list[ReadyStep]:
         """Start from the ensemble's inputs; one that was left out has a value without a tensor."""
         ready, _ = self._arrive(0, inputs)
         return ready
 
     def advance(
-        self, step: int, iteration: int, outputs: Mapping[str, Value]
-    ) -> tuple[list[Ready], list[Mapping[str, Value]]]:
+        self, step: int, iteration: int, outputs: Mapping[str, TensorValue]
+    ) -> tuple[list[ReadyStep], list[Mapping[str, TensorValue]]]:
         """Take one response of `step`, which ran for `iteration`, by the ensemble's names.
 
-        Gives the steps that are ready now, and the ensemble's outputs for every response that is
-        complete and whose turn it is.
+        Returns the steps that are ready now, and the ensemble's outputs for every response that is
+        complete and next in order.
         """
         if self._graph.steps[step].model.decoupled:
             iteration = self._iterations.get(step, 0)
@@ -60,16 +60,16 @@ class Progress:
 
     @property
     def tensors_held(self) -> int:
-        """How many tensors wait for a reader."""
+        """How many tensors wait for a reader; for tests."""
         return sum(len(partial.held) for partial in self._partial.values())
 
     def _arrive(
-        self, iteration: int, values: Mapping[str, Value]
-    ) -> tuple[list[Ready], list[Mapping[str, Value]]]:
+        self, iteration: int, values: Mapping[str, TensorValue]
+    ) -> tuple[list[ReadyStep], list[Mapping[str, TensorValue]]]:
         plan = self._plan
         partial = self._partial.pop(iteration, None) or _Partial()
         held, missing = partial.held, partial.missing
-        ready: list[Ready] = []
+        ready: list[ReadyStep] = []
         for tensor, value in values.items():
             consumers = plan.consumers.get(tensor)
             if consumers is None:
@@ -84,13 +84,13 @@ class Progress:
                     if consumer == SINK:
                         self._rows[iteration] = taken
                     else:
-                        ready.append(Ready(consumer, iteration, taken))
+                        ready.append(ReadyStep(consumer, iteration, taken))
         if held:
             self._partial[iteration] = partial
-        return ready, self._rows_in_turn() if self._rows else []
+        return ready, self._rows_in_order() if self._rows else []
 
-    def _rows_in_turn(self) -> list[Mapping[str, Value]]:
-        rows: list[Mapping[str, Value]] = []
+    def _rows_in_order(self) -> list[Mapping[str, TensorValue]]:
+        rows: list[Mapping[str, TensorValue]] = []
         while self._next_row in self._rows:
             rows.append(self._rows.pop(self._next_row))
             self._next_row += 1
@@ -98,16 +98,16 @@ class Progress:
 
 
 class _Partial:
-    """One iteration while something in it waits."""
+    """One iteration whose tensors have not all been taken."""
 
     __slots__ = ("_uses", "held", "missing")
 
     def __init__(self) -> None:
-        self.held: dict[str, Value] = {}  # by tensor, until the last consumer has it
+        self.held: dict[str, TensorValue] = {}  # by tensor, until the last consumer has it
         self.missing: dict[int, int] = {}  # consumer -> tensors that have not come
         self._uses: dict[str, int] = {}  # tensor of several consumers -> how many have it
 
-    def take(self, tensor: str, plan: Plan) -> Value:
+    def take(self, tensor: str, plan: ExecutionPlan) -> TensorValue:
         consumers = len(plan.consumers[tensor])
         if consumers > 1:
             uses = self._uses.get(tensor, 0) + 1

@@ -1,10 +1,10 @@
-"""Tensors on their way through an ensemble: handed on under new names, never copied.
+"""Tensors on their way through an ensemble: passed on under new names, never copied.
 
-    client or step --Value--> step (its names, its shapes) --Value--> client
+    client or step --TensorValue--> step (its names, its shapes) --TensorValue--> client
 
-Batching models and others may follow each other: a batch dimension of one is added or taken away
-where the reader's config wants it so. Which sequence a request belongs to travels with the tensors,
-so that a step can open and end sequences for the steps behind it.
+Models with and without batching may follow each other: a batch dimension of one is added or
+removed as the reader's config requires. The sequence of a request travels with the tensors, so that
+a step can start and end sequences for the steps after it.
 """
 
 from __future__ import annotations
@@ -21,35 +21,37 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.core.validate import substitute
 from shoal.errors import InvalidArgument
-from shoal.scheduler.ensemble_graph import Graph, Step, fits
+from shoal.scheduler.ensemble_graph import EnsembleGraph, EnsembleStep, fits
 
 logger = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
-    """Where in which sequence: the id (0 or "" for none), and START and END flags."""
+class SequencePosition(NamedTuple):
+    """A position in a sequence: the id (0 or "" for none), and START and END flags."""
 
     correlation_id: int | str
     flags: int
 
 
-class Value(NamedTuple):
-    """A tensor of the ensemble as it was computed. `tensor` is None where there is none."""
+class TensorValue(NamedTuple):
+    """A tensor of the ensemble as it was computed; `tensor` is None if it was not."""
 
     tensor: Tensor | None
-    batched: bool  # whether it has a batch dimension in front
-    place: Place | None = None  # None: it came with the request, which says where
+    batched: bool  # whether it has a leading batch dimension
+    position: SequencePosition | None = None  # None: that of the request
 
 
-def request_values(graph: Graph, signature: Signature, request: Request) -> dict[str, Value]:
-    """What an ensemble is given. Inputs that were left out have a value without a tensor."""
+def request_values(
+    graph: EnsembleGraph, signature: Signature, request: Request
+) -> dict[str, TensorValue]:
+    """The ensemble's inputs. Those that were left out have a value without a tensor."""
     batched = signature.max_batch_size > 0
     inputs = request.inputs
-    return {name: Value(inputs.get(name), batched) for name in graph.inputs}
+    return {name: TensorValue(inputs.get(name), batched) for name in graph.inputs}
 
 
-def step_inputs(step: Step, values: Mapping[str, Value]) -> dict[str, Tensor]:
-    """The inputs for a step's model, by its own names. What is not there is left out."""
+def step_inputs(step: EnsembleStep, values: Mapping[str, TensorValue]) -> dict[str, Tensor]:
+    """The inputs for a step's model, by its own names, without those that have no tensor."""
     inputs: dict[str, Tensor] = {}
     specs = step.model.signature.inputs
     batched = step.model.batched
@@ -61,58 +63,60 @@ def step_inputs(step: Step, values: Mapping[str, Value]) -> dict[str, Tensor]:
     return inputs
 
 
-def step_place(step: Step, values: Mapping[str, Value], request: Request) -> Place:
-    """Where in a sequence a step runs: as the steps before it said, or as the request did."""
-    place: Place | None = None
+def step_position(
+    step: EnsembleStep, values: Mapping[str, TensorValue], request: Request
+) -> SequencePosition:
+    """The position in a sequence that the steps before this one reported, or the request's."""
+    position: SequencePosition | None = None
     for name in step.inputs.values():
-        told = values[name].place
-        if told is None or told == place:
+        reported = values[name].position
+        if reported is None or reported == position:
             continue
-        if place is None:
-            place = told
+        if position is None:
+            position = reported
         else:
             logger.error(
-                "%smodel '%s' is told of two places in a sequence; it is run for id %s, flags %d",
+                "%sinputs of model '%s' have two positions in a sequence; using id %s, flags %d",
                 request.log_prefix(),
                 step.model.name,
-                *place,
+                *position,
             )
-    return place or Place(request.correlation_id, request.flags)
+    return position or SequencePosition(request.correlation_id, request.flags)
 
 
 def response_values(
-    step: Step, asked: Iterable[str], response: Response, place: Place
-) -> dict[str, Value]:
-    """What one response of a step brings, by the ensemble's names.
+    step: EnsembleStep, asked: Iterable[str], response: Response, position: SequencePosition
+) -> dict[str, TensorValue]:
+    """The tensors of one response of a step, by the ensemble's names.
 
-    An output that was `asked` for and did not come has a value without a tensor. Raises
-    InvalidArgument when the response says nonsense about its sequence.
+    An output that was `asked` for and is missing has a value without a tensor. Raises
+    InvalidArgument when the response's sequence parameters are invalid.
     """
-    place = told_place(response.parameters, place)
+    position = reported_position(response.parameters, position)
     outputs = {tensor.name: tensor for tensor in response.outputs}
     batched = step.model.batched
-    return {step.outputs[own]: Value(outputs.get(own), batched, place) for own in asked}
+    return {step.outputs[own]: TensorValue(outputs.get(own), batched, position) for own in asked}
 
 
 def ensemble_outputs(
-    signature: Signature, values: Mapping[str, Value]
+    signature: Signature, values: Mapping[str, TensorValue]
 ) -> tuple[list[Tensor], dict[str, ParameterValue]]:
-    """The outputs of a whole response, and its parameters if it belongs to a sequence."""
+    """The outputs of a response, and its parameters if it belongs to a sequence."""
     outputs: list[Tensor] = []
     parameters: dict[str, ParameterValue] = {}
     batched = signature.max_batch_size > 0
     for name, value in values.items():
         if value.tensor is None:
-            logger.debug("Composing models did not output tensor %s", name)
+            logger.debug("ComposingModel models did not output tensor %s", name)
             continue
         shape = _client_shape(value, signature.outputs[name], batched=batched)
         outputs.append(hand_on(value.tensor, name, shape))
-        if not parameters and value.place is not None and any(value.place):
-            parameters = _parameters(value.place)
+        if not parameters and value.position is not None and any(value.position):
+            parameters = _parameters(value.position)
     return outputs, parameters
 
 
-def _client_shape(value: Value, spec: TensorSpec, *, batched: bool) -> tuple[int, ...]:
+def _client_shape(value: TensorValue, spec: TensorSpec, *, batched: bool) -> tuple[int, ...]:
     inner = spec.dims if spec.reshape is None else spec.reshape
     shape = fitted_shape(value, inner, batched=batched)
     skip = 1 if batched else 0
@@ -121,11 +125,11 @@ def _client_shape(value: Value, spec: TensorSpec, *, batched: bool) -> tuple[int
     return shape[:skip] + substitute(inner, shape[skip:], spec.dims)
 
 
-def fitted_shape(value: Value, dims: tuple[int, ...], *, batched: bool) -> tuple[int, ...]:
-    """The shape under which a reader with these `dims` takes a tensor.
+def fitted_shape(value: TensorValue, dims: tuple[int, ...], *, batched: bool) -> tuple[int, ...]:
+    """The shape in which a reader with these `dims` takes a tensor.
 
-    Only where one of the two batches and the other does not is there anything to change: a
-    batching reader gets a batch of one, and a batch of one loses its first dimension.
+    It changes only if exactly one of writer and reader is batched: a batched reader gets a batch
+    of one, and for others a batch of one loses its first dimension.
     """
     assert value.tensor is not None
     shape = value.tensor.shape
@@ -142,16 +146,18 @@ def hand_on(tensor: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
         return tensor.renamed(name, shape)
     raw, array = tensor._raw, tensor._array
     if array is not None and tensor.datatype is BYTES:
-        raw = None  # decoded once: nobody has to look at the bytes again
+        raw = None  # it is decoded already
     if isinstance(raw, memoryview):
         raw = raw.toreadonly()  # other steps, or the client, may get them too
     return Tensor(name, tensor.datatype, shape, raw=raw, array=array)
 
 
-def told_place(parameters: Mapping[str, ParameterValue], place: Place) -> Place:
-    """Where a response says it is in a sequence; `place` where it does not say."""
-    told = False
-    correlation_id, flags = place.correlation_id, 0
+def reported_position(
+    parameters: Mapping[str, ParameterValue], position: SequencePosition
+) -> SequencePosition:
+    """The position in a sequence from a response's parameters; `position` without any."""
+    reported = False
+    correlation_id, flags = position.correlation_id, 0
     if "sequence_id" in parameters:
         value = parameters["sequence_id"]
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -159,7 +165,7 @@ def told_place(parameters: Mapping[str, ParameterValue], place: Place) -> Place:
                 "expected parameter 'sequence_id' of a response to be an integer or a string, "
                 f"found {value!r}"
             )
-        correlation_id, told = value, True
+        correlation_id, reported = value, True
     for name, flag in (
         ("sequence_start", Request.SEQUENCE_START),
         ("sequence_end", Request.SEQUENCE_END),
@@ -171,13 +177,13 @@ def told_place(parameters: Mapping[str, ParameterValue], place: Place) -> Place:
                     f"expected parameter '{name}' of a response to be a boolean, found {value!r}"
                 )
             flags |= flag if value else 0
-            told = True
-    return Place(correlation_id, flags) if told else place
+            reported = True
+    return SequencePosition(correlation_id, flags) if reported else position
 
 
-def _parameters(place: Place) -> dict[str, ParameterValue]:
+def _parameters(position: SequencePosition) -> dict[str, ParameterValue]:
     return {
-        "sequence_id": place.correlation_id,
-        "sequence_start": bool(place.flags & Request.SEQUENCE_START),
-        "sequence_end": bool(place.flags & Request.SEQUENCE_END),
+        "sequence_id": position.correlation_id,
+        "sequence_start": bool(position.flags & Request.SEQUENCE_START),
+        "sequence_end": bool(position.flags & Request.SEQUENCE_END),
     }

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from shoal.scheduler.policy import BatchPolicy, Cut, Reason
+from shoal.scheduler.policy import BatchCut, BatchPolicy, Reason
 
 DEFAULT_WINDOW = 256  # requests considered: a decision takes some 50 ns for each
 
@@ -31,7 +31,7 @@ class LookAhead:
         """The longest time for which a request waits for others to batch with."""
         return self.policy.max_delay_ns
 
-    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> Cut:
+    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> BatchCut:
         """Which requests to take; at least one of the first `leading` is in every batch."""
         seen: list[tuple[int, object]] = []
         oldest: list[int] = []  # the positions of those with the key of the first
@@ -56,9 +56,11 @@ class LookAhead:
             cut = self._cut(seen, positions, 0)
             if cut.count:
                 return cut
-        return Cut(0, Reason.WAITING, ())
+        return BatchCut(0, Reason.WAITING, ())
 
-    def _cut(self, seen: list[tuple[int, object]], positions: list[int], waited_ns: int) -> Cut:
+    def _cut(
+        self, seen: list[tuple[int, object]], positions: list[int], waited_ns: int
+    ) -> BatchCut:
         """The policy's decision for these requests alone, all of one shape."""
         cut = self.policy.cut([(seen[position][0], None) for position in positions], waited_ns)
         cut.positions = tuple(positions[: cut.count])

@@ -1,4 +1,4 @@
-"""preserve_ordering: responses leave in the order their requests came, whoever finishes first."""
+"""preserve_ordering: responses are sent in the order of their requests, whichever ends first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shoal.core.response import Response
 
 
 class OrderKeeper:
-    """One line of requests; each one's responses wait until all before it are answered."""
+    """Requests in order: the responses of each wait until all before it are answered."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _line, _sending and every held response
@@ -19,7 +19,7 @@ class OrderKeeper:
         self._sending = False  # a thread is in `_send`
 
     def join(self, request: Request) -> None:
-        """Give the request its place. Call in queue order, once it is sure to be answered."""
+        """Append a request. Call this in queue order, once the request is sure to be answered."""
         held = _HeldReply(request.reply, self)
         with self._lock:
             self._line.append(held)
@@ -28,14 +28,14 @@ class OrderKeeper:
     def _arrived(self, held: _HeldReply, response: Response) -> None:
         with self._lock:
             held.waiting.append(response)
-            if self._sending:  # that thread will see it: two must not overtake each other
+            if self._sending:  # that thread will send it: two must not overtake each other
                 return
             self._sending = True
         self._send()
 
     def _send(self) -> None:
         """Send what is due. The lock is not held meanwhile: a reply may be the step of an ensemble,
-        which hands its outputs to the next model at once, and that may be this one again."""
+        which submits its outputs to the next model at once, and that may be this one again."""
         while True:
             with self._lock:
                 head = self._line[0] if self._line else None
@@ -49,7 +49,7 @@ class OrderKeeper:
 
 
 class _HeldReply:
-    """Stands in for a request's reply while it is in line."""
+    """Replaces a request's reply until all requests before it are answered."""
 
     __slots__ = ("_keeper", "reply", "waiting")
 
@@ -59,5 +59,5 @@ class _HeldReply:
         self.waiting: deque[Response] = deque()
 
     def send(self, response: Response) -> None:
-        """Pass the response on, or keep it until its turn."""
+        """Pass the response on, or hold it until it is due."""
         self._keeper._arrived(self, response)

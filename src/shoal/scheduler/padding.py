@@ -1,7 +1,7 @@
-"""Padding: filling a batch's inputs up to the longest, and cutting its outputs back.
+"""Padding: inputs of a batch are padded to the longest, and its outputs are cut back.
 
-The copy that joins a batch is the one that pads it. Where nothing has to be filled, inputs are
-joined as ever; where nothing was, outputs are handed out as ever.
+The copy that joins a batch also pads it. Batches of equal lengths are joined and split as any
+other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Sizes = Mapping[str, int]
 def fill_up(
     parts: Sequence[Tensor], axes: Axes, targets: Sizes, fill: object
 ) -> tuple[np.ndarray, int]:
-    """The tensors one after the other, each filled up to `targets`, and how many elements that
-    took. None of them is longer than the targets."""
+    """Concatenates tensors, each padded to `targets`; also returns how many elements are padding.
+    None of them is longer than the targets."""
     wide = list(parts[0].shape[1:])
     for axis, length in axes:
         wide[axis - 1] = targets[length]
@@ -47,7 +47,7 @@ def fill_up(
 
 
 def _room(like: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """Memory for an input: for a large one such as is aligned and was used before."""
+    """Memory for an input; for a large one, aligned and from a pool."""
     datatype = like.datatype
     size = math.prod(shape) * datatype.itemsize
     if datatype is BYTES or size < POOLED_BYTES:
@@ -75,7 +75,7 @@ class CutBack:
         sizes: Sequence[Sizes],
     ) -> None:
         """`axes` are those that were padded. Raises BackendFailure when the output does not have
-        the size of the padded inputs there: nobody knows then what belongs to whom."""
+        the size of the padded inputs there: it could not be split correctly."""
         name, array = whole.name, whole.array
         self._array = array
         self._spec = signature.outputs[name]
@@ -92,7 +92,7 @@ class CutBack:
                 )
 
     def part(self, number: int, row: int, rows: int) -> Tensor:
-        """What the request of this number, in the order of the batch, gets."""
+        """The part of the request of this number, in the order of the batch."""
         place = [slice(row, row + rows), *[slice(None)] * (self._array.ndim - 1)]
         for axis, length in self._axes:
             place[axis] = slice(self._sizes[number][length])

@@ -1,8 +1,8 @@
 """From a config's `padding` parameters to the lengths of its tensors.
 
-Which dimensions are the same length is written in `padding_axes`, or else known from the names
-that the model file has for them, or else plain: there is only one. Where it is none of these, the
-config is refused: cutting an output at the wrong place would be a wrong answer.
+Which dimensions have the same length is read from `padding_axes`, or else from the names of
+dimensions in the model file, or is obvious because there is only one. Otherwise the config is
+refused: an output cut at the wrong position would be a wrong response.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from shoal.errors import ConfigError
 
 AxisNames = Mapping[str, Sequence[str | None]]
 
-ONLY_LENGTH = "length"  # its name where there is but one and nobody gave it another
+ONLY_LENGTH = "length"  # the name of the only length, if it has no other
 
 
 def padded(signature: Signature, config: ModelConfig, axis_names: AxisNames) -> Signature:
-    """The signature of a model whose batches are padded; as it was where they are not.
+    """The signature of a model whose batches are padded; unchanged if they are not.
 
-    `axis_names` are the names the model file has for dimensions, the batch counted. Raises
-    ConfigError where it is not clear how an output is to be cut.
+    `axis_names` are the names of dimensions in the model file, including the batch dimension.
+    Raises ConfigError where it is not clear how an output is to be cut.
     """
     wanted = shapes.padding_of(config)
     if wanted is None:
@@ -70,7 +70,7 @@ def _padding(config: ModelConfig, wanted: PaddingParameters, axis_names: AxisNam
 def _names(
     tensor: ModelInput | ModelOutput, wanted: PaddingParameters, axis_names: AxisNames
 ) -> dict[int, str | None]:
-    """The variable dimensions the model sees, the batch counted, with what is known of each."""
+    """The model's variable dimensions, counted with the batch dimension, and their names."""
     dims = _model_dims(tensor)
     variable = [axis for axis, dim in enumerate(dims, 1) if dim == -1]
     declared = wanted.axes.get(tensor.name)
@@ -104,7 +104,7 @@ def _outputs(
     scattered = {name for output in config.batch_output for name in output.target_name}
     outputs: dict[str, Axes] = {}
     for tensor in config.output:
-        if tensor.name in scattered:  # those go by the shapes of an input
+        if tensor.name in scattered:  # those follow the shapes of an input
             continue
         axes: list[tuple[int, str]] = []
         dimensions = named[tensor.name]
@@ -169,7 +169,7 @@ def _check_left_out(
 def _check_masks(
     config: ModelConfig, wanted: PaddingParameters, inputs: Mapping[str, Axes]
 ) -> None:
-    """A mask that is made has its lengths from inputs that every request has."""
+    """The lengths of a mask that the server makes must come from inputs that are always sent."""
     sent = {
         length
         for tensor in config.input

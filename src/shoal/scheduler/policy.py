@@ -2,7 +2,7 @@
 
 `cut` reads no clock and takes no lock, so its test is a table. The rule is Triton's: the largest
 preferred size that can be reached goes at once; a request that does not fit, or has another
-shape, closes the batch; otherwise the batch waits until its oldest request has waited long enough.
+shape, closes the batch; otherwise the batch waits until the delay of its oldest request is over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFERRED, _NO_DELAY = Reason.PREFERRED, Reason.NO_DELAY  # looked up for every
 
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to make
-class Cut:
+class BatchCut:
     """Take `count` requests now, or (count 0) keep waiting.
 
     They are the first ones in the queue, unless `positions` (rising) says which ones.
@@ -56,7 +56,7 @@ class Policy(Protocol):
     def batches_grow(self) -> bool:
         """Whether a batch can become larger while it waits for an instance."""
 
-    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> Cut:
+    def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> BatchCut:
         """Which requests to take from the queue.
 
         `waiting` is each queued request's rows and batch key, in the order they would run;
@@ -66,7 +66,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OneByOne:
+class SingleRequestPolicy:
     """Without `dynamic_batching` every request runs alone, first come first served."""
 
     max_delay_ns: int = 0
@@ -74,12 +74,12 @@ class OneByOne:
 
     def cut(
         self, waiting: Iterable[tuple[int, object]], waited_ns: int = 0, leading: int = 0
-    ) -> Cut:
+    ) -> BatchCut:
         """One request, at once."""
         del waited_ns, leading
         for _ in waiting:
-            return Cut(1, Reason.SINGLE)
-        return Cut(0, Reason.WAITING)
+            return BatchCut(1, Reason.SINGLE)
+        return BatchCut(0, Reason.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class BatchPolicy:
         waiting: Iterable[tuple[int, object]],
         waited_ns: int,
         leading: int = 0,  # noqa: ARG002 - the first ones go first, whatever their priority
-    ) -> Cut:
+    ) -> BatchCut:
         """How many requests to take from the head of the queue, and why."""
         total = taken = mark = 0
         largest_preferred, max_rows = self._largest_preferred, self.max_rows
@@ -112,7 +112,7 @@ class BatchPolicy:
             total += rows
             if taken:
                 if total > largest_preferred and not mark:
-                    mark = taken  # beyond every preferred size: what is here is as good as it gets
+                    mark = taken  # beyond every preferred size: the batch cannot improve
                 if total > max_rows:
                     closed_by = Reason.FULL
                 elif key is not first_key and key != first_key:
@@ -128,16 +128,16 @@ class BatchPolicy:
             if total >= max_rows:
                 break
         if taken == 0:
-            return Cut(0, Reason.WAITING)
+            return BatchCut(0, Reason.WAITING)
         delay_over = self.max_delay_ns != 0 and waited_ns >= self.max_delay_ns
         if mark and not delay_over:
-            return Cut(mark, _PREFERRED)
+            return BatchCut(mark, _PREFERRED)
         if closed_by is not None:
-            return Cut(taken, closed_by)
+            return BatchCut(taken, closed_by)
         if total >= largest_preferred:
-            return Cut(taken, _PREFERRED)
+            return BatchCut(taken, _PREFERRED)
         if delay_over:
-            return Cut(taken, Reason.DELAY)
+            return BatchCut(taken, Reason.DELAY)
         if self.max_delay_ns == 0:
-            return Cut(taken, _NO_DELAY)
-        return Cut(0, Reason.WAITING)
+            return BatchCut(taken, _NO_DELAY)
+        return BatchCut(0, Reason.WAITING)

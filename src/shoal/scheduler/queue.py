@@ -1,7 +1,7 @@
 """What waits for a model: priority levels, each with its own limit and time-out.
 
-Not thread-safe; the batcher guards it. Expired and cancelled requests leave the queue through
-`prune`, which hands them back with the error that answers them: they never reach the model.
+Not thread-safe; the batcher guards it. `prune` removes expired and cancelled requests and returns
+them with the error that answers them: they never reach the model.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class QueuePolicy:
         return now_ns + timeout_ns if timeout_ns else None
 
 
-class _Level:
-    """One priority level: those in time first, then those that are late but allowed to stay."""
+class _PriorityLevel:
+    """One priority level: requests in time first, then those that are late but may stay."""
 
     __slots__ = ("late", "on_time", "policy")
 
@@ -63,10 +63,10 @@ class RequestQueue:
         level_policies: Mapping[int, QueuePolicy] | None = None,
     ) -> None:
         overrides = level_policies or {}
-        self._levels = [_Level(overrides.get(n, policy)) for n in range(1, levels + 1)]
+        self._levels = [_PriorityLevel(overrides.get(n, policy)) for n in range(1, levels + 1)]
         self._default = default_level
         only = self._levels[0].policy
-        # One line without end, in which those who ask for nothing else may wait forever.
+        # One level without limit and default time-out.
         self._plain = levels == 1 and not only.max_size and not only.default_timeout_ns
         self._size = 0
         self._next_deadline_ns: int | None = None
@@ -98,8 +98,7 @@ class RequestQueue:
         return self._plain
 
     def push_all(self, requests: Sequence[Request], now_ns: int) -> bool:
-        """Queue them all; false, with none queued, where some could be refused or run out of
-        time."""
+        """Queue them all; false, with none queued, where some could be refused or expire."""
         level = self._levels[0]
         if not self._plain:
             return False
@@ -118,9 +117,9 @@ class RequestQueue:
         return self._next_deadline_ns
 
     def prune(self, now_ns: int, *, cancelled: bool) -> list[tuple[Request, ShoalError]]:
-        """Take out what must not run: the expired, and with `cancelled` the withdrawn.
+        """Remove what must not run: expired requests and, with `cancelled`, cancelled ones.
 
-        Looks only where something can have changed, so calling it often is cheap.
+        Calling it often is cheap: it returns at once when neither is possible.
         """
         expired = self._next_deadline_ns is not None and now_ns >= self._next_deadline_ns
         if not expired and not cancelled:
@@ -153,7 +152,7 @@ class RequestQueue:
         return dropped
 
     def __iter__(self) -> Iterator[Request]:
-        if len(self._levels) == 1:  # no Python for each request that the batch decision looks at
+        if len(self._levels) == 1:  # runs no Python code for each request
             level = self._levels[0]
             return chain(level.on_time, level.late)
         return chain.from_iterable(
@@ -175,7 +174,7 @@ class RequestQueue:
         return next((len(level) for level in self._levels if len(level)), 0)
 
     def take_at(self, positions: Sequence[int]) -> list[Request]:
-        """Remove and return the requests at these places (rising) in the order they would run."""
+        """Remove and return the requests at these positions (rising) in the queue's order."""
         batch: list[Request] = []
         start = 0
         for level in self._levels:

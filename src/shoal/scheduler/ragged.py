@@ -1,9 +1,9 @@
-"""Ragged batches: inputs of any shape one after the other, and where each of them begins.
+"""Ragged batches: inputs of any shape, concatenated, and the offsets at which each begins.
 
     [1, 3]  [1, 2]  --flat-->  [5]   beside it, e.g.,  BATCH_ACCUMULATED_ELEMENT_COUNT  [3, 5]
 
-The model is given plain numbers without a batch dimension; the tensors made here tell it which
-belong to whom. Counts are per request, item shapes per row, as Triton makes them.
+The model gets all elements without a batch dimension; the tensors made here tell it which belong
+to which request. Counts are per request, item shapes per row, as in Triton.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shapes = Sequence[tuple[int, ...]]  # of one input in each request, the batch di
 
 
 def flat(parts: Sequence[Tensor]) -> np.ndarray:
-    """All elements in one row, in request order; those of a single request are not copied."""
+    """All elements in one dimension, in request order; a single request is not copied."""
     if len(parts) == 1:
         return parts[0].array.reshape(-1)
     return join_tensors([part.with_shape((part.element_count,)) for part in parts])
@@ -46,7 +46,7 @@ def _accumulated_with_zero(shapes: Shapes) -> list[int]:
 
 
 def _maximum_as_shape(shapes: Shapes) -> list[int]:
-    return [0] * max(_element_count(shapes))  # its size says it all
+    return [0] * max(_element_count(shapes))  # only its shape matters
 
 
 def _item_shape(shapes: Shapes) -> list[tuple[int, ...]]:
@@ -69,7 +69,7 @@ KINDS: Mapping[str, Callable[[Shapes], Sequence[object]]] = {
 
 @dataclass(frozen=True, slots=True)
 class MadeInput:
-    """A `batch_input` of a config: what the server adds to every batch."""
+    """A `batch_input` of a config: an input that the server adds to every batch."""
 
     kind: str
     names: tuple[str, ...]
@@ -88,10 +88,10 @@ class MadeInput:
 
 
 class Scattered:
-    """An output that is handed out by the shapes of an input (BATCH_SCATTER_WITH_INPUT_SHAPE).
+    """An output that is split by the shapes of an input (BATCH_SCATTER_WITH_INPUT_SHAPE).
 
     A variable dimension of the output is as large as the same dimension of the input, so each
-    request's part follows from what it sent.
+    request's part follows from its input.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Scattered:
         *,
         batched: bool,
     ) -> None:
-        """Raises BackendFailure when the output has more or fewer elements than they ask for."""
+        """Raises BackendFailure when the output's size does not match the requests."""
         self._spec = spec
         self._skip = 1 if batched else 0
         dims = (-1, *spec.model_dims) if batched else spec.model_dims
@@ -123,7 +123,7 @@ class Scattered:
             self._bytes = np.ascontiguousarray(array, spec.datatype.numpy).data.cast("B")
 
     def part(self, number: int, row: int, rows: int) -> Tensor:
-        """What the request of this number, in the order of the batch, gets."""
+        """The part of the request of this number, in the order of the batch."""
         del row, rows
         spec, shape = self._spec, self._shapes[number]
         end = self._ends[number]

@@ -2,13 +2,13 @@
 
     frontend --enqueue--> [ sequences, in slots or in the backlog ] --next_batch--> instance
 
-Every instance has slots, each for one sequence at a time; a sequence that finds none free waits in
+Every instance has slots, each for one sequence at a time; a sequence without a free slot waits in
 the backlog. An instance runs one batch at a time, so a sequence never has two requests running.
-Who sits where is kept in `SequenceTable`, what makes a batch is decided by a policy, and both can
-be called on their own; the batcher only waits, and says when sequences end.
+`SequenceTable` assigns slots and a policy decides on batches, and both can be called on their own;
+the batcher waits, and ends sequences.
 
-A sequence is over with its END request, when a request of it is cancelled, or when nothing of it
-has waited or run for the idle time. What comes afterwards has to START again.
+A sequence ends with its END request, when a request of it is cancelled, or when nothing of it has
+waited or run for the idle time. A request after that has to START again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,30 @@ from functools import partial
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, QueueRejected, ShoalError
-from shoal.scheduler.alarm import Alarm, alarm
 from shoal.scheduler.base import RECENT_CUTS, Puller
 from shoal.scheduler.batcher import BatcherClosed, OnDropped
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchPolicy, Reason
-from shoal.scheduler.sequence_batch import batch_key, heads, lone_inputs, take
-from shoal.scheduler.sequence_deadlines import IdleWatch, expired, limit_wait, next_expiry_ns
-from shoal.scheduler.sequence_door import SequenceDoor, check
+from shoal.scheduler.sequence_admission import SequenceAdmission, check
 from shoal.scheduler.sequence_policy import DirectPolicy
-from shoal.scheduler.sequence_table import Lane, SequenceRun, SequenceTable
-from shoal.scheduler.sequence_turn import SequenceSetup, Turn
+from shoal.scheduler.sequence_table import (
+    IdleSequences,
+    InstanceSlots,
+    SequenceRun,
+    SequenceTable,
+    expired,
+    limit_wait,
+    next_expiry_ns,
+)
+from shoal.scheduler.sequence_turn import (
+    SequenceSetup,
+    SequenceTurn,
+    batch_key,
+    heads,
+    lone_inputs,
+    take,
+)
+from shoal.scheduler.timer import Timer, shared_timer
 
 Dropped = list[tuple[Request, ShoalError]]
 
@@ -42,7 +55,7 @@ _LONG_NS = 1 << 62
 class SequenceBatcher:
     """One model's sequences. What it accepts is served, or answered through `on_dropped`."""
 
-    instances_linger = True  # one that is told to stop keeps its sequences until they are over
+    instances_linger = True  # one that is stopped keeps its sequences until they end
 
     def __init__(
         self,
@@ -54,12 +67,12 @@ class SequenceBatcher:
         hold_until: int = 0,
         hold_backlog_until: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
-        alarms: Alarm = alarm,
+        timer: Timer = shared_timer,
     ) -> None:
         """`policy` is a DirectPolicy where sequences keep their slots.
 
         `on_dropped` answers requests that expired or were cancelled; no lock is held then.
-        `hold_until` keeps the first batch back until that many requests wait in slots, and
+        `hold_until` delays the first batch until that many requests wait in slots, and
         `hold_backlog_until` until that many wait in the backlog (for tests).
         """
         self._setup = setup
@@ -69,18 +82,18 @@ class SequenceBatcher:
         self._hold_until = hold_until
         self._hold_backlog_until = hold_backlog_until
         self._clock = clock
-        self._alarms = alarms
-        self._lock = threading.Lock()  # guards everything below and every run and lane
+        self._timer = timer
+        self._lock = threading.Lock()  # guards everything below and every run and instance
         self._table = SequenceTable(setup.slots)
-        self._door = SequenceDoor(setup, self._table)
-        self._lanes: dict[Puller, Lane] = {}
-        self._orders: dict[Lane, OrderKeeper] = {}
-        self._idle = IdleWatch(setup.max_idle_ns)
+        self._admission = SequenceAdmission(setup, self._table)
+        self._instances: dict[Puller, InstanceSlots] = {}
+        self._orders: dict[InstanceSlots, OrderKeeper] = {}
+        self._idle = IdleSequences(setup.max_idle_ns)
         self._waiting = 0
-        self._alarm_at_ns: int | None = None
+        self._timer_at_ns: int | None = None
         self._closed = False
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        self.cuts: Counter[Reason] = Counter()  # why batches left, for people who ask
+        self.cuts: Counter[Reason] = Counter()
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -88,13 +101,13 @@ class SequenceBatcher:
         return self._waiting
 
     def under_way(self) -> int:
-        """How many sequences are not over, whether or not something of them waits."""
+        """How many sequences have not ended, whether or not they have waiting requests."""
         with self._lock:
-            seated = sum(len(list(lane.runs())) for lane in self._lanes.values())
+            seated = sum(len(list(instance.runs())) for instance in self._instances.values())
             return seated + len(self._table.backlog)
 
     def lone_inputs(self) -> dict[str, Tensor]:
-        """What the server adds to a request that is a sequence by itself, for warming up."""
+        """The inputs that the server adds to a request that is a sequence by itself."""
         return lone_inputs(self._setup)
 
     # ---- in
@@ -105,18 +118,18 @@ class SequenceBatcher:
         with self._lock:
             if self._closed:
                 raise BatcherClosed(request.log_prefix() + "model is unloading")
-            run = self._door.admit(request)
+            run = self._admission.admit(request)
             self._append(run, request)
             if request.flags & Request.SEQUENCE_END:
                 self._table.end(run)
-            if run.lane is None:
-                self._set_alarm(limit_wait(run, request))
+            if run.instance is None:
+                self._set_timer(limit_wait(run, request))
             if self._hold_until or self._hold_backlog_until:
-                self._notify_all()  # it may have been the one that was waited for
+                self._notify_all()  # it may complete what is held for
             on_arrival = self._on_arrival
         if on_arrival is not None:
             on_arrival()
-        if request.cancelled:  # it was withdrawn before it had somebody to tell
+        if request.cancelled:  # before `on_cancel` was set
             self._cut_off(run)
 
     @property
@@ -140,57 +153,57 @@ class SequenceBatcher:
 
     def _make_ready(self, run: SequenceRun, now_ns: int) -> None:
         """Offer the next request of `run` to its instance, if it has one. The lock is held."""
-        lane = run.lane
-        if lane is not None and run.waiting and not run.executing:
-            lane.ready.setdefault(run, now_ns)
-            lane.changed.notify()
+        instance = run.instance
+        if instance is not None and run.waiting and not run.executing:
+            instance.ready.setdefault(run, now_ns)
+            instance.changed.notify()
 
     # ---- out
 
     def attach(self, puller: Puller) -> None:
         """Offer the slots of an instance that is about to pull."""
-        lane = Lane(self._setup.slots, threading.Condition(self._lock))
+        instance = InstanceSlots(self._setup.slots, threading.Condition(self._lock))
         with self._lock:
-            self._lanes[puller] = lane
+            self._instances[puller] = instance
             now_ns = self._clock()
-            for run in self._table.add_lane(lane):
+            for run in self._table.add_instance(instance):
                 self._make_ready(run, now_ns)
 
     def next_batch(self, puller: Puller) -> list[Request]:
-        """Wait for a batch and hand it over; an empty list tells `puller` to end."""
+        """Wait for a batch; an empty list tells `puller` to end."""
         with self._lock:
-            lane = self._lanes[puller]
+            instance = self._instances[puller]
             while True:
-                if self._has_ended(puller, lane):
-                    del self._lanes[puller]
-                    self._orders.pop(lane, None)
+                if self._has_ended(puller, instance):
+                    del self._instances[puller]
+                    self._orders.pop(instance, None)
                     return []
                 if self._on_arrival is not None:
-                    lane.changed.wait()  # the event loop has the queue
+                    instance.changed.wait()  # the event loop has the queue
                     continue
-                batch, wait_ns = self._cut(lane)
+                batch, wait_ns = self._cut(instance)
                 if batch:
                     break
-                lane.changed.wait(None if wait_ns is None else wait_ns / 1e9)
+                instance.changed.wait(None if wait_ns is None else wait_ns / 1e9)
         return self._in_order(batch)
 
-    def _has_ended(self, puller: Puller, lane: Lane) -> bool:
+    def _has_ended(self, puller: Puller, instance: InstanceSlots) -> bool:
         """Whether there is nothing left for this instance to do. The lock is held."""
-        if lane.busy or lane.ready or not (puller.stopping or self._closed):
+        if instance.busy or instance.ready or not (puller.stopping or self._closed):
             return False
-        if any(run.waiting for run in lane.runs()):  # for the answer to an earlier request
+        if any(run.waiting for run in instance.runs()):  # for an earlier request's response
             return False
         if puller.stopping:
-            if not lane.retiring:
-                self._table.retire(lane)
-            return not lane.occupied
+            if not instance.retiring:
+                self._table.retire(instance)
+            return not instance.occupied
         return not self._table.has_backlog
 
     def ready_batch(self, puller: Puller) -> list[Request]:
         """As `next_batch`, without waiting: empty where no batch is ready."""
         with self._lock:
-            lane = self._lanes[puller]
-            batch = [] if self._on_arrival is not None else self._cut(lane)[0]
+            instance = self._instances[puller]
+            batch = [] if self._on_arrival is not None else self._cut(instance)[0]
         return self._in_order(batch)
 
     def more(self, most: int) -> list[list[Request]]:
@@ -210,9 +223,15 @@ class SequenceBatcher:
             if self._on_arrival is None:
                 return [], None
             # The one that has waited longest first: no instance's sequences starve the others'.
-            lanes = [lane for lane in self._lanes.values() if lane.ready and not lane.busy]
-            for lane in sorted(lanes, key=lambda lane: next(iter(lane.ready.values()))):
-                batch, wait_ns = self._cut(lane)
+            instances = [
+                instance
+                for instance in self._instances.values()
+                if instance.ready and not instance.busy
+            ]
+            for instance in sorted(
+                instances, key=lambda instance: next(iter(instance.ready.values()))
+            ):
+                batch, wait_ns = self._cut(instance)
                 if batch:
                     break
                 if wait_ns is not None and (soonest_ns is None or wait_ns < soonest_ns):
@@ -220,7 +239,7 @@ class SequenceBatcher:
         return self._in_order(batch), soonest_ns
 
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
-        """From now on the event loop takes the batches; `on_arrival` tells it of each request.
+        """From now on the event loop takes the batches; `on_arrival` is called for each request.
 
         `on_arrival` must not block. A closed batcher stays with its instances.
         """
@@ -238,36 +257,37 @@ class SequenceBatcher:
             self._on_arrival = None
             self._notify_all()
 
-    def _cut(self, lane: Lane) -> tuple[list[Request], int | None]:
+    def _cut(self, instance: InstanceSlots) -> tuple[list[Request], int | None]:
         """A batch if one is ready, otherwise how long until time alone makes one ready."""
-        if lane.busy or not lane.ready or self._is_held():
+        if instance.busy or not instance.ready or self._is_held():
             return [], None
         now_ns = self._clock()
         policy = self._policy
         if isinstance(policy, DirectPolicy):
-            waiting = heads(lane, self._setup)
+            waiting = heads(instance, self._setup)
             chosen = policy.cut(waiting, _LONG_NS if self._closed else now_ns)
             if not chosen.taken:
                 return [], chosen.wait_ns
             self._note(chosen.reason, sum(chosen.taken))
             runs = [
-                run if taken else None for run, taken in zip(lane.slots, chosen.taken, strict=False)
+                run if taken else None
+                for run, taken in zip(instance.slots, chosen.taken, strict=False)
             ]
-            return self._take(lane, runs), None
-        waited_ns = _LONG_NS if self._closed else now_ns - next(iter(lane.ready.values()))
-        cut = policy.cut(((1, batch_key(run, self._setup)) for run in lane.ready), waited_ns)
+            return self._take(instance, runs), None
+        waited_ns = _LONG_NS if self._closed else now_ns - next(iter(instance.ready.values()))
+        cut = policy.cut(((1, batch_key(run, self._setup)) for run in instance.ready), waited_ns)
         if not cut.count:
             return [], policy.max_delay_ns - waited_ns
         self._note(cut.reason, cut.count)
-        return self._take(lane, list(lane.ready)[: cut.count]), None
+        return self._take(instance, list(instance.ready)[: cut.count]), None
 
     def _note(self, reason: Reason, rows: int) -> None:
-        """Remember why a batch was cut. The lock is held."""
+        """Record why a batch was cut. The lock is held."""
         self.cuts[reason] += 1
         self.recent.append((reason, rows))
 
     def _is_held(self) -> bool:
-        """Whether a test wants more to come together first. The lock is held."""
+        """Whether a test waits for more requests first. The lock is held."""
         if (self._hold_until or self._hold_backlog_until) and not self._closed:
             behind = sum(len(run.waiting) for run in self._table.backlog)
             if self._waiting - behind < self._hold_until or behind < self._hold_backlog_until:
@@ -276,9 +296,9 @@ class SequenceBatcher:
             self._notify_all()
         return False
 
-    def _take(self, lane: Lane, runs: Sequence[SequenceRun | None]) -> list[Request]:
+    def _take(self, instance: InstanceSlots, runs: Sequence[SequenceRun | None]) -> list[Request]:
         """Make a batch of the next requests of `runs`. The lock is held."""
-        batch = take(lane, runs, self._setup)
+        batch = take(instance, runs, self._setup)
         for request in batch:
             run: SequenceRun | None = request.turn.run
             if run is not None:
@@ -289,13 +309,13 @@ class SequenceBatcher:
         return batch
 
     def _in_order(self, batch: list[Request]) -> list[Request]:
-        """With `preserve_ordering`, have answers leave in the order the requests are run.
+        """With `preserve_ordering`, have responses sent in the order the requests are run.
 
-        Without the lock, which nobody may hold while replies are sent; the instance is busy with
+        Without the lock, which must not be held while replies are sent; the instance is busy with
         this batch, so no other can come between.
         """
         if batch and self._preserve_ordering:
-            order = self._orders.setdefault(batch[0].turn.lane, OrderKeeper())
+            order = self._orders.setdefault(batch[0].turn.instance, OrderKeeper())
             for request in batch:
                 if not request.turn.is_filler and not request.turn.repeated:
                     order.join(request)
@@ -305,46 +325,46 @@ class SequenceBatcher:
         """An instance has executed `batch`; the next requests of its sequences may run."""
         dropped: Dropped = []
         with self._lock:
-            lane: Lane = batch[0].turn.lane
-            lane.busy = False
+            instance: InstanceSlots = batch[0].turn.instance
+            instance.busy = False
             now_ns = self._clock()
             for request in batch:
-                turn: Turn = request.turn
+                turn: SequenceTurn = request.turn
                 run = turn.run
                 if run is None:
                     continue
                 if self._setup.waits_for_answers and not turn.again:
                     turn.left_open = request.state is not State.DONE
                     if turn.left_open:
-                        continue  # `_answered` goes on from here
+                        continue  # `_answered` continues
                 run.executing = False
                 if turn.again:
                     dropped += self._repeat(run, request)
-                if run.lane is not None:
+                if run.instance is not None:
                     self._rest(run, now_ns)
-            lane.changed.notify()
+            instance.changed.notify()
             on_arrival = self._on_arrival if self._waiting else None
         self._drop(dropped)
         if on_arrival is not None:
             on_arrival()
 
     def _answered(self, request: Request) -> None:
-        """An answer that came after its execution is complete."""
+        """A response that came after its execution is complete."""
         with self._lock:
-            turn: Turn = request.turn
+            turn: SequenceTurn = request.turn
             run = turn.run
             if run is None or not turn.left_open:
                 return
             turn.left_open = run.executing = False
-            if run.lane is not None:
+            if run.instance is not None:
                 self._rest(run, self._clock())
             on_arrival = self._on_arrival if self._waiting else None
         if on_arrival is not None:
             on_arrival()
 
     def _repeat(self, run: SequenceRun, request: Request) -> Dropped:
-        """Give the model a request again, ahead of what came later. The lock is held."""
-        if run.lane is None or request.cancelled:
+        """Queue a request again, ahead of later ones. The lock is held."""
+        if run.instance is None or request.cancelled:
             return [(request, _cancelled(request)), *self._empty(run)]
         request.flags = 0
         request.queued_ns = self._clock()
@@ -355,29 +375,29 @@ class SequenceBatcher:
         return []
 
     def _rest(self, run: SequenceRun, now_ns: int) -> None:
-        """A request of `run`, which has a slot, is done: on to the next, or wait for one."""
+        """A request of `run`, which has a slot, is done: offer the next one, or be idle."""
         if run.waiting:
             self._make_ready(run, now_ns)
         elif self._closed or self._setup.iterative:
             self._remove(run)
         else:
             self._idle.rest(run, now_ns)
-            self._set_alarm(self._idle.next_ns())
+            self._set_timer(self._idle.next_ns())
 
     # ---- the ends of sequences
 
     def _remove(self, run: SequenceRun) -> None:
-        """`run` is over and has nothing waiting; its slot goes to the next. The lock is held."""
+        """End `run`, which has nothing waiting, and reassign its slot. The lock is held."""
         self._idle.stir(run)
-        lane = run.lane
+        instance = run.instance
         promoted = self._table.remove(run)
         if promoted is not None:
             self._make_ready(promoted, self._clock())
-        if lane is not None and (lane.retiring or self._closed):
-            lane.changed.notify()  # that may have been the last thing to wait for
+        if instance is not None and (instance.retiring or self._closed):
+            instance.changed.notify()  # this may have been the last sequence
 
     def _empty(self, run: SequenceRun) -> Dropped:
-        """End `run` at once; what it has waiting is to be answered. The lock is held."""
+        """End `run` at once; returns its waiting requests with errors. The lock is held."""
         dropped: Dropped = [(request, _cancelled(request)) for request in run.waiting]
         self._waiting -= len(run.waiting)
         run.waiting.clear()
@@ -385,7 +405,7 @@ class SequenceBatcher:
         return dropped
 
     def _cut_off(self, run: SequenceRun) -> None:
-        """A waiting request was withdrawn: without it the rest of its sequence has no meaning."""
+        """A waiting request was cancelled: the rest of its sequence is cancelled, too."""
         with self._lock:
             dropped = self._empty(run) if run.waiting else []
             on_arrival = self._on_arrival if self._waiting else None
@@ -393,24 +413,24 @@ class SequenceBatcher:
         if on_arrival is not None:
             on_arrival()
 
-    def _set_alarm(self, when_ns: int | None) -> None:
-        if when_ns is not None and (self._alarm_at_ns is None or when_ns < self._alarm_at_ns):
-            self._alarm_at_ns = when_ns
-            self._alarms.at(when_ns, self.expire)
+    def _set_timer(self, when_ns: int | None) -> None:
+        if when_ns is not None and (self._timer_at_ns is None or when_ns < self._timer_at_ns):
+            self._timer_at_ns = when_ns
+            self._timer.at(when_ns, self.expire)
 
     def expire(self) -> None:
         """End sequences that have been idle, or have waited for a slot, for too long."""
         dropped: Dropped = []
         text = "timeout of the corresponding sequence has been expired"
         with self._lock:
-            self._alarm_at_ns = None
+            self._timer_at_ns = None
             now_ns = self._clock()
             for run in self._idle.over(now_ns):
                 self._remove(run)
             for run in expired(self._table.backlog, now_ns):
                 dropped += [(request, QueueRejected(text)) for request, _ in self._empty(run)]
-            self._set_alarm(self._idle.next_ns())
-            self._set_alarm(next_expiry_ns(self._table.backlog))
+            self._set_timer(self._idle.next_ns())
+            self._set_timer(next_expiry_ns(self._table.backlog))
             on_arrival = self._on_arrival if self._waiting else None
         self._drop(dropped)
         if on_arrival is not None:
@@ -425,30 +445,30 @@ class SequenceBatcher:
     # ---- the end of the model
 
     def wake(self) -> None:
-        """Make every waiting instance look again (one of them may have been told to stop)."""
+        """Make every waiting instance check again whether to stop."""
         with self._lock:
-            for puller, lane in self._lanes.items():
-                if puller.stopping and not lane.retiring:
-                    self._table.retire(lane)
+            for puller, instance in self._instances.items():
+                if puller.stopping and not instance.retiring:
+                    self._table.retire(instance)
             self._notify_all()
 
     def refuse_new(self) -> None:
-        """Take no more sequences; those that have begun may go on."""
+        """Take no new sequences; those that have begun may continue."""
         with self._lock:
-            self._door.refuses_new = True
+            self._admission.refuses_new = True
 
     def close(self) -> None:
         """Refuse new requests. Those already queued are served first, then instances stop."""
         with self._lock:
             self._closed = True
             self._on_arrival = None
-            for run in self._idle.resting():  # nothing more can come for them
+            for run in self._idle.resting():  # they get no more requests
                 self._remove(run)
             self._notify_all()
 
     def _notify_all(self) -> None:
-        for lane in self._lanes.values():
-            lane.changed.notify_all()
+        for instance in self._instances.values():
+            instance.changed.notify_all()
 
 
 def _cancelled(request: Request) -> Cancelled:

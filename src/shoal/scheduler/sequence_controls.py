@@ -1,8 +1,8 @@
-"""Control tensors: how a model learns where in a sequence a request stands.
+"""Control tensors: they tell a model a request's position in its sequence.
 
     flags + correlation id --tensors--> START, END, READY, CORRID as the config names and types them
 
-The server makes these inputs; no client sends them. Each tensor holds one element per request.
+The server makes these inputs; clients do not send them. Each tensor has one element per request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Controls:
     """The control inputs of one model. Tensors are made once and shared by all requests."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Of a config that passed the rules."""
+        """`config` has passed the rules for configs."""
         batching = config.sequence_batching
         assert batching is not None
         self._model_name = config.name
@@ -60,7 +60,7 @@ class Controls:
         self._nobody = self._id_tensor("" if self._id_type is dtypes.BYTES else 0)
 
     def check_id(self, request: Request) -> None:
-        """InvalidArgument when the model cannot be told this kind of correlation id."""
+        """InvalidArgument when the model does not take this kind of correlation id."""
         if not self._id_name:
             return
         is_text = isinstance(request.correlation_id, str)
@@ -72,14 +72,14 @@ class Controls:
             )
 
     def tensors(self, request: Request) -> dict[str, Tensor]:
-        """The control inputs of a request; nobody may change the dict."""
+        """The control inputs of a request; do not change the dict."""
         settings = self._by_flags[request.flags & _BOTH]
         if not self._id_name:
             return settings
         return {**settings, self._id_name: self._id_tensor(request.correlation_id)}
 
     def not_ready(self) -> dict[str, Tensor]:
-        """The control inputs of a slot that has nothing to run; nobody may change the dict."""
+        """The control inputs of a slot without a request; do not change the dict."""
         if not self._id_name:
             return self._not_ready
         return {**self._not_ready, self._id_name: self._nobody}

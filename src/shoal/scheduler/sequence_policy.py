@@ -1,8 +1,8 @@
 """The direct strategy's batch decision, on its own: which slots go now, and which stay.
 
-Each sequence keeps its place in the batch, so a batch spans the slots from the first to the
-highest that has something to run; a slot in between that has nothing, or something of another
-shape, is filled up. `cut` reads no clock and takes no lock, so its test is a table.
+Each sequence keeps its position in the batch, so a batch spans the slots from the first to the
+highest with a request; a slot in between without one, or with one of another shape, gets a filler.
+`cut` reads no clock and takes no lock, so its test is a table.
 
 The oldest strategy needs no decision of its own: it is dynamic batching over the next requests
 of all sequences, see `shoal.scheduler.policy.BatchPolicy`.
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from shoal.scheduler.policy import Reason
 
 
-class Head(NamedTuple):
-    """The next request of a slot: what must be equal in a batch, and since when it waits."""
+class SlotHead(NamedTuple):
+    """The next request of a slot: its batch key, and since when it waits."""
 
     batch_key: object
     queued_ns: int
@@ -26,9 +26,9 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectCut:
-    """The slots that run now: `taken[slot]` says whether its request goes or a filler does.
+    """The slots that run now: `taken[slot]` is whether its request goes, or else a filler.
 
-    With nothing taken, look again after `wait_ns` (None: when something arrives).
+    With nothing taken, retry after `wait_ns` (None: when a request arrives).
     """
 
     taken: tuple[bool, ...]
@@ -37,7 +37,7 @@ class DirectCut:
 
     @property
     def first(self) -> int:
-        """A slot whose request goes; fillers are made in its likeness."""
+        """A slot whose request goes; fillers get its shapes."""
         return self.taken.index(True)
 
 
@@ -49,11 +49,11 @@ class DirectPolicy:
     max_delay_ns: int = 0
     minimum_utilization: float = 0.0
 
-    def cut(self, heads: Sequence[Head | None], now_ns: int) -> DirectCut:
+    def cut(self, heads: Sequence[SlotHead | None], now_ns: int) -> DirectCut:
         """Which of an instance's slots go into the next batch. `heads` has an entry per slot.
 
         The delay is honoured only together with a minimum utilisation. The request that has
-        waited longest decides on the shape, so none is passed over for ever.
+        waited longest decides on the shape, so none is skipped forever.
         """
         ready = [(head.queued_ns, slot) for slot, head in enumerate(heads) if head is not None]
         if not ready:

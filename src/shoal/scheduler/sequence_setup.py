@@ -11,7 +11,7 @@ from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.scheduler.sequence_controls import Controls
 from shoal.scheduler.sequence_policy import DirectPolicy
-from shoal.scheduler.sequence_state import StateBook
+from shoal.scheduler.sequence_state import StateStore
 from shoal.scheduler.sequence_turn import SequenceSetup
 
 _NS_PER_US = 1000
@@ -21,7 +21,7 @@ def read_setup(config: ModelConfig, model_folder: Path) -> SequenceSetup:
     """Everything about a model's sequences but when they run. Raises ConfigError."""
     batching = config.sequence_batching
     assert batching is not None
-    states = StateBook.read(config, model_folder)
+    states = StateStore.read(config, model_folder)
     listed = {tensor.name for tensor in config.output}
     policy = config.model_transaction_policy
     decoupled = policy is not None and policy.decoupled

@@ -1,4 +1,4 @@
-"""Implicit state: tensors the server carries from each request of a sequence to the next.
+"""Implicit state: tensors that the server carries from each request of a sequence to the next.
 
     initial values --inputs--> execution --keep--> the same sequence's next request
 
@@ -31,19 +31,19 @@ FOLDER = "initial_state"
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """One state as configured, with what it is at the start of a sequence."""
+    """One state as configured, with its value at the start of a sequence."""
 
     input_name: str
     output_name: str
     datatype: DataType
     dims: tuple[int, ...]
-    initial: np.ndarray  # with the batch dimension where there is one; nobody writes into it
+    initial: np.ndarray  # with the batch dimension, if any; never written to
     same_buffer: bool = False
     growable: bool = False
 
 
-class StateBook:
-    """The states of one model: where every sequence starts from."""
+class StateStore:
+    """The states of one model, with which every sequence starts."""
 
     def __init__(self, specs: Sequence[StateSpec]) -> None:
         self._specs = tuple(specs)
@@ -55,7 +55,7 @@ class StateBook:
         }
 
     @classmethod
-    def read(cls, config: ModelConfig, model_folder: Path) -> StateBook:
+    def read(cls, config: ModelConfig, model_folder: Path) -> StateStore:
         """The states of a config that passed the rules, initial values read in.
 
         Raises ConfigError when a file cannot be read or does not fit.
@@ -99,7 +99,7 @@ class _State:
         size = array.size
         room = self._room
         if room is None or size > room.size or not (self._spec.growable or size == room.size):
-            # Growing states grow again: doubling spares most of the moves.
+            # Growing states grow again: doubling avoids most copies.
             capacity = max(size, 2 * room.size if room is not None and self._spec.growable else 0)
             room = self._room = np.empty(capacity, self._spec.datatype.numpy)
         room[:size] = array.reshape(-1)
@@ -129,7 +129,7 @@ class SequenceStates:
         }
 
     def blank_inputs(self) -> dict[str, Tensor]:
-        """Inputs of the same shapes that say nothing, for a slot with nothing to run."""
+        """Zeros of the same shapes, for a slot without a request."""
         return {
             state.spec.input_name: Tensor.from_array(
                 state.spec.input_name,
@@ -140,10 +140,10 @@ class SequenceStates:
         }
 
     def keep(self, output_name: str, array: np.ndarray, *, shared: bool = False) -> None:
-        """Take a new state over; with `shared` the array is part of a larger one and is copied."""
+        """Store a new state; with `shared` the array is part of a larger one and is copied."""
         state = self._by_output[output_name]
         array = array.astype(state.spec.datatype.numpy, copy=False)
-        # A view would keep the states of a whole batch alive as long as this sequence lives.
+        # A view would keep the states of a whole batch alive as long as this sequence.
         state.keep(array.copy() if shared and not state.spec.same_buffer else array)
 
 
@@ -154,10 +154,10 @@ def keep_outputs(
     model_name: str,
     batches: bool,
 ) -> None:
-    """Hand each row of a batch's state outputs to the sequence it belongs to.
+    """Store each row of a batch's state outputs in the sequence it belongs to.
 
-    `owners` has one entry per row, None for rows that nobody remembers. Raises BackendFailure,
-    with every state as it was, when an output does not have one row per row of the batch.
+    `owners` has one entry per row, None for rows of fillers. Raises BackendFailure, with every
+    state unchanged, when an output does not have one row per row of the batch.
     """
     rows = len(owners)
     for name, array in outputs.items():

@@ -1,7 +1,8 @@
-"""A request's turn in its sequence: what the instance that runs it has to know.
+"""Batches of sequences: the next request of each, with the inputs that the server adds.
 
-The scheduler puts a turn on each request of a batch that it hands out. A request whose turn has
-no sequence is a filler: it keeps a slot of the batch occupied and nobody waits for its answer.
+The scheduler attaches a `SequenceTurn` to each request of a batch: what the instance that runs it
+needs to know. A request whose turn has no sequence is a filler: it keeps a slot of the batch
+occupied, and no client waits for it. No lock and no clock: the batcher decides which sequences go.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from shoal.core.reply import DISCARD
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.scheduler.sequence_controls import Controls
-from shoal.scheduler.sequence_state import SequenceStates, StateBook
-from shoal.scheduler.sequence_table import Lane, SequenceRun
+from shoal.scheduler.sequence_policy import SlotHead
+from shoal.scheduler.sequence_state import SequenceStates, StateStore
+from shoal.scheduler.sequence_table import InstanceSlots, SequenceRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +25,21 @@ class SequenceSetup:
 
     model_name: str
     controls: Controls
-    states: StateBook
+    states: StateStore
     slots: int  # sequences an instance takes at a time
-    keeps_slots: bool  # direct: a sequence's place in the batch never changes
+    keeps_slots: bool  # direct: a sequence's position in the batch never changes
     iterative: bool = False
     max_idle_ns: int = 0
-    hidden_outputs: frozenset[str] = frozenset()  # states that clients do not get to see
-    waits_for_answers: bool = True  # no next request before the answer, however late that comes
+    hidden_outputs: frozenset[str] = frozenset()  # states that are not sent to clients
+    waits_for_answers: bool = True  # the next request waits for the response, however late
 
 
-class Turn:
+class SequenceTurn:
     """One request of one sequence, being executed."""
 
     __slots__ = (
         "again",
-        "lane",
+        "instance",
         "left_open",
         "on_answer",
         "repeated",
@@ -49,7 +51,7 @@ class Turn:
     def __init__(
         self,
         setup: SequenceSetup,
-        lane: Lane,
+        instance: InstanceSlots,
         run: SequenceRun | None,
         states: SequenceStates | None,
         *,
@@ -57,26 +59,26 @@ class Turn:
     ) -> None:
         """A turn without `run` is a filler's; `repeated` when the request has run before."""
         self.setup = setup
-        self.lane = lane
+        self.instance = instance
         self.run = run
         self.states = states
         self.repeated = repeated
-        self.again = False  # the model wants the request once more
-        # For an answer that comes after the execution: who is told, and whether he waits for it.
+        self.again = False  # the model asked for the request to run again
+        # For a response that comes after the execution: a callback, and whether it is due.
         self.on_answer: Callable[[Request], None] | None = None
         self.left_open = False
 
     @property
     def is_filler(self) -> bool:
-        """Whether nobody waits for the answer."""
+        """Whether no client waits for the response."""
         return self.run is None
 
     def may_repeat(self, request: Request) -> bool:
-        """Whether the model may ask to be given `request`, whose turn this is, once more."""
+        """Whether the model may ask for `request`, whose turn this is, to run again."""
         return self.setup.iterative and not request.flags & Request.SEQUENCE_END
 
     def keep_states(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """Take the new states out of an answer; what is left is for the client."""
+        """Store the new states of a response; returns the outputs for the client."""
         assert self.states is not None
         names = self.setup.states.outputs
         for tensor in outputs:
@@ -87,13 +89,13 @@ class Turn:
 
 def is_filler(request: Request) -> bool:
     """Whether the request only keeps a slot of the batch occupied."""
-    turn: Turn | None = request.turn
+    turn: SequenceTurn | None = request.turn
     return turn is not None and turn.is_filler
 
 
 def filler(like: Request) -> Request:
-    """A request of the shapes of `like`, which has its turn, that tells the model: not ready."""
-    turn: Turn = like.turn
+    """A request with the shapes of `like`, which has a turn, that is marked as not ready."""
+    turn: SequenceTurn = like.turn
     setup = turn.setup
     blank = {} if turn.states is None else turn.states.blank_inputs()
     made = Request(
@@ -105,20 +107,78 @@ def filler(like: Request) -> Request:
     )
     made.batch_key = like.batch_key
     made.state = State.EXECUTING
-    made.turn = Turn(setup, turn.lane, None, None)
+    made.turn = SequenceTurn(setup, turn.instance, None, None)
     return made
 
 
 def one_by_one(batch: Sequence[Request]) -> list[list[Request]]:
-    """A batch as several, one for each request that somebody waits for.
+    """Splits a batch into one for each request that a client waits for.
 
-    Where sequences keep their slots each request keeps its own, behind fillers.
+    Where sequences keep their slots, each request keeps its own, after fillers.
     """
     batches: list[list[Request]] = []
     for place, request in enumerate(batch):
-        turn: Turn | None = request.turn
+        turn: SequenceTurn | None = request.turn
         if turn is None or not turn.setup.keeps_slots:
             batches.append([request])
         elif not turn.is_filler:
             batches.append([*(filler(request) for _ in range(place)), request])
     return batches
+
+
+def batch_key(run: SequenceRun, setup: SequenceSetup) -> object:
+    """What must be equal for the next requests of two sequences to share a batch."""
+    request = run.waiting[0]
+    states = setup.states
+    if not states.has_variable_dims:
+        return request.batch_key
+    if run.states is None or request.flags & Request.SEQUENCE_START:
+        return (request.batch_key, states.initial_shapes)
+    return (request.batch_key, run.states.shapes)
+
+
+def heads(instance: InstanceSlots, setup: SequenceSetup) -> list[SlotHead | None]:
+    """The next request of every slot, None where there is none."""
+    return [
+        SlotHead(batch_key(run, setup), run.waiting[0].queued_ns)
+        if run is not None and run in instance.ready
+        else None
+        for run in instance.slots
+    ]
+
+
+def take(
+    instance: InstanceSlots, runs: Sequence[SequenceRun | None], setup: SequenceSetup
+) -> list[Request]:
+    """The next requests of `runs`, ready to be executed, with a filler for each None.
+
+    The instance is busy from now on. Sequences whose END is in the batch still have their slots.
+    """
+    taken = [None if run is None else _next(instance, run, setup) for run in runs]
+    like = next(request for request in taken if request is not None)
+    instance.busy = True
+    return [filler(like) if request is None else request for request in taken]
+
+
+def _next(instance: InstanceSlots, run: SequenceRun, setup: SequenceSetup) -> Request:
+    request = run.waiting.popleft()
+    del instance.ready[run]
+    run.executing = True
+    request.state = State.EXECUTING
+    request.on_cancel = None
+    if run.states is None or request.flags & Request.SEQUENCE_START:
+        run.states = setup.states.begin()
+    request.turn = SequenceTurn(setup, instance, run, run.states, repeated=request.turn is not None)
+    request.inputs = {**request.inputs, **setup.controls.tensors(request)}
+    if run.states is not None:
+        request.inputs |= run.states.inputs()
+    return request
+
+
+def lone_inputs(setup: SequenceSetup) -> dict[str, Tensor]:
+    """The inputs that the server adds to a request that is a sequence by itself, for warm-up."""
+    request = Request(setup.model_name, {}, DISCARD)
+    request.flags = Request.SEQUENCE_START | Request.SEQUENCE_END
+    states = setup.states.begin()
+    added = {} if states is None else states.inputs()
+    return {**setup.controls.tensors(request), **added}

@@ -11,7 +11,7 @@ from shoal.core.signature import Signature
 from shoal.instance.execution import Execution
 from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.batcher import Batcher
-from shoal.scheduler.policy import BatchPolicy, OneByOne
+from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import ModelStatistics
 from tests.support.fakes import WAIT_SECS, make_request
@@ -79,7 +79,7 @@ def run(start, executor, policy, count):
 
 def test_what_waits_comes_along(start):
     executor = Far(ahead=3)
-    statistics = run(start, executor, OneByOne(), 6)
+    statistics = run(start, executor, SingleRequestPolicy(), 6)
     assert executor.groups == [[1], [1, 1, 1, 1], [1, 1]]
     reading = statistics.read()
     assert reading.execution_count == reading.success_count == 7
@@ -88,7 +88,7 @@ def test_what_waits_comes_along(start):
 
 def test_not_where_nobody_asked_for_it(start):
     executor = Far(ahead=0)
-    run(start, executor, OneByOne(), 3)
+    run(start, executor, SingleRequestPolicy(), 3)
     assert executor.groups == [[1]] * 4
 
 
@@ -106,7 +106,7 @@ def test_a_failure_fails_all_of_them(start):
             raise RuntimeError("gone")
 
     executor = Failing(ahead=3)
-    statistics = run(start, executor, OneByOne(), 2)
+    statistics = run(start, executor, SingleRequestPolicy(), 2)
     assert sum(statistics.read().failures.values()) == 3
 
 
@@ -126,6 +126,6 @@ def test_an_executor_that_knows_nothing_of_it_runs_them_one_by_one(start):
                 pending.send()
 
     executor = Plain()
-    statistics = run(start, executor, OneByOne(), 3)
+    statistics = run(start, executor, SingleRequestPolicy(), 3)
     assert executor.sizes == [1] * 4
     assert statistics.read().execution_count == 4

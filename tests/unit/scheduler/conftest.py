@@ -13,7 +13,7 @@ from shoal.config.model import (
 )
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
-from shoal.scheduler.ensemble_graph import Composing, build
+from shoal.scheduler.ensemble_graph import ComposingModel, build
 
 FILE = "models/pipe/config.pbtxt"
 
@@ -31,7 +31,9 @@ def signature(name, inputs, outputs, max_batch_size=8):
 
 
 def model(name, inputs=("x",), outputs=("y",), *, version=-1, decoupled=False, max_batch_size=8):
-    return Composing(name, version, signature(name, inputs, outputs, max_batch_size), decoupled)
+    return ComposingModel(
+        name, version, signature(name, inputs, outputs, max_batch_size), decoupled
+    )
 
 
 def tensor_config(kind, tensor):

@@ -8,10 +8,10 @@ import pytest
 
 from shoal.core.request import State
 from shoal.errors import Cancelled, QueueRejected
-from shoal.scheduler.alarm import Alarm
 from shoal.scheduler.batcher import Batcher, BatcherClosed
-from shoal.scheduler.policy import BatchPolicy, OneByOne
+from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from shoal.scheduler.timer import Timer
 from shoal.testing.server import wait_until
 from tests.support.fakes import WAIT_SECS, FakeClock, make_request
 
@@ -184,7 +184,7 @@ def test_other_threads_wake_at_once():
 
 def test_all_instances_are_woken_for_all_there_is():
     loop = Loop()
-    line, _ = batcher(OneByOne(), loop=loop)
+    line, _ = batcher(SingleRequestPolicy(), loop=loop)
     pulling = [Pulling(line) for _ in range(3)]
     wait_until(lambda: line._waiting == 3, "the instances wait")
     for _ in range(3):
@@ -258,12 +258,12 @@ def test_cancelling_before_the_queue_counts_too():
 def test_expired_requests_are_answered_while_every_instance_is_busy():
     expired = threading.Event()
     line = Batcher(
-        OneByOne(),
+        SingleRequestPolicy(),
         RequestQueue(QueuePolicy(default_timeout_ns=1_000_000)),
         on_dropped=lambda request, error: (
             expired.set() if isinstance(error, QueueRejected) else None
         ),
-        alarms=Alarm(),
+        timer=Timer(),
     )
     line.enqueue(make_request(rows=1)[0])
     assert expired.wait(WAIT_SECS)  # nobody pulled
@@ -291,7 +291,7 @@ def test_holding_the_queue_until_enough_wait():
 
 
 def test_order_is_kept_when_asked_for():
-    line, _ = batcher(OneByOne(), preserve_ordering=True)
+    line, _ = batcher(SingleRequestPolicy(), preserve_ordering=True)
     requests, collectors = zip(*[make_request(rows=1, id=str(n)) for n in range(3)], strict=True)
     for request in requests:
         line.enqueue(request)
@@ -309,7 +309,7 @@ def test_order_is_kept_when_asked_for():
 
 
 def test_a_refused_request_takes_no_place_in_the_order():
-    line, _ = batcher(OneByOne(), QueuePolicy(max_size=1), preserve_ordering=True)
+    line, _ = batcher(SingleRequestPolicy(), QueuePolicy(max_size=1), preserve_ordering=True)
     first, collector = make_request(rows=1)
     line.enqueue(first)
     with pytest.raises(QueueRejected):

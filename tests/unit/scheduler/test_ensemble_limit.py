@@ -11,7 +11,7 @@ from shoal.testing.server import wait_until
 from tests.support.fakes import WAIT_SECS
 
 
-class Call:
+class LimitedCall:
     def __init__(self, then=None):
         self.started = threading.Event()
         self._then = then
@@ -24,7 +24,7 @@ class Call:
 
 def test_calls_beyond_the_limit_wait_in_order():
     limit = StepLimit(2)
-    calls = [Call() for _ in range(4)]
+    calls = [LimitedCall() for _ in range(4)]
     for call in calls:
         limit.submit(call)
     assert [call.started.is_set() for call in calls] == [True, True, False, False]
@@ -39,7 +39,7 @@ def test_calls_beyond_the_limit_wait_in_order():
 
 def test_a_call_that_waits_can_be_taken_back():
     limit = StepLimit(1)
-    first, second, third = Call(), Call(), Call()
+    first, second, third = LimitedCall(), LimitedCall(), LimitedCall()
     for call in (first, second, third):
         limit.submit(call)
     assert not limit.discard(first)
@@ -52,10 +52,10 @@ def test_a_call_that_waits_can_be_taken_back():
 
 def test_calls_that_end_at_once_do_not_make_the_stack_grow():
     limit = StepLimit(1)
-    held = Call()
+    held = LimitedCall()
     limit.submit(held)
     count = sys.getrecursionlimit() * 2
-    calls = [Call(then=limit.release) for _ in range(count)]
+    calls = [LimitedCall(then=limit.release) for _ in range(count)]
     for call in calls:
         limit.submit(call)
     limit.release()  # each of them makes room for the next
@@ -64,8 +64,8 @@ def test_calls_that_end_at_once_do_not_make_the_stack_grow():
 
 def test_a_producer_waits_until_its_call_has_started():
     limit = StepLimit(1)
-    limit.submit(Call())
-    waiting = Call()
+    limit.submit(LimitedCall())
+    waiting = LimitedCall()
     limit.submit(waiting)
     passed = threading.Event()
     thread = threading.Thread(target=lambda: (limit.wait(waiting), passed.set()))
@@ -79,8 +79,8 @@ def test_a_producer_waits_until_its_call_has_started():
 
 def test_a_producer_does_not_wait_for_a_call_that_was_taken_back():
     limit = StepLimit(1)
-    limit.submit(Call())
-    waiting = Call()
+    limit.submit(LimitedCall())
+    waiting = LimitedCall()
     limit.submit(waiting)
     thread = threading.Thread(target=limit.wait, args=(waiting,))
     thread.start()
@@ -91,17 +91,17 @@ def test_a_producer_does_not_wait_for_a_call_that_was_taken_back():
 
 def test_a_producer_that_waited_too_long_goes_on(caplog):
     limit = StepLimit(1)
-    limit.submit(Call())
-    waiting = Call()
+    limit.submit(LimitedCall())
+    waiting = LimitedCall()
     limit.submit(waiting)
     limit.wait(waiting, timeout_secs=0.01)
-    assert "has been full" in caplog.text
+    assert "has been at its limit" in caplog.text
 
 
 def test_an_event_loop_is_never_made_to_wait():
     limit = StepLimit(1)
-    limit.submit(Call())
-    waiting = Call()
+    limit.submit(LimitedCall())
+    waiting = LimitedCall()
     limit.submit(waiting)
 
     async def produce():

@@ -12,23 +12,23 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
-from shoal.scheduler.ensemble_progress import Progress
+from shoal.scheduler.ensemble_progress import EnsembleProgress
 from shoal.scheduler.ensemble_tensors import (
-    Place,
-    Value,
+    SequencePosition,
+    TensorValue,
     ensemble_outputs,
     fitted_shape,
     hand_on,
+    reported_position,
     response_values,
     step_inputs,
-    step_place,
-    told_place,
+    step_position,
 )
 from tests.support.fakes import make_request
 
 
 def value(number=0):
-    return Value(Tensor.from_array("t", np.full((1, 1), number, np.int32)), batched=True)
+    return TensorValue(Tensor.from_array("t", np.full((1, 1), number, np.int32)), batched=True)
 
 
 def numbers(row):
@@ -40,7 +40,7 @@ def steps_of(ready):
 
 
 def start(graph, requested=(), **inputs):
-    progress = Progress(graph, graph.plan(requested))
+    progress = EnsembleProgress(graph, graph.plan(requested))
     return progress, progress.begin(inputs or {"IN": value()})
 
 
@@ -66,7 +66,7 @@ class TestProgress:
     def test_an_input_may_be_an_output_of_nothing_else(self, kit):
         steps = [(kit.model("m", inputs=("p", "q")), {"p": "IN", "q": "MORE"}, {"y": "OUT"})]
         graph = kit.pipe(steps, inputs=("IN", "MORE"))
-        _, ready = start(graph, IN=value(), MORE=Value(None, batched=True))
+        _, ready = start(graph, IN=value(), MORE=TensorValue(None, batched=True))
         assert steps_of(ready) == [(0, 0)]
         assert ready[0].values["MORE"].tensor is None
 
@@ -184,14 +184,14 @@ class TestIterations:
 def _streaming_graph():
     """As the fixture, which hypothesis may not use."""
     from shoal.core.signature import Signature, TensorSpec
-    from shoal.scheduler.ensemble_graph import Composing, Graph, Step
+    from shoal.scheduler.ensemble_graph import ComposingModel, EnsembleGraph, EnsembleStep
 
     def of(index, inputs, outputs, *, decoupled=False):
         def specs(names):
             return {name: TensorSpec(name, dtypes.INT32, (1,)) for name in names}
 
         signature = Signature("m", 8, specs(inputs), specs(outputs))
-        return Step(index, Composing("m", -1, signature, decoupled), inputs, outputs)
+        return EnsembleStep(index, ComposingModel("m", -1, signature, decoupled), inputs, outputs)
 
     steps = (
         of(0, {"x": "IN"}, {"y": "a", "z": "b"}, decoupled=True),
@@ -199,7 +199,7 @@ def _streaming_graph():
         of(2, {"p": "b", "q": "c"}, {"y": "OUT"}),
     )
     producers = {"a": 0, "b": 0, "c": 1, "OUT": 2}
-    return Graph("pipe", "f", steps, ("IN",), ("OUT",), producers, decoupled=True)
+    return EnsembleGraph("pipe", "f", steps, ("IN",), ("OUT",), producers, decoupled=True)
 
 
 class TestShapes:
@@ -217,12 +217,12 @@ class TestShapes:
         ],
     )
     def test_batch_dimensions(self, shape, from_batched, dims, to_batched, expected):
-        given_value = Value(Tensor("t", dtypes.FP32, shape, raw=b""), from_batched)
+        given_value = TensorValue(Tensor("t", dtypes.FP32, shape, raw=b""), from_batched)
         assert fitted_shape(given_value, dims, batched=to_batched) == expected
 
     def test_outputs_are_shaped_as_the_ensemble_says(self, kit):
         signature = kit.signature("pipe", ("IN",), (kit.spec("OUT", dims=(2, 2), reshape=(4,)),))
-        row = {"OUT": Value(Tensor("y", dtypes.INT32, (3, 4), raw=bytes(48)), batched=True)}
+        row = {"OUT": TensorValue(Tensor("y", dtypes.INT32, (3, 4), raw=bytes(48)), batched=True)}
         (output,), parameters = ensemble_outputs(signature, row)
         assert (output.name, output.shape) == ("OUT", (3, 2, 2))
         assert parameters == {}
@@ -230,9 +230,9 @@ class TestShapes:
     def test_an_output_that_did_not_come_is_left_out_and_logged(self, kit, caplog):
         caplog.set_level("DEBUG", "shoal")
         signature = kit.signature("pipe", ("IN",), ("OUT",))
-        outputs, _ = ensemble_outputs(signature, {"OUT": Value(None, batched=True)})
+        outputs, _ = ensemble_outputs(signature, {"OUT": TensorValue(None, batched=True)})
         assert outputs == []
-        assert "Composing models did not output tensor OUT" in caplog.text
+        assert "ComposingModel models did not output tensor OUT" in caplog.text
 
 
 class TestHandingOn:
@@ -255,7 +255,9 @@ class TestHandingOn:
     def test_a_model_gets_its_own_names_and_no_absent_tensors(self, kit):
         model = kit.model("m", inputs=("p", kit.spec("q", optional=True)))
         graph = kit.pipe([(model, {"p": "IN", "q": "MORE"}, {"y": "OUT"})], inputs=("IN", "MORE"))
-        inputs = step_inputs(graph.steps[0], {"IN": value(1), "MORE": Value(None, batched=True)})
+        inputs = step_inputs(
+            graph.steps[0], {"IN": value(1), "MORE": TensorValue(None, batched=True)}
+        )
         assert list(inputs) == ["p"]
         assert inputs["p"].name == "p"
 
@@ -265,7 +267,7 @@ class TestHandingOn:
             outputs=("A", "B"),
         )
         response = Response("m", 1, outputs=[Tensor.from_array("y", np.ones((1, 1), np.int32))])
-        values = response_values(graph.steps[0], ("y", "z"), response, Place(0, 0))
+        values = response_values(graph.steps[0], ("y", "z"), response, SequencePosition(0, 0))
         assert values["A"].tensor is response.outputs[0]
         assert values["B"].tensor is None
 
@@ -274,16 +276,21 @@ class TestSequences:
     @pytest.mark.parametrize(
         ("parameters", "expected"),
         [
-            ({}, Place(7, Request.SEQUENCE_START)),
-            ({"other": 1}, Place(7, Request.SEQUENCE_START)),
-            ({"sequence_id": 9}, Place(9, 0)),
-            ({"sequence_id": "nine"}, Place("nine", 0)),
-            ({"sequence_start": True}, Place(7, Request.SEQUENCE_START)),
-            ({"sequence_start": False, "sequence_end": True}, Place(7, Request.SEQUENCE_END)),
+            ({}, SequencePosition(7, Request.SEQUENCE_START)),
+            ({"other": 1}, SequencePosition(7, Request.SEQUENCE_START)),
+            ({"sequence_id": 9}, SequencePosition(9, 0)),
+            ({"sequence_id": "nine"}, SequencePosition("nine", 0)),
+            ({"sequence_start": True}, SequencePosition(7, Request.SEQUENCE_START)),
+            (
+                {"sequence_start": False, "sequence_end": True},
+                SequencePosition(7, Request.SEQUENCE_END),
+            ),
         ],
     )
     def test_a_response_may_say_another_place(self, parameters, expected):
-        assert told_place(parameters, Place(7, Request.SEQUENCE_START)) == expected
+        assert (
+            reported_position(parameters, SequencePosition(7, Request.SEQUENCE_START)) == expected
+        )
 
     @pytest.mark.parametrize(
         "parameters",
@@ -296,7 +303,7 @@ class TestSequences:
     )
     def test_nonsense_is_refused(self, parameters):
         with pytest.raises(InvalidArgument, match="expected parameter 'sequence_"):
-            told_place(parameters, Place(0, 0))
+            reported_position(parameters, SequencePosition(0, 0))
 
     def test_a_step_follows_the_step_before_it(self, kit):
         graph = kit.pipe(
@@ -305,9 +312,11 @@ class TestSequences:
         )
         request, _ = make_request(correlation_id=1, flags=Request.SEQUENCE_START)
         own = {"IN": value(), "MORE": value()}
-        assert step_place(graph.steps[0], own, request) == Place(1, Request.SEQUENCE_START)
-        told = {"IN": value(), "MORE": value()._replace(place=Place(5, 0))}
-        assert step_place(graph.steps[0], told, request) == Place(5, 0)
+        assert step_position(graph.steps[0], own, request) == SequencePosition(
+            1, Request.SEQUENCE_START
+        )
+        told = {"IN": value(), "MORE": value()._replace(position=SequencePosition(5, 0))}
+        assert step_position(graph.steps[0], told, request) == SequencePosition(5, 0)
 
     def test_two_places_are_one_too_many(self, kit, caplog):
         graph = kit.pipe(
@@ -316,16 +325,18 @@ class TestSequences:
         )
         request, _ = make_request()
         told = {
-            "IN": value()._replace(place=Place(5, 0)),
-            "MORE": value()._replace(place=Place(6, 0)),
+            "IN": value()._replace(position=SequencePosition(5, 0)),
+            "MORE": value()._replace(position=SequencePosition(6, 0)),
         }
-        assert step_place(graph.steps[0], told, request) == Place(5, 0)
-        assert "two places" in caplog.text
+        assert step_position(graph.steps[0], told, request) == SequencePosition(5, 0)
+        assert "two positions" in caplog.text
 
     def test_the_response_tells_of_its_sequence(self, kit):
         signature = kit.signature("pipe", ("IN",), ("OUT",))
-        told = value()._replace(place=Place(5, Request.SEQUENCE_END))
+        told = value()._replace(position=SequencePosition(5, Request.SEQUENCE_END))
         _, parameters = ensemble_outputs(signature, {"OUT": told})
         assert parameters == {"sequence_id": 5, "sequence_start": False, "sequence_end": True}
-        _, parameters = ensemble_outputs(signature, {"OUT": value()._replace(place=Place(0, 0))})
+        _, parameters = ensemble_outputs(
+            signature, {"OUT": value()._replace(position=SequencePosition(0, 0))}
+        )
         assert parameters == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.look_ahead import LookAhead
-from shoal.scheduler.policy import BatchPolicy, Cut, Reason
+from shoal.scheduler.policy import BatchCut, BatchPolicy, Reason
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from tests.support.fakes import FakeClock, make_request
 
@@ -22,7 +22,7 @@ def waiting(text):
 
 
 def choice(reason, *positions):
-    return Cut(len(positions), reason, positions)
+    return BatchCut(len(positions), reason, positions)
 
 
 WAIT = choice(Reason.WAITING)
@@ -209,7 +209,7 @@ class Line:
             RequestQueue(QueuePolicy()) if queue is None else queue,
             on_dropped=lambda request, error: self.dropped.append((request, error)),
             clock=self.clock,
-            alarms=NoAlarms(),
+            timer=NoAlarms(),
         )
         self.batcher.hand_to_loop(lambda: None)
 

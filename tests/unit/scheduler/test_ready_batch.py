@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.scheduler.batcher import Batcher
-from shoal.scheduler.policy import BatchPolicy, OneByOne
+from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from tests.support.fakes import FakeClock, make_request
 
@@ -40,7 +40,7 @@ def put(batcher, count):
 
 
 def test_nothing_waits(make):
-    assert make(OneByOne()).ready_batch(GOING) == []
+    assert make(SingleRequestPolicy()).ready_batch(GOING) == []
 
 
 def test_what_is_ready_is_handed_over(make):
@@ -61,21 +61,21 @@ def test_what_may_still_grow_is_left_to_grow(make):
 
 
 def test_who_is_to_stop_gets_none(make):
-    batcher = make(OneByOne())
+    batcher = make(SingleRequestPolicy())
     put(batcher, 1)
     assert batcher.ready_batch(SimpleNamespace(stopping=True)) == []
     assert batcher.pending() == 1
 
 
 def test_not_while_the_event_loop_has_the_queue(make):
-    batcher = make(OneByOne())
+    batcher = make(SingleRequestPolicy())
     put(batcher, 1)
     batcher.hand_to_loop(lambda: None)
     assert batcher.ready_batch(GOING) == []
 
 
 def test_what_was_withdrawn_is_dropped_first(make, dropped):
-    batcher = make(OneByOne())
+    batcher = make(SingleRequestPolicy())
     first, second = put(batcher, 2)
     first.cancelled = True  # unnoticed so far
     batcher._any_cancelled = True

@@ -63,7 +63,7 @@ class World:
         config = normalise.normalise(config, directory_name="m", file="config.pbtxt")
         setup = read_setup(config, None)
         self.clock = FakeClock()
-        self.alarms = Alarms()
+        self.timer = Alarms()
         self.dropped = []
         built = build(config, None, on_dropped=lambda *_: None)
         self.batcher = SequenceBatcher(
@@ -71,7 +71,7 @@ class World:
             built._policy,
             on_dropped=lambda request, error: self.dropped.append((request, error)),
             clock=self.clock,
-            alarms=self.alarms,
+            timer=self.timer,
             **options,
         )
         self.instances = [Instance(self.batcher) for _ in range(instances)]
@@ -454,7 +454,7 @@ def test_an_idle_sequence_loses_its_slot():
     world.ask(1, START)
     waiting = world.ask(2, START)
     world.run()
-    assert world.alarms.times == [world.clock() + SECOND_NS]
+    assert world.timer.times == [world.clock() + SECOND_NS]
     world.clock.advance(SECOND_NS - 1)
     world.batcher.expire()
     world.ask(1)  # in the last moment
@@ -471,9 +471,9 @@ def test_nothing_is_left_of_a_sequence_that_was_given_up():
     world.run()
     world.clock.advance(SECOND_NS)
     world.batcher.expire()
-    asked = len(world.alarms.times)
+    asked = len(world.timer.times)
     world.batcher.expire()
-    assert len(world.alarms.times) == asked  # nobody is waited for any more
+    assert len(world.timer.times) == asked  # nobody is waited for any more
 
 
 def test_a_sequence_that_is_being_served_is_not_idle():
@@ -528,13 +528,13 @@ def test_time_is_looked_at_again_as_long_as_somebody_runs_out_of_it():
     begin = world.clock()
     for number, timeout_us in ((2, 5000), (3, 9000)):
         world.ask(number, START, timeout_us=timeout_us)
-    assert world.alarms.times == [begin + SECOND_NS, begin + 5_000_000]
+    assert world.timer.times == [begin + SECOND_NS, begin + 5_000_000]
     world.clock.advance(5_000_000)
     world.batcher.expire()  # one is over; the next to wait for is the other
-    assert world.alarms.times[-1] == begin + 9_000_000
+    assert world.timer.times[-1] == begin + 9_000_000
     world.clock.advance(4_000_000)
     world.batcher.expire()  # and then the idle one
-    assert world.alarms.times[-1] == begin + SECOND_NS
+    assert world.timer.times[-1] == begin + SECOND_NS
 
 
 def test_a_timeout_means_nothing_to_a_sequence_that_has_a_slot():
@@ -632,7 +632,7 @@ def test_the_idle_time_begins_with_the_late_answer():
     world.clock.advance(10 * SECOND_NS)
     late.state = State.DONE
     late.turn.on_answer(late)
-    assert world.alarms.times == [world.clock() + SECOND_NS]
+    assert world.timer.times == [world.clock() + SECOND_NS]
 
 
 def test_the_last_answer_of_a_sequence_may_be_late():
@@ -896,10 +896,10 @@ def test_an_instance_leaves_what_the_loop_runs_alone():
     batch, _ = world.batcher.take_now()
     world.batcher.hand_to_instances()
     world.ask(2, START)
-    lane = batch[0].turn.lane
-    assert lane.ready
+    instance = batch[0].turn.instance
+    assert instance.ready
     with world.batcher._lock:
-        assert world.batcher._cut(lane) == ([], None)
+        assert world.batcher._cut(instance) == ([], None)
     world.finish(batch)
     assert len(world.run()) == 2
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.scheduler.sequence_deadlines import IdleWatch, expired, limit_wait, next_expiry_ns
-from shoal.scheduler.sequence_table import SequenceRun
+from shoal.scheduler.sequence_table import (
+    IdleSequences,
+    SequenceRun,
+    expired,
+    limit_wait,
+    next_expiry_ns,
+)
 from tests.support.fakes import make_request
 
 
@@ -14,7 +19,7 @@ from tests.support.fakes import make_request
     [(100, []), (109, []), (110, [1]), (114, [1]), (115, [1, 2]), (10**9, [1, 2])],
 )
 def test_those_that_rest_too_long(now, over):
-    watch = IdleWatch(10)
+    watch = IdleSequences(10)
     for number, since in ((1, 100), (2, 105)):
         watch.rest(SequenceRun(number), since)
     assert [run.correlation_id for run in watch.over(now)] == over
@@ -22,7 +27,7 @@ def test_those_that_rest_too_long(now, over):
 
 
 def test_one_that_stirs_is_not_idle():
-    watch = IdleWatch(10)
+    watch = IdleSequences(10)
     run = SequenceRun(1)
     watch.rest(run, 100)
     watch.stir(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.scheduler.policy import Reason
-from shoal.scheduler.sequence_policy import DirectCut, DirectPolicy, Head
+from shoal.scheduler.sequence_policy import DirectCut, DirectPolicy, SlotHead
 
 NOW = 1_000_000
 YES, NO = True, False
@@ -13,7 +13,7 @@ YES, NO = True, False
 
 def slots(text):
     """Per slot a shape and how long it has waited, e.g. "a9 . b2"; a dot is an empty slot."""
-    return [None if s == "." else Head(s[0], NOW - int(s[1:] or 0)) for s in text.split()]
+    return [None if s == "." else SlotHead(s[0], NOW - int(s[1:] or 0)) for s in text.split()]
 
 
 @pytest.mark.parametrize(

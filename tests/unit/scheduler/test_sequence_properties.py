@@ -36,7 +36,7 @@ BLOCKS = st.sampled_from(
 )
 
 
-class NoAlarms:
+class NoTimer:
     def at(self, when_ns, callback):
         """The test looks at the time itself."""
 
@@ -61,7 +61,7 @@ class World:
             build(config, None, on_dropped=lambda *_: None)._policy,
             on_dropped=lambda request, _: self.answered.append(request),
             clock=self.clock,
-            alarms=NoAlarms(),
+            timer=NoTimer(),
         )
         self.instances = [Instance(), Instance()]
         for instance in self.instances:
@@ -89,11 +89,11 @@ class World:
 
     def pull(self, number):
         instance = self.instances[number]
-        lane = self.batcher._lanes[instance]
+        slots = self.batcher._instances[instance]
         if instance.batch is not None:
             return
         with self.batcher._lock:
-            batch, _ = self.batcher._cut(lane)
+            batch, _ = self.batcher._cut(slots)
         if batch:
             self.check(batch)
             instance.batch = batch
@@ -133,7 +133,7 @@ class World:
             self.runs[request.turn.run].append(request)
         if self.setup.keeps_slots:
             for place, request in enumerate(batch):
-                if not request.turn.is_filler and request.turn.run.lane is not None:
+                if not request.turn.is_filler and request.turn.run.instance is not None:
                     assert request.turn.run.slot == place
 
     def settle(self):
@@ -153,7 +153,9 @@ class World:
         assert self.batcher._idle.resting() == []
         assert table._open == {}
         assert len(table._free) == 2 * self.setup.slots  # every slot is free again
-        assert not any(lane.ready or lane.busy for lane in self.batcher._lanes.values())
+        assert not any(
+            instance.ready or instance.busy for instance in self.batcher._instances.values()
+        )
         order = {id(request): place for place, request in enumerate(self.accepted)}
         for executed in self.runs.values():
             places = [order[id(request)] for request in executed]

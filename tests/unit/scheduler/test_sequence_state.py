@@ -8,14 +8,14 @@ import pytest
 from shoal.config import pbtxt
 from shoal.core import bytes_tensor
 from shoal.errors import BackendFailure, ConfigError
-from shoal.scheduler.sequence_state import StateBook, keep_outputs
+from shoal.scheduler.sequence_state import StateStore, keep_outputs
 
 STATE = 'input_name: "IN" output_name: "OUT"'
 
 
 def book(tmp_path, states, max_batch_size=4):
     text = f"max_batch_size: {max_batch_size} sequence_batching {{ {states} }}"
-    return StateBook.read(pbtxt.parse_pbtxt(text, "config.pbtxt"), tmp_path)
+    return StateStore.read(pbtxt.parse_pbtxt(text, "config.pbtxt"), tmp_path)
 
 
 def one(fields="data_type: TYPE_FP32 dims: [ 2 ]"):

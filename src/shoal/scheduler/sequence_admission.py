@@ -1,6 +1,6 @@
-"""At the door of a model's sequences: which one a request belongs to, or why it is refused.
+"""Admission of requests to sequences: which one a request belongs to, or why it is refused.
 
-Texts are Triton's, because clients match on them. No lock and no clock: the batcher guards it.
+Messages are Triton's, because clients match on them. No lock and no clock: the batcher guards it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check(request: Request, setup: SequenceSetup) -> None:
             "requirements of sequence batcher"
         )
     if setup.iterative and not request.correlation_id:
-        return  # the server makes one up
+        return  # the server generates an id
     setup.controls.check_id(request)
     if not request.correlation_id:
         raise InvalidArgument(
@@ -32,14 +32,14 @@ def check(request: Request, setup: SequenceSetup) -> None:
         )
 
 
-class SequenceDoor:
-    """Lets requests in, each to its sequence."""
+class SequenceAdmission:
+    """Assigns each request to its sequence."""
 
     def __init__(self, setup: SequenceSetup, table: SequenceTable) -> None:
         self._setup = setup
         self._table = table
         self._next_id = 1
-        self.refuses_new = False  # sequences that have begun may go on, no other begins
+        self.refuses_new = False  # sequences that have begun may continue, none begins
 
     def admit(self, request: Request) -> SequenceRun:
         """The sequence of a request that was checked, begun if the request starts one.
@@ -64,7 +64,7 @@ class SequenceDoor:
                     "of the sequence"
                 )
             return self._table.start(correlation_id)
-        if starts:  # what waits is served, then the START makes it another sequence
+        if starts:  # requests that wait are served, then the START begins another sequence
             logger.warning(
                 "sequence %s of model '%s' starts again without having ended; the earlier one "
                 "ends here",
@@ -74,7 +74,7 @@ class SequenceDoor:
         return run
 
     def _make_sequence_of(self, request: Request) -> None:
-        """Iterative: the request is a sequence by itself, under an id that nobody uses."""
+        """Iterative: the request is a sequence by itself, with an unused id."""
         while self._table.find(self._next_id) is not None:
             self._next_id += 1
         request.correlation_id = self._next_id

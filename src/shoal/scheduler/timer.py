@@ -1,6 +1,6 @@
-"""One thread that calls people back at a given moment: queue time-outs while all instances work.
+"""One thread that runs callbacks at a given time: queue time-outs while all instances are busy.
 
-Instances pull, so while every one of them is busy nobody would look at the queue. The alarm does.
+Instances pull, so while all of them are busy none would drop expired requests. The timer does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 
-class Alarm:
+class Timer:
     """Runs callbacks at monotonic times, on a daemon thread that starts with the first one."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Alarm:
         with self._changed:
             heapq.heappush(self._heap, (when_ns, next(self._order), callback))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="shoal-alarm", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="shoal-timer", daemon=True)
                 self._thread.start()
             elif self._heap[0][2] is callback:
                 self._changed.notify()
@@ -49,8 +49,8 @@ class Alarm:
                     self._changed.wait(min(left_ns / 1e9, threading.TIMEOUT_MAX))
             try:
                 callback()
-            except Exception:  # one model's fault must not silence everybody's alarms
-                logger.exception("an alarm callback failed")
+            except Exception:  # an error in one model must not stop the timer for all
+                logger.exception("a timer callback failed")
 
 
-alarm = Alarm()
+shared_timer = Timer()
