@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.testing.server import running_server, wait_until
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -57,7 +57,7 @@ def test_grpc_can_be_switched_off(serve):
 
 
 def test_restricted_protocols(serve, transport):
-    restricted = (Setting("model-repository,inference", "key", "secret"),)
+    restricted = (NamedSetting("model-repository,inference", "key", "secret"),)
     with (
         serve(grpc_transport=transport, grpc_restricted_protocol=restricted) as running,
         grpcclient.InferenceServerClient(running.grpc_address) as client,

@@ -11,7 +11,7 @@ import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
@@ -34,7 +34,7 @@ def running(tmp_path_factory):
     scores = onnx_models.identity("FP32", dims=(4,))
     add_onnx(folder, "scores", scores, CACHED + LABELLED, files=labels)
     add_onnx(folder, "large", onnx_models.identity("FP32"), CACHED)
-    with running_server(folder, cache_config=(Setting("local", "size", "8M"),)) as running:
+    with running_server(folder, cache_config=(NamedSetting("local", "size", "8M"),)) as running:
         yield running
 
 

@@ -8,15 +8,15 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
 
 SETTINGS = (
-    Setting("model-repository,trace", "admin-key", "secret=1"),
-    Setting("inference", "infer-key", "other"),
-    Setting("logging,statistics", "admin-key", "secret=1"),
+    NamedSetting("model-repository,trace", "admin-key", "secret=1"),
+    NamedSetting("inference", "infer-key", "other"),
+    NamedSetting("logging,statistics", "admin-key", "secret=1"),
 )
 
 

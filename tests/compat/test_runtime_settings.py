@@ -12,7 +12,7 @@ import tritonclient.grpc.aio as grpcclient_aio
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
@@ -79,7 +79,7 @@ def file(tmp_path_factory):
 def running(request, tmp_path_factory, file):
     folder = tmp_path_factory.mktemp("models")
     add_onnx(folder, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
-    traced = (Setting("triton", "file", str(file)), Setting("", "level", "TIMESTAMPS"))
+    traced = (NamedSetting("triton", "file", str(file)), NamedSetting("", "level", "TIMESTAMPS"))
     with running_server(folder, trace_config=traced, grpc_transport=request.param) as made:
         yield made
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shoal.client import Client
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support.client import Infer
 
@@ -263,9 +263,9 @@ def test_a_page_in_the_background_asks_for_nothing(page, address, expect):
 
 def test_restricted_apis_ask_for_their_header(page, models, expect):
     closed = (
-        Setting("statistics", "look-key", "one"),
-        Setting("model-repository", "admin-key", "two"),
-        Setting("inference", "infer-key", "three"),
+        NamedSetting("statistics", "look-key", "one"),
+        NamedSetting("model-repository", "admin-key", "two"),
+        NamedSetting("inference", "infer-key", "three"),
     )
     with running_server(
         models, model_control_mode="explicit", load_model=("upper",), http_restricted_api=closed
@@ -309,7 +309,7 @@ def test_restricted_apis_ask_for_their_header(page, models, expect):
 
 
 def test_a_value_that_no_header_can_carry(page, models, expect):
-    closed = (Setting("statistics", "look-key", "one"),)
+    closed = (NamedSetting("statistics", "look-key", "one"),)
     with running_server(
         models, model_control_mode="explicit", load_model=("upper",), http_restricted_api=closed
     ) as running:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
@@ -21,7 +21,7 @@ def run(script, address):
 
 def test_the_second_answer_comes_from_the_cache():
     models = FOLDER / "response_cache" / "models"
-    with running_server(models, cache_config=(Setting("local", "size", "64M"),)) as running:
+    with running_server(models, cache_config=(NamedSetting("local", "size", "64M"),)) as running:
         printed = run("response_cache/ask.py", running.http_address)
     assert "3 answers, 1 execution" in printed
     assert "2 hits, 1 miss" in printed

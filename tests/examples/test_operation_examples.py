@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.demo import repository
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server
 
@@ -23,7 +23,7 @@ def run(name, *words):
 
 
 def test_traces(tmp_path):
-    file = Setting("triton", "file", str(tmp_path / "trace.json"))
+    file = NamedSetting("triton", "file", str(tmp_path / "trace.json"))
     with running_server(repository(), trace_config=(file,)) as running:
         for _ in range(2):
             shown = run("trace_requests.py", running.http_address)
@@ -33,11 +33,11 @@ def test_traces(tmp_path):
 
 def test_spans(port):
     settings = (
-        Setting("", "mode", "opentelemetry"),
-        Setting("", "level", "TIMESTAMPS"),
-        Setting("", "rate", "0"),
-        Setting("opentelemetry", "url", f"http://127.0.0.1:{port}/v1/traces"),
-        Setting("opentelemetry", "bsp_schedule_delay", "10"),
+        NamedSetting("", "mode", "opentelemetry"),
+        NamedSetting("", "level", "TIMESTAMPS"),
+        NamedSetting("", "rate", "0"),
+        NamedSetting("opentelemetry", "url", f"http://127.0.0.1:{port}/v1/traces"),
+        NamedSetting("opentelemetry", "bsp_schedule_delay", "10"),
     )
     with running_server(repository(), trace_config=settings) as running:
         shown = run("spans.py", running.grpc_address, port)
@@ -51,7 +51,7 @@ def test_log_settings():
 
 
 def test_restricted_apis():
-    closed = (Setting("model-repository,logging", "admin-key", "secret"),)
+    closed = (NamedSetting("model-repository,logging", "admin-key", "secret"),)
     with running_server(
         repository(), http_restricted_api=closed, grpc_restricted_protocol=closed
     ) as running:
@@ -78,7 +78,7 @@ def test_namespaces(tmp_path):
     with running_server(
         *(tmp_path / "eel", tmp_path / "crab"),
         model_namespacing=True,
-        metrics_config=(Setting("", "summary_latencies", "true"),),
+        metrics_config=(NamedSetting("", "summary_latencies", "true"),),
     ) as running:
         shown = run("namespaces.py", running.http_address, running.metrics_address)
     assert "There are 2 identifiers of model 'add_sub'" in shown

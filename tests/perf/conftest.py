@@ -7,7 +7,7 @@ import re
 import pytest
 
 from shoal.cli import perf
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support import onnx_models, sequences
 from tests.support.repositories import add_model, add_onnx
@@ -85,7 +85,7 @@ def running(request, tmp_path_factory):
     add_model(folder, "broken", BROKEN, {"1/model.py": BROKEN_CODE})
     with running_server(
         folder,
-        cache_config=(Setting("local", "size", "1048576"),),
+        cache_config=(NamedSetting("local", "size", "1048576"),),
         allow_client_shm="true",
         grpc_transport=request.param,
     ) as server:

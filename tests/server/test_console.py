@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 from shoal.client import Client, ClientError
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import Infer
@@ -135,7 +135,7 @@ def test_a_number_that_is_none(running, number):
 
 
 def test_restrictions_hold(repository):
-    closed = (Setting("statistics", "look-key", "secret"),)
+    closed = (NamedSetting("statistics", "look-key", "secret"),)
     with running_server(repository, http_restricted_api=closed) as running:
         assert running.get("/", BROWSER).status == 200
         refused = running.get("/v2/console")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.scheduler.policy import Reason
 from shoal.testing.server import running_server
 from tests.support.client import Infer
@@ -193,7 +193,7 @@ def test_wrong_uses(running):
 
 
 def test_it_belongs_to_the_statistics(repository, fake):
-    secret = Setting("statistics", "x-key", "open")
+    secret = NamedSetting("statistics", "x-key", "open")
     with running_server(
         repository,
         backends=fake.registry(),

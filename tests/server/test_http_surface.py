@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
@@ -342,8 +342,8 @@ def test_headers_stay_out_unless_asked_for(running, seen):
 
 def test_restricted_requests_need_their_header(repository):
     restricted = (
-        Setting("model-repository,model-config", "admin-key", "secret"),
-        Setting("inference", "infer-key", "other secret"),
+        NamedSetting("model-repository,model-config", "admin-key", "secret"),
+        NamedSetting("inference", "infer-key", "other secret"),
     )
     with running_server(repository, http_restricted_api=restricted) as server:
         refused = "This API is restricted, expecting header 'admin-key'"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.demo import repository
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 
 validators = pytest.importorskip("jsonschema.validators")
@@ -113,7 +113,7 @@ def test_errors_are_as_promised(server, document):
 
 
 def test_what_is_restricted_says_so():
-    closed = (Setting("metadata", "read-key", "secret"),)
+    closed = (NamedSetting("metadata", "read-key", "secret"),)
     with running_server(Path(repository()), http_restricted_api=closed) as running:
         assert running.get("/openapi.json").status == 403
         found = running.get("/openapi.json", {"read-key": "secret"}).json

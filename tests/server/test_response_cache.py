@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.errors import InvalidArgument
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
@@ -24,7 +24,7 @@ from tests.support.repositories import (
 )
 
 CACHED = "response_cache { enable: true }\n"
-LOCAL = (Setting("local", "size", "1M"),)
+LOCAL = (NamedSetting("local", "size", "1M"),)
 EXPLICIT = {"model_control_mode": "explicit", "load_model": ("*",)}
 
 
@@ -200,7 +200,7 @@ def test_least_recently_used_answers_go(tmp_path, serve):
     add_onnx(
         tmp_path, "echo", onnx_models.identity("INT32", dims=(1,)), "max_batch_size: 4 " + CACHED
     )
-    with serve(cache_config=(Setting("local", "size", "3000"),)) as running:
+    with serve(cache_config=(NamedSetting("local", "size", "3000"),)) as running:
         for value in (1, 2, 3, 4, 5, 6):
             ask(running, "echo", value)
         assert running.metric("nv_cache_num_evictions") > 0
@@ -214,7 +214,7 @@ def test_least_recently_used_answers_go(tmp_path, serve):
 def test_what_cannot_fit_is_counted_and_answered(tmp_path, serve):
     built = onnx_models.identity("INT32", dims=(1,))
     add_onnx(tmp_path, "echo", built, "max_batch_size: 4 " + CACHED)
-    with serve(cache_config=(Setting("local", "size", "10"),)) as running:
+    with serve(cache_config=(NamedSetting("local", "size", "10"),)) as running:
         assert [ask(running, "echo", 5) for _ in range(2)] == [5, 5]
         assert running.metric("shoal_cache_not_done", reason="too_large") == 2
         assert counts(running, "echo", "cache_hit", "cache_miss") == (0, 2)
@@ -234,9 +234,9 @@ def test_the_older_flag(tmp_path, serve, fake):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ((Setting("local", "size", "x"),), "'size' is 'x'; write bytes"),
-        ((Setting("redis", "host", "x"),), "the cache 'redis' needs to know 'port'"),
-        ((Setting("memcached", "host", "x"),), "there is no cache 'memcached'; installed are"),
+        ((NamedSetting("local", "size", "x"),), "'size' is 'x'; write bytes"),
+        ((NamedSetting("redis", "host", "x"),), "the cache 'redis' needs to know 'port'"),
+        ((NamedSetting("memcached", "host", "x"),), "there is no cache 'memcached'; installed are"),
     ],
 )
 def test_a_cache_that_cannot_be_is_said_at_once(serve, settings, sentence):
@@ -247,7 +247,7 @@ def test_a_cache_that_cannot_be_is_said_at_once(serve, settings, sentence):
 def test_summaries_count_hits_and_misses(tmp_path, serve):
     add_fake(tmp_path, "m", CACHED)
     add_fake(tmp_path, "plain")
-    settings = (Setting("", "summary_latencies", "true"),)
+    settings = (NamedSetting("", "summary_latencies", "true"),)
     with serve(metrics_config=settings) as running:
         for _ in range(3):
             ask(running, "m")
@@ -266,8 +266,8 @@ def test_a_hit_is_traced_without_an_execution(tmp_path, serve):
     add_fake(tmp_path, "m", CACHED)
     file = tmp_path / "trace.json"
     settings = [("level", "TIMESTAMPS"), ("rate", "1")]
-    given = tuple(Setting("", key, value) for key, value in settings)
-    with serve(trace_config=(*given, Setting("triton", "file", str(file)))) as running:
+    given = tuple(NamedSetting("", key, value) for key, value in settings)
+    with serve(trace_config=(*given, NamedSetting("triton", "file", str(file)))) as running:
         ask(running, "m")
         ask(running, "m")
     text = file.read_text()

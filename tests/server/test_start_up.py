@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.instance import device
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
@@ -338,7 +338,7 @@ def test_fields_that_need_a_flag_are_named(tmp_path, caplog):
     )
     assert "instance_group.rate_limiter has no effect, because the server was" in caplog.text
     caplog.clear()
-    cache = (Setting("local", "size", "1M"),)
+    cache = (NamedSetting("local", "size", "1M"),)
     with running_server(tmp_path, cache_config=cache, rate_limit="execution_count"):
         pass
     assert "has no effect" not in caplog.text

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing import WAIT_SECS
 
 _LOOK_SECS = 0.005
@@ -34,10 +34,10 @@ class RunningRedis:
         ]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def settings(self, **more: str) -> tuple[Setting, ...]:
+    def settings(self, **more: str) -> tuple[NamedSetting, ...]:
         """What `cache_config` has to be to use it."""
         values = {"host": "127.0.0.1", "port": str(self.port), **more}
-        return tuple(Setting("redis", key, value) for key, value in values.items())
+        return tuple(NamedSetting("redis", key, value) for key, value in values.items())
 
     def start(self) -> None:
         """Start it and wait until it answers."""

@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.testing import WAIT_SECS
 
 CALLER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
@@ -20,7 +20,7 @@ def trace_settings(*words):
     for word in words:
         place, _, rest = word.rpartition(",")
         key, _, value = rest.partition("=")
-        made.append(Setting(place, key, value))
+        made.append(NamedSetting(place, key, value))
     return tuple(made)
 
 

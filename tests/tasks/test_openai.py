@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from openapi_schema_validator import OAS31Validator
 
-from shoal.config.options import Setting
+from shoal.config.options import NamedSetting
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.export.sentence_embedding import export
@@ -643,7 +643,7 @@ def test_errors_below_v1_have_one_shape(running):
 
 def test_restricted_apis(repository, models):
     backends = RequestBackend(models.execute).registry()
-    closed = (Setting("inference", "api-key", "secret"),)
+    closed = (NamedSetting("inference", "api-key", "secret"),)
     with running_server(repository, backends=backends, http_restricted_api=closed) as running:
         address = f"http://{running.http_address}/v1"
         with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
@@ -697,9 +697,9 @@ def test_a_completion_is_traced_as_an_inference(repository, models, tmp_path):
     backends = RequestBackend(models.execute).registry()
     traces = tmp_path / "traces.json"
     settings = (
-        Setting("triton", "file", str(traces)),
-        Setting("", "level", "TIMESTAMPS"),
-        Setting("", "rate", "1"),
+        NamedSetting("triton", "file", str(traces)),
+        NamedSetting("", "level", "TIMESTAMPS"),
+        NamedSetting("", "rate", "1"),
     )
     with running_server(repository, backends=backends, trace_config=settings) as running:
         body = {"model": "talker", "prompt": "a b"}

@@ -52,7 +52,7 @@ class JaxBackend(FileBackend):
         return JaxModel(function, context.config, context.file)
 
 
-class Function:
+class ExportedFunction:
     """An exported function with names for what goes in and out."""
 
     def __init__(self, exported: Any) -> None:
@@ -120,8 +120,8 @@ class Function:
 class JaxModel(LoadedModel):
     """One version of a model; instances share the function and what it is compiled to."""
 
-    def __init__(self, function: Function, config: ModelConfig, file: str) -> None:
-        self._function: Function | None = function
+    def __init__(self, function: ExportedFunction, config: ModelConfig, file: str) -> None:
+        self._function: ExportedFunction | None = function
         self._config = config
         self._file = file
 
@@ -141,8 +141,8 @@ class JaxModel(LoadedModel):
 class JaxExecutor(Executor):
     """One instance."""
 
-    def __init__(self, function: Function, device: Any, config: ModelConfig) -> None:
-        self._function: Function | None = function
+    def __init__(self, function: ExportedFunction, device: Any, config: ModelConfig) -> None:
+        self._function: ExportedFunction | None = function
         self._device = device
         self._model_name = config.name
         graph = function.graph
@@ -193,14 +193,14 @@ def wide_types() -> AbstractContextManager[Any]:
     return made
 
 
-def _load(context: LoadContext) -> Function:
+def _load(context: LoadContext) -> ExportedFunction:
     what = "file that jax.export.Exported.serialize made"
     model_file = find_model_file(
         context.config, context.version_folder, BACKENDS["jax"].filenames, what, context.file
     )
     name = short_name(model_file)
     try:
-        return Function(export.deserialize(bytearray(model_file.read_bytes())))
+        return ExportedFunction(export.deserialize(bytearray(model_file.read_bytes())))
     except (struct.error, ValueError, TypeError, IndexError, UnicodeDecodeError) as error:
         why = what_else(model_file, "export the function again")
         raise InvalidArgument(f"'{name}' is not an exported JAX function: {why}") from error

@@ -42,7 +42,7 @@ class TfliteBackend(FileBackend):
     def describe(self, context: LoadContext) -> Graph:
         """The signature of the model file."""
         content, model_file = _read(context)
-        session = Session(content, 1, context.parameters(self.name), model_file)
+        session = InterpreterSession(content, 1, context.parameters(self.name), model_file)
         return session.graph(batched=context.config.max_batch_size > 0)
 
     def load(self, context: LoadContext) -> LoadedModel:
@@ -51,14 +51,14 @@ class TfliteBackend(FileBackend):
         parameters = context.parameters(self.name)
         threads = parameters.count("num_threads") or context.threads
         content, model_file = _read(context)
-        session = Session(content, threads, parameters, model_file)
+        session = InterpreterSession(content, threads, parameters, model_file)
         graph_config.check(config, session.graph(batched=config.max_batch_size > 0), context.file)
         if config.max_batch_size > 1:
             _check_resize(content, context.file)
         return TfliteModel(session, content, threads, parameters, model_file, config)
 
 
-class Session:
+class InterpreterSession:
     """An interpreter and the names of what goes in and out. For one thread at a time."""
 
     def __init__(
@@ -128,14 +128,14 @@ class TfliteModel(LoadedModel):
 
     def __init__(
         self,
-        session: Session,
+        session: InterpreterSession,
         content: bytes,
         threads: int,
         parameters: Parameters,
         model_file: Path,
         config: ModelConfig,
     ) -> None:
-        self._spare: Session | None = session
+        self._spare: InterpreterSession | None = session
         self._content = content
         self._threads = threads
         self._parameters = parameters
@@ -147,7 +147,9 @@ class TfliteModel(LoadedModel):
         del placement
         session, self._spare = self._spare, None
         if session is None:
-            session = Session(self._content, self._threads, self._parameters, self._model_file)
+            session = InterpreterSession(
+                self._content, self._threads, self._parameters, self._model_file
+            )
         return TfliteExecutor(session, self._config)
 
     def close(self) -> None:
@@ -159,8 +161,8 @@ class TfliteModel(LoadedModel):
 class TfliteExecutor(Executor):
     """One interpreter."""
 
-    def __init__(self, session: Session, config: ModelConfig) -> None:
-        self._session: Session | None = session
+    def __init__(self, session: InterpreterSession, config: ModelConfig) -> None:
+        self._session: InterpreterSession | None = session
         self._model_name = config.name
         graph = session.graph(batched=config.max_batch_size > 0)
         inputs = graph_config.scalar_dims(config.input, config)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from shoal.config.options import BY_FLAG, TABLE, Option, OptionError, Options, Setting
+from shoal.config.options import BY_FLAG, TABLE, NamedSetting, Option, OptionError, Options
 
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
@@ -158,12 +158,12 @@ def _read_text(option: Option, text: str) -> str:
     return text
 
 
-def _read_setting(option: Option, text: str) -> Setting:
+def _read_setting(option: Option, text: str) -> NamedSetting:
     match = re.fullmatch(option.pattern, text)
     if match is None:
         raise ValueError
     groups = match.groupdict()
-    return Setting(groups.get("name") or "", groups["key"], groups["value"])
+    return NamedSetting(groups.get("name") or "", groups["key"], groups["value"])
 
 
 def _spoken(words: Sequence[str]) -> str:
@@ -176,5 +176,5 @@ _READERS: dict[str, Callable[[Option, str], Any]] = {
     "float": _read_number,
     "str": _read_text,
     "tuple[str, ...]": _read_text,
-    "tuple[Setting, ...]": _read_setting,
+    "tuple[NamedSetting, ...]": _read_setting,
 }

@@ -167,7 +167,7 @@ def parse_json(text: str, where: str) -> ModelConfig:
     with `where` and names the field.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_Pairs)
+        value = json.loads(text, object_pairs_hook=_JsonPairs)
     except RecursionError:
         raise ConfigError("the JSON is nested too deeply to be a config", file=where) from None
     except ValueError as error:  # bad syntax, or an integer with thousands of digits
@@ -178,7 +178,7 @@ def parse_json(text: str, where: str) -> ModelConfig:
     return config
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _JsonPairs(list[tuple[str, Any]]):
     """A JSON object with its members as written, so that one written twice is noticed."""
 
 
@@ -219,7 +219,7 @@ class _JsonReader:
             return dict(sorted(entries.items()))
         if not field.repeated:
             return self._value(field, value, path)
-        if isinstance(value, _Pairs) or not isinstance(value, list):
+        if isinstance(value, _JsonPairs) or not isinstance(value, list):
             self._expected("a list", value, path)
         return tuple(
             self._value(field, entry, f"{path}[{index}]") for index, entry in enumerate(value)
@@ -281,8 +281,8 @@ class _JsonReader:
             self._refuse(path, message, "Write valid Unicode")
         return value
 
-    def _members(self, value: Any, path: str) -> _Pairs:
-        if not isinstance(value, _Pairs):
+    def _members(self, value: Any, path: str) -> _JsonPairs:
+        if not isinstance(value, _JsonPairs):
             self._expected("an object", value, path)
         seen: set[str] = set()
         for key, _ in value:
@@ -302,7 +302,7 @@ class _JsonReader:
 def _shown(value: Any) -> str:
     """A JSON value in an error, cut short."""
     if isinstance(value, list):
-        return "an object" if isinstance(value, _Pairs) else "a list"
+        return "an object" if isinstance(value, _JsonPairs) else "a list"
     text = json.dumps(value)
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 

@@ -93,7 +93,7 @@ def _refuse_unknown_escapes(text: str, file: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Position:
     """Where in the file the parser stopped."""
 
     blocks: tuple[str, ...]  # names of the blocks that are open
@@ -140,7 +140,7 @@ def _explain(error: ParseError, text: str, file: str) -> ConfigError:
     return ConfigError(message, file=f"{file}:{line}:{column}", field=place.path, fix=fix)
 
 
-def _sentence(said: str, place: _Place) -> tuple[str, str]:
+def _sentence(said: str, place: _Position) -> tuple[str, str]:
     """What is wrong and what to write, from the parser's own words and the place."""
     unknown = re.fullmatch(r'Message type "([\w.]+)" has no field named "(.*)"', said)
     if unknown:
@@ -229,7 +229,7 @@ def _shown(token: str) -> str:
     return token if len(token) <= _MOST_SHOWN else token[:_MOST_SHOWN] + "…"
 
 
-def _place(text: str, stop: int) -> _Place:
+def _place(text: str, stop: int) -> _Position:
     """Follow the text up to offset `stop` and note which blocks and which field are open there."""
     blocks: list[tuple[str, int, bool]] = []  # name, line, whether it stands in a list
     name, in_list, field_open, previous = "", False, False, ""
@@ -260,4 +260,4 @@ def _place(text: str, stop: int) -> _Place:
         name = found if found[:1].isidentifier() else ""
     open_blocks = tuple(block for block, _, _ in blocks)
     opened_line = blocks[-1][1] if blocks else 0
-    return _Place(open_blocks, opened_line, name, found, previous == ",")
+    return _Position(open_blocks, opened_line, name, found, previous == ",")

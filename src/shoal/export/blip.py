@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from shoal.errors import Unsupported
 from shoal.export.decoding import Decoding, causal
-from shoal.export.graph import Dim, Graph
+from shoal.export.graph import Dim, GraphBuilder
 
 Weights = Mapping[str, np.ndarray]
 
@@ -83,9 +83,9 @@ class Blip:
             raise Unsupported("the text part of this checkpoint is no decoder: it writes no texts")
         self._weights = weights
 
-    def encoder(self) -> Graph:
+    def encoder(self) -> GraphBuilder:
         """pixel_values [batch, 3, size, size] to cross_keys_0, cross_values_0 and so on."""
-        graph = Graph("blip_encoder")
+        graph = GraphBuilder("blip_encoder")
         seen = self._see(graph, "batch")
         text, tokens = self.text, self.vision.tokens
         size = text.width // text.heads
@@ -95,9 +95,9 @@ class Blip:
             graph.output(values, f"cross_values_{layer}", ["batch", text.heads, tokens, size])
         return graph
 
-    def decoder(self) -> Graph:
+    def decoder(self) -> GraphBuilder:
         """One step with past states; see `shoal.export.decoding`."""
-        graph = Graph("blip_decoder")
+        graph = GraphBuilder("blip_decoder")
         text, tokens = self.text, self.vision.tokens
         size = text.width // text.heads
         frame = Decoding(graph, text.heads, size, text.layers)
@@ -128,9 +128,9 @@ class Blip:
         frame.finish(self._head(graph, frame.last(value)), text.vocabulary)
         return graph
 
-    def single(self) -> Graph:
+    def single(self) -> GraphBuilder:
         """Everything in one file: pixel_values, input_ids, attention_mask to logits."""
-        graph = Graph("blip")
+        graph = GraphBuilder("blip")
         text = self.text
         size = text.width // text.heads
         photo = self._see(graph, "batch")
@@ -163,7 +163,7 @@ class Blip:
 
     # ---- the photo
 
-    def _see(self, graph: Graph, batch: str) -> str:
+    def _see(self, graph: GraphBuilder, batch: str) -> str:
         """The photo's tokens."""
         vision, weights = self.vision, self._weights
         side, width = vision.image_size, vision.width
@@ -186,7 +186,7 @@ class Blip:
             value = self._see_layer(graph, f"vision_model.encoder.layers.{layer}", value)
         return self._norm(graph, "vision_model.post_layernorm", value, vision.epsilon)
 
-    def _see_layer(self, graph: Graph, at: str, value: str) -> str:
+    def _see_layer(self, graph: GraphBuilder, at: str, value: str) -> str:
         vision = self.vision
         heads, size = vision.heads, vision.width // vision.heads
         weight, bias = self._linear(f"{at}.self_attn.qkv")
@@ -207,7 +207,7 @@ class Blip:
 
     # ---- the text
 
-    def _embed(self, graph: Graph, ids: str, positions: str) -> str:
+    def _embed(self, graph: GraphBuilder, ids: str, positions: str) -> str:
         at = "text_decoder.bert.embeddings"
         words = graph.weight(self._weights[f"{at}.word_embeddings.weight"])
         places = graph.weight(self._weights[f"{at}.position_embeddings.weight"])
@@ -226,12 +226,12 @@ class Blip:
         bias = np.concatenate([bias for _, bias in parts])
         return _scaled(weight, self.text.width, size), _scaled(bias, self.text.width, size)
 
-    def _cross_query(self, graph: Graph, layer: int, value: str) -> str:
+    def _cross_query(self, graph: GraphBuilder, layer: int, value: str) -> str:
         weight, bias = self._linear(f"{_layer(layer)}.crossattention.self.query")
         scale = np.float32((self.text.width // self.text.heads) ** -0.5)
         return graph.linear(value, weight * scale, bias * scale)
 
-    def _cross_states(self, graph: Graph, layer: int, photo: str) -> tuple[str, str]:
+    def _cross_states(self, graph: GraphBuilder, layer: int, photo: str) -> tuple[str, str]:
         """Keys, transposed, and values that a layer has for a photo."""
         heads, size = self.text.heads, self.text.width // self.text.heads
         at = f"{_layer(layer)}.crossattention.self"
@@ -240,12 +240,12 @@ class Blip:
         values = graph.linear(photo, *self._linear(f"{at}.value"))
         return keys, graph.heads(values, heads, size)
 
-    def _feed_forward(self, graph: Graph, layer: int, value: str) -> str:
+    def _feed_forward(self, graph: GraphBuilder, layer: int, value: str) -> str:
         inner = graph.linear(value, *self._linear(f"{_layer(layer)}.intermediate.dense"))
         inner = graph.activation(self.text.activation, inner)
         return self._add_norm(graph, f"{_layer(layer)}.output", inner, value)
 
-    def _head(self, graph: Graph, value: str) -> str:
+    def _head(self, graph: GraphBuilder, value: str) -> str:
         at = "text_decoder.cls.predictions"
         value = graph.linear(value, *self._linear(f"{at}.transform.dense"))
         value = graph.activation(self.text.activation, value)
@@ -254,12 +254,12 @@ class Blip:
 
     # ---- both
 
-    def _add_norm(self, graph: Graph, at: str, value: str, before: str) -> str:
+    def _add_norm(self, graph: GraphBuilder, at: str, value: str, before: str) -> str:
         value = graph.linear(value, *self._linear(f"{at}.dense"))
         value = graph.node("Add", value, before)
         return self._norm(graph, f"{at}.LayerNorm", value, self.text.epsilon)
 
-    def _norm(self, graph: Graph, at: str, value: str, epsilon: float) -> str:
+    def _norm(self, graph: GraphBuilder, at: str, value: str, epsilon: float) -> str:
         weights = self._weights
         return graph.norm(value, weights[f"{at}.weight"], weights[f"{at}.bias"], epsilon)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from shoal.export.graph import Graph
+from shoal.export.graph import GraphBuilder
 
 ROWS, NEW, PAST = "rows", "new", "past"
 
@@ -21,7 +21,7 @@ ROWS, NEW, PAST = "rows", "new", "past"
 class Decoding:
     """The frame of a decoder's graph: begin with this, add layers, end with `finish`."""
 
-    def __init__(self, graph: Graph, heads: int, size: int, layers: int) -> None:
+    def __init__(self, graph: GraphBuilder, heads: int, size: int, layers: int) -> None:
         self.graph = graph
         self.heads, self.size = heads, size
         self.token_ids = graph.input("input_ids", TensorProto.INT64, [ROWS, NEW])
@@ -78,7 +78,7 @@ class Decoding:
         graph.output(states, "states", [len(stacked), ROWS, self.heads, NEW, self.size])
 
 
-def causal(graph: Graph, positions: str) -> str:
+def causal(graph: GraphBuilder, positions: str) -> str:
     """[new, new]: whether the token of a row may look at that of a column."""
     across = graph.node("Unsqueeze", positions, graph.integers(0))
     down = graph.node("Unsqueeze", positions, graph.integers(1))

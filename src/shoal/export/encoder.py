@@ -35,7 +35,7 @@ def build(
     shape: EncoderShape, weights: Mapping[str, Array], *, pooling: str, normalise: bool
 ) -> onnx.ModelProto:
     """The whole model. InvalidArgument names a weight that is missing or has another shape."""
-    graph = _Graph(shape, weights)
+    graph = _EncoderGraph(shape, weights)
     hidden = graph.encode()
     graph.add("Identity", hidden, output=HIDDEN_STATES)
     graph.pool(HIDDEN_STATES, pooling, normalise=normalise)
@@ -60,7 +60,7 @@ def build(
     )
 
 
-class _Graph:
+class _EncoderGraph:
     """The graph in the making: nodes in order, weights by name."""
 
     def __init__(self, shape: EncoderShape, weights: Mapping[str, Array]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import Unsupported
 from shoal.export.decoding import Decoding
-from shoal.export.graph import Graph
+from shoal.export.graph import GraphBuilder
 
 
 class Gpt2:
@@ -34,9 +34,9 @@ class Gpt2:
         self._epsilon = config.layer_norm_epsilon
         self._weights = weights
 
-    def decoder(self) -> Graph:
+    def decoder(self) -> GraphBuilder:
         """One step with past states; see `shoal.export.decoding`."""
-        graph, weights = Graph("gpt2_decoder"), self._weights
+        graph, weights = GraphBuilder("gpt2_decoder"), self._weights
         size = self._width // self._heads
         frame = Decoding(graph, self._heads, size, self._layers)
         words = weights["transformer.wte.weight"]
@@ -60,7 +60,7 @@ class Gpt2:
         frame.finish(graph.linear(value, head.T, None), self.vocabulary)
         return graph
 
-    def _norm(self, graph: Graph, at: str, value: str) -> str:
+    def _norm(self, graph: GraphBuilder, at: str, value: str) -> str:
         weights = self._weights
         return graph.norm(value, weights[f"{at}.weight"], weights[f"{at}.bias"], self._epsilon)
 

@@ -1,6 +1,6 @@
 """Writing ONNX graphs node by node: the blocks that transformers are made of.
 
-    graph = Graph("decoder"); x = graph.linear(x, weight, bias) …; graph.model()
+    graph = GraphBuilder("decoder"); x = graph.linear(x, weight, bias) …; graph.model()
 
 Written out instead of traced, a graph holds exactly what it should: no copies of states, no shape
 that happened to be there when it was traced, and the same file whatever versions are installed.
@@ -28,7 +28,7 @@ _NEGATIVE = np.float32(-1e30)  # what a mask adds to scores that must not count
 Dim = int | str
 
 
-class Graph:
+class GraphBuilder:
     """One graph that is being written. Values are known by their names."""
 
     def __init__(self, name: str) -> None:

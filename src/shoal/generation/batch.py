@@ -1,9 +1,9 @@
 """Continuous batching: texts join and leave between any two steps of the decoder.
 
-    job --join--> [ lanes ] --step--> a token for each text --> job.on_token … job.on_result
+    job --join--> [ groups ] --step--> a token for each text --> job.on_token … job.on_result
 
 A step runs the decoder once for all texts that have the same number of beams, however long each of
-them is by now: they share a lane. What goes wrong with one text ends that one alone.
+them is by now: they share a group. What goes wrong with one text ends that one alone.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 from shoal.errors import BackendFailure, ShoalError
 from shoal.generation.beams import BeamSearch
-from shoal.generation.choice import OneByOne
+from shoal.generation.choice import TokenSampler
 from shoal.generation.decoder import Decoder
-from shoal.generation.options import Generated, Options
+from shoal.generation.options import Generated, GenerationOptions
 from shoal.generation.states import States
 
 
-class Job(Protocol):
+class GenerationJob(Protocol):
     """One text that somebody wants. Whoever calls `step` calls these; only `on_token` may raise."""
 
     prompt: Sequence[int]  # at least one token
-    options: Options
+    options: GenerationOptions
 
     @property
     def cancelled(self) -> bool:
@@ -51,33 +51,33 @@ class ContinuousBatch:
         """At most `max_rows` rows: a text takes one, or one for each of its beams."""
         self.max_rows = max_rows
         self._decoder = decoder
-        self._lanes: dict[int, _Lane] = {}
+        self._groups: dict[int, _WidthGroup] = {}
 
     @property
     def rows(self) -> int:
         """Rows that are taken."""
-        return sum(lane.states.rows for lane in self._lanes.values())
+        return sum(group.states.rows for group in self._groups.values())
 
     @property
     def texts(self) -> int:
         """Texts under way."""
-        return sum(len(lane.jobs) for lane in self._lanes.values())
+        return sum(len(group.jobs) for group in self._groups.values())
 
     @property
     def nbytes(self) -> int:
         """What all states take."""
-        return sum(lane.states.nbytes for lane in self._lanes.values())
+        return sum(group.states.nbytes for group in self._groups.values())
 
-    def has_room(self, job: Job) -> bool:
+    def has_room(self, job: GenerationJob) -> bool:
         """Whether the job may join now."""
         return self.rows + job.options.num_beams <= self.max_rows
 
-    def join(self, jobs: Sequence[Job], contexts: Sequence[Sequence[np.ndarray]]) -> None:
+    def join(self, jobs: Sequence[GenerationJob], contexts: Sequence[Sequence[np.ndarray]]) -> None:
         """Take part from the next step on. What is wrong with a job is told to that job."""
-        longer: list[tuple[Job, Sequence[np.ndarray]]] = []
+        longer: list[tuple[GenerationJob, Sequence[np.ndarray]]] = []
         for job, context in zip(jobs, contexts, strict=True):
             if len(job.prompt) == 1:
-                self._lane(job).join(job, context)
+                self._group(job).join(job, context)
             else:
                 longer.append((job, context))
         if longer:
@@ -87,34 +87,34 @@ class ContinuousBatch:
     def step(self) -> list[int]:
         """A token for every text; returns how many rows each run of the decoder had."""
         sizes: list[int] = []
-        for lane in self._lanes.values():
-            lane.drop_cancelled()
-            if lane.jobs:
-                sizes.append(lane.states.rows)
-                lane.step()
+        for group in self._groups.values():
+            group.drop_cancelled()
+            if group.jobs:
+                sizes.append(group.states.rows)
+                group.step()
         self._forget_empty()
         return sizes
 
     def fail_all(self, error: Exception) -> None:
         """End every text with an error."""
-        for lane in self._lanes.values():
-            for job in lane.jobs:
+        for group in self._groups.values():
+            for job in group.jobs:
                 job.on_error(error)
-        self._lanes.clear()
+        self._groups.clear()
 
-    def _lane(self, job: Job) -> _Lane:
+    def _group(self, job: GenerationJob) -> _WidthGroup:
         width = job.options.num_beams
-        lane = self._lanes.get(width)
-        if lane is None:
-            lane = self._lanes[width] = _Lane(self._decoder, width)
-        return lane
+        group = self._groups.get(width)
+        if group is None:
+            group = self._groups[width] = _WidthGroup(self._decoder, width)
+        return group
 
     def _forget_empty(self) -> None:
-        """Give back the memory of lanes without texts."""
-        for width in [width for width, lane in self._lanes.items() if not lane.jobs]:
-            del self._lanes[width]
+        """Give back the memory of groups without texts."""
+        for width in [width for width, group in self._groups.items() if not group.jobs]:
+            del self._groups[width]
 
-    def _begin(self, jobs: Sequence[tuple[Job, Sequence[np.ndarray]]]) -> None:
+    def _begin(self, jobs: Sequence[tuple[GenerationJob, Sequence[np.ndarray]]]) -> None:
         """Compute the states of all but the last tokens of prompts, then let them join."""
         lengths = [len(job.prompt) - 1 for job, _ in jobs]
         shape = self._decoder.shape
@@ -135,26 +135,26 @@ class ContinuousBatch:
                 self._begin([alone])
             return
         for row, (job, given) in enumerate(jobs):
-            lane = self._lane(job)
-            place = lane.join(job, given)
-            lane.states.begin(place, states[:, row], lengths[row])
+            group = self._group(job)
+            place = group.join(job, given)
+            group.states.begin(place, states[:, row], lengths[row])
 
 
-class _Lane:
+class _WidthGroup:
     """Texts with the same number of beams."""
 
     def __init__(self, decoder: Decoder, width: int) -> None:
-        self.jobs: list[Job] = []  # by their place in the states
+        self.jobs: list[GenerationJob] = []  # by their place in the states
         self.states = States(decoder.shape, width)
         self._decoder = decoder
-        self._searches: list[OneByOne | BeamSearch] = []
+        self._searches: list[TokenSampler | BeamSearch] = []
         self._next = np.zeros(width, np.int64)  # by row: the token that the next step begins with
 
-    def join(self, job: Job, context: Sequence[np.ndarray]) -> int:
+    def join(self, job: GenerationJob, context: Sequence[np.ndarray]) -> int:
         """Take a text in, whose next step begins with the last token of its prompt."""
         place = self.states.join(context)
         width = self.states.width
-        search = OneByOne(job.options) if width == 1 else BeamSearch(job.options)
+        search = TokenSampler(job.options) if width == 1 else BeamSearch(job.options)
         self.jobs.append(job)
         self._searches.append(search)
         if len(self._next) < self.states.rows:
@@ -207,7 +207,7 @@ class _Lane:
 
     def _advance(self, place: int, logits: np.ndarray, most_likely: int) -> None:
         job, search = self.jobs[place], self._searches[place]
-        if isinstance(search, OneByOne):
+        if isinstance(search, TokenSampler):
             token = search.advance(logits[0], most_likely)
             self._next[place] = token
         else:
@@ -219,7 +219,7 @@ class _Lane:
         if result is not None:
             self._leave(place)
             job.on_result(result)
-        elif isinstance(search, OneByOne):
+        elif isinstance(search, TokenSampler):
             job.on_token(token)
 
     def _leave(self, place: int) -> None:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.generation.options import FinishReason, Generated, Options, without
+from shoal.generation.options import FinishReason, Generated, GenerationOptions, without
 
 _NEVER = np.float32(-1e9)  # the score of what must not be chosen
 
 
-class Step(NamedTuple):
+class BeamStep(NamedTuple):
     """How the beams go on: each from the states of `parents`, with `tokens`."""
 
     parents: np.ndarray
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 class BeamSearch:
     """The beams of one text."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GenerationOptions) -> None:
         self.width = options.num_beams
         self._options = options
         self._stop_ids = np.array(sorted(options.stop_ids), np.int64)
@@ -41,7 +41,7 @@ class BeamSearch:
         self._complete: list[tuple[np.float32, np.ndarray]] = []  # the best first
         self._done = False
 
-    def advance(self, logits: np.ndarray) -> Step:
+    def advance(self, logits: np.ndarray) -> BeamStep:
         """Take one step; `logits` has a row for each beam."""
         options, width = self._options, self.width
         if self._length < options.min_tokens and options.stop_ids:
@@ -54,7 +54,7 @@ class BeamSearch:
         self._keep_complete(parents, tokens, scores, stops)
         running = np.where(stops, scores + _NEVER, scores)
         chosen = np.argsort(-running, kind="stable")[:width]
-        step = Step(parents[chosen], tokens[chosen])
+        step = BeamStep(parents[chosen], tokens[chosen])
         self._tokens = self._tokens[step.parents]
         self._tokens[:, self._length - 1] = step.tokens
         self._scores = running[chosen]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.generation.options import FinishReason, Generated, Options, without
+from shoal.generation.options import FinishReason, Generated, GenerationOptions, without
 
 
-class OneByOne:
+class TokenSampler:
     """The tokens of one text for which nothing else is tried."""
 
     width = 1
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GenerationOptions) -> None:
         self._options = options
         self._tokens: list[int] = []
         self._random = np.random.default_rng(options.seed) if options.temperature > 0 else None
@@ -23,7 +23,7 @@ class OneByOne:
         if len(self._tokens) < options.min_tokens and options.stop_ids:
             logits = without(logits, options.stop_ids)
             most_likely = int(logits.argmax())
-        token = most_likely if self._random is None else draw(logits, options, self._random)
+        token = most_likely if self._random is None else sample(logits, options, self._random)
         self._tokens.append(token)
         return token
 
@@ -37,7 +37,7 @@ class OneByOne:
         return None
 
 
-def draw(logits: np.ndarray, options: Options, random: np.random.Generator) -> int:
+def sample(logits: np.ndarray, options: GenerationOptions, random: np.random.Generator) -> int:
     """A token by its probability, among those that `top_k` and `top_p` leave."""
     scaled = logits.astype(np.float64) / options.temperature
     count = options.top_k if 0 < options.top_k < scaled.size else scaled.size

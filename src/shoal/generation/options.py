@@ -17,7 +17,7 @@ class FinishReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GenerationOptions:
     """What one request asks for. The values are known to be right."""
 
     max_tokens: int

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from shoal.config.options import TABLE, Options, Setting
+from shoal.config.options import TABLE, NamedSetting, Options
 from shoal.config.suggest import did_you_mean
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -281,8 +281,8 @@ def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidArgument(f"unknown option {name}=. {fix}")
         if option.repeatable:
             values: list[Any] = [value] if isinstance(value, (str, Path)) else list(value)
-            if "Setting" in option.type:
-                checked[name] = tuple(Setting(*entry) for entry in values)
+            if "NamedSetting" in option.type:
+                checked[name] = tuple(NamedSetting(*entry) for entry in values)
             else:
                 checked[name] = tuple(str(entry) for entry in values)
         elif not isinstance(value, _TYPES[option.type]) or (

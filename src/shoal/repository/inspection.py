@@ -298,7 +298,7 @@ def problems_of(error: BaseException, place: str) -> list[Problem]:
     """What an exception says, as problems; `place` is where to look if it does not say."""
     if isinstance(error, Unreadable) and error.__cause__ is not None:
         return problems_of(error.__cause__, place)
-    if isinstance(error, rules.Faulty):
+    if isinstance(error, rules.InvalidConfig):
         return [Problem(f.message, error.file, f.field, f.fix) for f in error.faults()]
     if isinstance(error, ConfigError):
         where = ": ".join(part for part in (error.file, error.field) if part)

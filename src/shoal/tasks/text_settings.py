@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from shoal.errors import InvalidArgument
-from shoal.generation.options import Options
+from shoal.generation.options import GenerationOptions
 from shoal.tasks.request import TaskRequest
 from shoal.tasks.settings import TaskSettings
 from shoal.tasks.tokenizer import read_tokenizer
@@ -36,7 +36,7 @@ class TextSettings:
     stop_ids: frozenset[int]
     prompt: str  # where a request has none
     max_length: int  # tokens, prompt included
-    usual: Options  # what holds where a request does not say otherwise
+    usual: GenerationOptions  # what holds where a request does not say otherwise
     most_beams: int
 
     @classmethod
@@ -53,7 +53,7 @@ class TextSettings:
         max_length = settings.integer("max_length", 512, lowest=2, highest=_LONGEST)
         max_tokens = settings.integer("max_tokens", _DEFAULT_TOKENS, lowest=1, highest=_LONGEST)
         most_beams = min(most_beams, MOST_BEAMS)
-        usual = Options(
+        usual = GenerationOptions(
             min(max_tokens, max_length - 1),
             frozenset(stops),
             settings.integer("num_beams", 1, lowest=1, highest=most_beams),
@@ -99,7 +99,7 @@ class TextSettings:
             )
         return ids
 
-    def options(self, request: TaskRequest, prompt_tokens: int) -> Options:
+    def options(self, request: TaskRequest, prompt_tokens: int) -> GenerationOptions:
         """What a request asks for, after a prompt of so many tokens. Raises InvalidArgument."""
         usual, room = self.usual, self.max_length - prompt_tokens
         max_tokens = request.integer(
@@ -113,7 +113,7 @@ class TextSettings:
                 "of the two"
             )
         seed = request.integer("seed", 0, lowest=-(1 << 63), highest=(1 << 63) - 1)
-        return Options(
+        return GenerationOptions(
             max_tokens,
             self.stop_ids,
             num_beams,

@@ -28,7 +28,7 @@ from shoal.backends.python.api.errors import ErrorCode, TritonError
 from shoal.backends.python.api.host import Context, FamilyHandle, NoServer
 from shoal.backends.python.api.request import InferenceRequest
 from shoal.backends.python.api.response import InferenceResponse
-from shoal.backends.python.api.sender import Answer
+from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.api.tensor import Tensor
 from shoal.backends.python.instance import ModelInstance
 from shoal.config import codec, pbtxt
@@ -193,7 +193,7 @@ class PythonModelRunner:
             self._module.close()
 
 
-class ModelExchange(Answer):
+class ModelExchange(ResponseStream):
     """One request to a model under test, and everything it answers."""
 
     __slots__ = ("_core", "_done", "_names", "_request", "responses")

@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.python.process.executor import State
+from shoal.backends.python.process.executor import ProcessState
 from shoal.backends.python.process.launch import ChildProcess
 from shoal.backends.python.process.link import Link
-from shoal.backends.python.process.parent import Serving
+from shoal.backends.python.process.parent import ModelProcess
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal
 from shoal.testing.server import wait_until
@@ -74,7 +74,7 @@ def test_one_that_keeps_crashing_rests_longer_and_longer(processes, request_of, 
         request, collector = request_of(-1)
         model.run(request)
         assert collector.wait().error.message.startswith(UNHEALTHY)
-    wait_until(lambda: model.executor.state is State.RESTING, "it rests")
+    wait_until(lambda: model.executor.state is ProcessState.RESTING, "it rests")
     assert not model.loaded.ready()
     request, collector = request_of(1)
     model.run(request)
@@ -87,7 +87,7 @@ def kill_twice(executor):
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: executor.pid not in (None, first), "the process is started again")
     os.kill(executor.pid, signal.SIGKILL)
-    wait_until(lambda: executor.state is State.RESTING, "it rests")
+    wait_until(lambda: executor.state is ProcessState.RESTING, "it rests")
 
 
 def test_while_one_rests_the_others_do_its_work(processes, request_of, ask, monkeypatch):
@@ -111,7 +111,7 @@ def test_the_sequences_of_one_are_not_for_another(processes, request_of, monkeyp
         request, collector = request_of(-1)
         model.run(request)
         collector.wait()
-    wait_until(lambda: model.executor.state is State.RESTING, "it rests")
+    wait_until(lambda: model.executor.state is ProcessState.RESTING, "it rests")
     request, collector = request_of(1)
     model.run(request)
     assert collector.wait().error.message == UNHEALTHY
@@ -124,9 +124,9 @@ def test_it_is_closed_while_it_rests(processes, request_of, monkeypatch):
         request, collector = request_of(-1)
         model.run(request)
         collector.wait()
-    wait_until(lambda: model.executor.state is State.RESTING, "it rests")
+    wait_until(lambda: model.executor.state is ProcessState.RESTING, "it rests")
     processes.close(model)
-    assert model.executor.state is State.CLOSED
+    assert model.executor.state is ProcessState.CLOSED
 
 
 def test_several_instances_work_at_the_same_time(processes, request_of):
@@ -316,7 +316,7 @@ def test_one_that_is_gone_once_it_is_initialised_is_started_again(processes, ask
     monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 0.01)
     model = processes.load(COUNTING)
     first = model.executor.pid
-    wait_started = Serving.wait_started
+    wait_started = ModelProcess.wait_started
     unlucky = []
 
     def ends_at_once(serving):
@@ -326,7 +326,7 @@ def test_one_that_is_gone_once_it_is_initialised_is_started_again(processes, ask
             os.kill(serving.pid, signal.SIGKILL)
             wait_until(lambda: serving._turns._closed, "its end is told")
 
-    monkeypatch.setattr(Serving, "wait_started", ends_at_once)
+    monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: model.executor.pid not in (None, first, *unlucky), "the third one runs")
     assert ask(model, 1).outputs[0].array[0, 1] == model.executor.pid
@@ -334,14 +334,14 @@ def test_one_that_is_gone_once_it_is_initialised_is_started_again(processes, ask
 
 
 def test_one_that_is_gone_once_it_is_initialised_fails_the_load(processes, monkeypatch):
-    wait_started = Serving.wait_started
+    wait_started = ModelProcess.wait_started
 
     def ends_at_once(serving):
         wait_started(serving)
         os.kill(serving.pid, signal.SIGKILL)
         wait_until(lambda: serving._turns._closed, "its end is told")
 
-    monkeypatch.setattr(Serving, "wait_started", ends_at_once)
+    monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
     with pytest.raises(Internal, match=r"once the model was initialised: .* \(SIGKILL\)"):
         processes.load(COUNTING)
 

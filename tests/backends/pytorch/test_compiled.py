@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
-from shoal.backends.pytorch.archive import Kind  # noqa: E402
+from shoal.backends.pytorch.archive import ProgramKind  # noqa: E402
 from shoal.backends.pytorch.library import quiet  # noqa: E402
 from shoal.errors import ConfigError, InvalidArgument  # noqa: E402
 from tests.support.torch_models import AddSub  # noqa: E402
@@ -57,7 +57,7 @@ def test_a_package(loader, config, package):
     shutil.copy(package, loader.exported_file)
     written = config(INPUTS, [("OUTPUT__1", "FP32", 3), ("OUTPUT__0", "FP32", 3)], 8)
     loaded = loader.load(written, placements=[ON_CPU, ON_CPU])
-    assert loaded.kind is Kind.COMPILED
+    assert loaded.kind is ProgramKind.COMPILED
     assert loaded.shares_weights
     one, two = loaded.executor(ON_CPU), loaded.executor(ON_CPU)
     left, right = np.float32([[1, 2, 3]] * 5), np.float32([[1, 1, 1]] * 5)

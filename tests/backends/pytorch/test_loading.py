@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
-from shoal.backends.pytorch.archive import Kind  # noqa: E402
+from shoal.backends.pytorch.archive import ProgramKind  # noqa: E402
 from shoal.config.model import ModelConfig  # noqa: E402
 from shoal.errors import ConfigError, InvalidArgument, NotFound, ShoalError  # noqa: E402
 from tests.support.torch_models import AddSub  # noqa: E402
@@ -43,21 +43,21 @@ def check_add_sub(executor, names=("INPUT__0", "INPUT__1")):
 def test_torchscript(loader, config):
     loader.script(AddSub())
     loaded = loader.load(config(BOTH, RESULTS, 8))
-    assert loaded.kind is Kind.SCRIPT
+    assert loaded.kind is ProgramKind.SCRIPT
     check_add_sub(loaded.executor(ON_CPU))
 
 
 def test_a_torch_export_program(loader, config):
     loader.export(AddSub(), torch.zeros(2, 3), torch.zeros(2, 3))
     loaded = loader.load(config(BOTH, RESULTS, 8))
-    assert loaded.kind is Kind.EXPORTED
+    assert loaded.kind is ProgramKind.EXPORTED
     check_add_sub(loaded.executor(ON_CPU))
 
 
 def test_a_module_in_python(loader, config):
     loader.eager(ADD_SUB_EAGER)
     loaded = loader.load(config(BOTH, RESULTS, 8))
-    assert loaded.kind is Kind.EAGER
+    assert loaded.kind is ProgramKind.EAGER
     check_add_sub(loaded.executor(ON_CPU))
 
 
@@ -80,7 +80,7 @@ class Scale(torch.nn.Module):
     loader.eager(text, Scale())
     for runtime in ("", "model.py"):
         loaded = loader.load(config([("x", "FP32", 2)], [("y", "FP32", 2)], runtime=runtime))
-        assert loaded.kind is Kind.EAGER
+        assert loaded.kind is ProgramKind.EAGER
         (result,) = loaded.executor(ON_CPU).run({"x": np.float32([1, 2])}, ["y"])
         assert result.tolist() == [5, 10]
 
@@ -88,22 +88,22 @@ class Scale(torch.nn.Module):
 def test_the_runtime_decides_between_script_and_module(loader, config):
     loader.script(AddSub())
     (loader.version_folder / "model.py").write_text("import torch\n" + ADD_SUB_EAGER)
-    assert loader.load(config(BOTH, RESULTS)).kind is Kind.SCRIPT
+    assert loader.load(config(BOTH, RESULTS)).kind is ProgramKind.SCRIPT
     loader.script_file.unlink()
     torch.save({}, loader.script_file)
-    assert loader.load(config(BOTH, RESULTS, runtime="model.py")).kind is Kind.EAGER
+    assert loader.load(config(BOTH, RESULTS, runtime="model.py")).kind is ProgramKind.EAGER
 
 
 def test_the_contents_decide_and_not_the_name(loader, config):
     loader.export(AddSub(), torch.zeros(2, 3), torch.zeros(2, 3))
     loader.exported_file.rename(loader.script_file)
-    assert loader.load(config(BOTH, RESULTS, 8)).kind is Kind.EXPORTED
+    assert loader.load(config(BOTH, RESULTS, 8)).kind is ProgramKind.EXPORTED
 
 
 def test_another_name(loader, config):
     loader.script(AddSub()).rename(loader.version_folder / "net.pt")
     loaded = loader.load(config(BOTH, RESULTS, default_model_filename="net.pt"))
-    assert loaded.kind is Kind.SCRIPT
+    assert loaded.kind is ProgramKind.SCRIPT
 
 
 def test_several_classes(loader, config, caplog):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cli.arguments import parse
-from shoal.config.options import BY_FLAG, TABLE, OptionError, Options, Setting
+from shoal.config.options import BY_FLAG, TABLE, NamedSetting, OptionError, Options
 
 
 @pytest.mark.parametrize(
@@ -47,27 +47,27 @@ from shoal.config.options import BY_FLAG, TABLE, OptionError, Options, Setting
         ("--trace-level=max --trace-level=off", {"trace_level": ("MAX", "OFF")}),
         (
             "--backend-config=onnxruntime,a=b",
-            {"backend_config": (Setting("onnxruntime", "a", "b"),)},
+            {"backend_config": (NamedSetting("onnxruntime", "a", "b"),)},
         ),
-        ("--backend-config a=b,c", {"backend_config": (Setting("", "a", "b,c"),)}),
-        ("--backend-config=,a=b", {"backend_config": (Setting("", "a", "b"),)}),
+        ("--backend-config a=b,c", {"backend_config": (NamedSetting("", "a", "b,c"),)}),
+        ("--backend-config=,a=b", {"backend_config": (NamedSetting("", "a", "b"),)}),
         (
             "--trace-config=opentelemetry,resource=k=v",
-            {"trace_config": (Setting("opentelemetry", "resource", "k=v"),)},
+            {"trace_config": (NamedSetting("opentelemetry", "resource", "k=v"),)},
         ),
         (
             "--metrics-config=counter_latencies=false",
-            {"metrics_config": (Setting("", "counter_latencies", "false"),)},
+            {"metrics_config": (NamedSetting("", "counter_latencies", "false"),)},
         ),
         (
             "--metrics-config summary_quantiles=0.5:0.05,0.9:0.01",
-            {"metrics_config": (Setting("", "summary_quantiles", "0.5:0.05,0.9:0.01"),)},
+            {"metrics_config": (NamedSetting("", "summary_quantiles", "0.5:0.05,0.9:0.01"),)},
         ),
         (
             "--http-restricted-api=health,metadata:key=value",
-            {"http_restricted_api": (Setting("health,metadata", "key", "value"),)},
+            {"http_restricted_api": (NamedSetting("health,metadata", "key", "value"),)},
         ),
-        ("--host-policy=p,numa-node=0", {"host_policy": (Setting("p", "numa-node", "0"),)}),
+        ("--host-policy=p,numa-node=0", {"host_policy": (NamedSetting("p", "numa-node", "0"),)}),
         (
             "--rate-limit-resource=R1:10 --rate-limit-resource=R2:4:0",
             {"rate_limit_resource": ("R1:10", "R2:4:0")},
@@ -195,7 +195,9 @@ def sample(option):
         "bool": "false",
         "int": str(int(option.limits[0]) + 2 if option.limits else 2),
         "float": "7.5",
-        "tuple[Setting, ...]": "health:key=value" if ":<key>" in option.form else "name,key=value",
+        "tuple[NamedSetting, ...]": "health:key=value"
+        if ":<key>" in option.form
+        else "name,key=value",
     }
     special = {
         "metrics_config": "counter_latencies=true",

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from shoal.config.options import BY_FLAG, TABLE, OptionError, Options, Setting
+from shoal.config.options import BY_FLAG, TABLE, NamedSetting, OptionError, Options
 
 # Every flag a Triton deployment may pass, by group of its reference.
 TRITON_FLAGS = """
@@ -82,7 +82,7 @@ def test_each_option_is_explained_in_a_sentence(option):
     assert option.help[0].isupper()
     assert option.help.endswith(".")
     assert option.help.isascii()
-    if option.type == "tuple[Setting, ...]":
+    if option.type == "tuple[NamedSetting, ...]":
         assert "(?P<key>" in option.pattern
     if option.choices and not option.repeatable:
         assert option.default in option.choices
@@ -134,14 +134,17 @@ def test_defaults():
             "--grpc-port and --tcp-port are both 8001; give each listener a port of its own",
         ),
         (
-            {"tcp_port": 9999, "http_restricted_api": (Setting("inference", "key", "value"),)},
+            {"tcp_port": 9999, "http_restricted_api": (NamedSetting("inference", "key", "value"),)},
             (
                 "--tcp-port=9999 would answer everybody, while 'inference' is restricted; leave "
                 "out --tcp-port, or do not restrict 'inference'"
             ),
         ),
         (
-            {"tcp_port": 0, "grpc_restricted_protocol": (Setting("inference", "key", "value"),)},
+            {
+                "tcp_port": 0,
+                "grpc_restricted_protocol": (NamedSetting("inference", "key", "value"),),
+            },
             (
                 "--tcp-port=0 would answer everybody, while 'inference' is restricted; leave out "
                 "--tcp-port, or do not restrict 'inference'"
@@ -155,7 +158,7 @@ def test_defaults():
             ),
         ),
         (
-            {"http_restricted_api": (Setting("health,stats", "key", "value"),)},
+            {"http_restricted_api": (NamedSetting("health,stats", "key", "value"),)},
             (
                 "--http-restricted-api knows no kind of request 'stats'; use health, metadata, "
                 "inference, shared-memory, model-config, model-repository, statistics, trace, "
@@ -163,14 +166,24 @@ def test_defaults():
             ),
         ),
         (
-            {"http_restricted_api": (Setting("health", "a", "b"), Setting("health", "c", "d"))},
+            {
+                "http_restricted_api": (
+                    NamedSetting("health", "a", "b"),
+                    NamedSetting("health", "c", "d"),
+                )
+            },
             (
                 "--http-restricted-api names 'health' twice; each kind of request can ask for one "
                 "header"
             ),
         ),
         (
-            {"cache_config": (Setting("local", "size", "1"), Setting("redis", "port", "1"))},
+            {
+                "cache_config": (
+                    NamedSetting("local", "size", "1"),
+                    NamedSetting("redis", "port", "1"),
+                )
+            },
             (
                 "--cache-config names several caches (local, redis), but there can be only one; "
                 "keep the settings of one of them"
@@ -178,7 +191,7 @@ def test_defaults():
         ),
         (
             {
-                "cache_config": (Setting("local", "size", "1"),),
+                "cache_config": (NamedSetting("local", "size", "1"),),
                 "response_cache_byte_size": 1,
                 "given": frozenset({"cache_config", "response_cache_byte_size"}),
             },
@@ -214,16 +227,16 @@ def test_options_that_go_together(values):
 def test_settings_for_one_backend_and_for_all():
     options = Options(
         backend_config=(
-            Setting("onnxruntime", "a", "1"),
-            Setting("", "b", "2"),
-            Setting("onnxruntime", "c", "3"),
+            NamedSetting("onnxruntime", "a", "1"),
+            NamedSetting("", "b", "2"),
+            NamedSetting("onnxruntime", "c", "3"),
         )
     )
     assert options.backend_settings() == {"onnxruntime": {"a": "1", "c": "3"}, "": {"b": "2"}}
 
 
 def test_restrictions_by_kind_of_request():
-    options = Options(http_restricted_api=(Setting("health,metadata", "key", "value"),))
+    options = Options(http_restricted_api=(NamedSetting("health,metadata", "key", "value"),))
     assert options.http_restrictions() == {
         "health": ("key", "value"),
         "metadata": ("key", "value"),
@@ -282,7 +295,7 @@ def test_what_is_no_memory_budget(text):
 
 def test_the_cache_by_name_with_its_settings():
     assert Options().cache_settings() is None
-    redis = (Setting("redis", "host", "a"), Setting("redis", "port", "1"))
+    redis = (NamedSetting("redis", "host", "a"), NamedSetting("redis", "port", "1"))
     settings = Options(cache_config=redis).cache_settings()
     assert settings == ("redis", {"host": "a", "port": "1"})
     assert Options(response_cache_byte_size=5).cache_settings() == ("local", {"size": "5"})

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.cli.arguments import parse
 from shoal.config.options import OptionError, trace
-from shoal.config.options.option import Setting
+from shoal.config.options.option import NamedSetting
 from shoal.config.options.trace import OtlpOptions, TraceOptions
 
 
@@ -17,7 +17,7 @@ def read(*words, **environment):
             word.rpartition(",") if word.partition("=")[0].count(",") else ("", "", word)
         )
         key, _, value = rest.partition("=")
-        settings.append(Setting(name, key, value))
+        settings.append(NamedSetting(name, key, value))
     return trace.read(settings, TraceOptions(), environment)
 
 

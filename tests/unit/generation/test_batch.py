@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shoal.errors import BackendFailure, InvalidArgument
 from shoal.generation.batch import ContinuousBatch, as_shoal_error
 from shoal.generation.decoder import Shape
-from shoal.generation.options import Options
+from shoal.generation.options import GenerationOptions
 
 VOCABULARY, STOP = 12, 3
 
@@ -86,7 +86,7 @@ JOBS = st.builds(
     st.integers(0, 50),
     st.lists(st.integers(0, 11), min_size=1, max_size=6),
     st.builds(
-        Options,
+        GenerationOptions,
         st.integers(1, 20),
         st.just(frozenset([STOP])),
         st.sampled_from([1, 1, 2, 3]),
@@ -123,7 +123,7 @@ def test_every_text_is_the_one_it_would_be_alone(arrivals):
 def test_texts_of_different_lengths_share_each_step():
     decoder = MadeUpDecoder()
     batch = ContinuousBatch(decoder, 16)
-    jobs = [Job(n, [1], Options(10)) for n in range(3)]
+    jobs = [Job(n, [1], GenerationOptions(10)) for n in range(3)]
     for job in jobs:
         join(batch, job)
         batch.step()
@@ -134,7 +134,11 @@ def test_texts_of_different_lengths_share_each_step():
 def test_those_with_as_many_beams_share_a_step():
     batch = ContinuousBatch(MadeUpDecoder(), 16)
     join(
-        batch, *(Job(n, [1], Options(10, num_beams=width)) for n, width in enumerate((1, 3, 1, 3)))
+        batch,
+        *(
+            Job(n, [1], GenerationOptions(10, num_beams=width))
+            for n, width in enumerate((1, 3, 1, 3))
+        ),
     )
     assert sorted(batch.step()) == [2, 6]
 
@@ -142,7 +146,7 @@ def test_those_with_as_many_beams_share_a_step():
 def test_prompts_are_computed_together():
     decoder = MadeUpDecoder()
     batch = ContinuousBatch(decoder, 16)
-    jobs = [Job(n, [1, *range(n + 1)], Options(4)) for n in range(3)]
+    jobs = [Job(n, [1, *range(n + 1)], GenerationOptions(4)) for n in range(3)]
     join(batch, *jobs)
     assert decoder.runs == [3]
     while batch.rows:
@@ -154,7 +158,7 @@ def test_prompts_are_computed_together():
 def test_one_that_fails_harms_nobody(width):
     decoder = MadeUpDecoder()
     batch = ContinuousBatch(decoder, 16)
-    jobs = [Job(n, [1], Options(6, num_beams=width)) for n in range(4)]
+    jobs = [Job(n, [1], GenerationOptions(6, num_beams=width)) for n in range(4)]
     join(batch, *jobs)
     batch.step()
     decoder.poison = 2
@@ -170,7 +174,7 @@ def test_a_prompt_that_fails_harms_nobody():
     decoder = MadeUpDecoder()
     decoder.poison = 1
     batch = ContinuousBatch(decoder, 16)
-    jobs = [Job(n, [1, 2, 4], Options(6)) for n in range(3)]
+    jobs = [Job(n, [1, 2, 4], GenerationOptions(6)) for n in range(3)]
     join(batch, *jobs)
     while batch.rows:
         batch.step()
@@ -186,7 +190,7 @@ def test_logits_that_are_no_numbers_end_their_own_text():
             return logits, states
 
     batch = ContinuousBatch(Broken(), 16)
-    jobs = [Job(n, [1], Options(6)) for n in range(3)]
+    jobs = [Job(n, [1], GenerationOptions(6)) for n in range(3)]
     join(batch, *jobs)
     while batch.rows:
         batch.step()
@@ -201,7 +205,7 @@ def test_a_job_whose_reader_fails_ends_alone():
             raise RuntimeError("nobody listens")
 
     batch = ContinuousBatch(MadeUpDecoder(), 16)
-    deaf, other = Deaf(0, [1], Options(6)), Job(1, [1], Options(6))
+    deaf, other = Deaf(0, [1], GenerationOptions(6)), Job(1, [1], GenerationOptions(6))
     join(batch, deaf, other)
     while batch.rows:
         batch.step()
@@ -212,7 +216,7 @@ def test_a_job_whose_reader_fails_ends_alone():
 def test_one_that_is_cancelled_frees_its_place_before_the_next_step():
     decoder = MadeUpDecoder()
     batch = ContinuousBatch(decoder, 2)
-    jobs = [Job(n, [1], Options(30)) for n in range(3)]
+    jobs = [Job(n, [1], GenerationOptions(30)) for n in range(3)]
     join(batch, *jobs[:2])
     batch.step()
     assert not batch.has_room(jobs[2])
@@ -224,7 +228,7 @@ def test_one_that_is_cancelled_frees_its_place_before_the_next_step():
 
 def test_all_can_be_ended():
     batch = ContinuousBatch(MadeUpDecoder(), 16)
-    jobs = [Job(n, [1], Options(30)) for n in range(3)]
+    jobs = [Job(n, [1], GenerationOptions(30)) for n in range(3)]
     join(batch, *jobs)
     batch.fail_all(RuntimeError("no"))
     assert batch.rows == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.generation.beams import BeamSearch
-from shoal.generation.options import FinishReason, Options
+from shoal.generation.options import FinishReason, GenerationOptions
 
 STOP = 3
 
@@ -54,7 +54,7 @@ def all_texts(length, vocabulary=5):
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_wide_enough_it_finds_the_best_text_of_all(seed, penalty):
     logits = model(seed)
-    options = Options(4, frozenset([STOP]), num_beams=200, length_penalty=penalty)
+    options = GenerationOptions(4, frozenset([STOP]), num_beams=200, length_penalty=penalty)
     found = search(logits, options)
     best = max(chance(logits, text) / len(text) ** penalty for text in all_texts(4))
     assert found.score == pytest.approx(best, abs=1e-4)
@@ -67,7 +67,8 @@ def test_more_beams_find_no_worse_texts():
     for seed in range(20):
         logits = model(seed)
         options = [
-            Options(6, frozenset([STOP]), num_beams=width, length_penalty=0.0) for width in (2, 16)
+            GenerationOptions(6, frozenset([STOP]), num_beams=width, length_penalty=0.0)
+            for width in (2, 16)
         ]
         narrow, wide = (search(logits, option) for option in options)
         assert wide.score >= narrow.score - 1e-5
@@ -75,15 +76,15 @@ def test_more_beams_find_no_worse_texts():
 
 def test_the_reason_says_how_the_best_text_ended():
     never = frozenset()
-    assert search(model(0), Options(5, never, num_beams=3)).reason is FinishReason.LENGTH
+    assert search(model(0), GenerationOptions(5, never, num_beams=3)).reason is FinishReason.LENGTH
     certain = np.array([0, 0, 0, 20, 0], np.float32)
-    ended = search(lambda _: certain, Options(5, frozenset([STOP]), num_beams=3))
+    ended = search(lambda _: certain, GenerationOptions(5, frozenset([STOP]), num_beams=3))
     assert (ended.token_ids, ended.reason) == ([STOP], FinishReason.STOP)
 
 
 def test_a_least_length_is_kept():
     certain = np.array([0, 1, 0, 20, 0], np.float32)
-    options = Options(6, frozenset([STOP]), num_beams=3, min_tokens=2)
+    options = GenerationOptions(6, frozenset([STOP]), num_beams=3, min_tokens=2)
     assert len(search(lambda _: certain, options).token_ids) == 3
 
 
@@ -92,7 +93,7 @@ def test_early_stopping_ends_sooner():
         steps = []
         for early in (False, True):
             beams = BeamSearch(
-                Options(
+                GenerationOptions(
                     12, frozenset([STOP]), num_beams=2, length_penalty=2.0, early_stopping=early
                 )
             )
@@ -107,5 +108,5 @@ def test_early_stopping_ends_sooner():
 
 
 def test_a_vocabulary_smaller_than_what_is_looked_at():
-    found = search(model(0, vocabulary=4), Options(3, frozenset([STOP]), num_beams=5))
+    found = search(model(0, vocabulary=4), GenerationOptions(3, frozenset([STOP]), num_beams=5))
     assert 1 <= len(found.token_ids) <= 3

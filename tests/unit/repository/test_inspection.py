@@ -50,7 +50,7 @@ def test_problems_of_other_exceptions():
 
 
 def test_all_faults_of_a_config():
-    with pytest.raises(rules.Faulty) as caught:
+    with pytest.raises(rules.InvalidConfig) as caught:
         rules.check(ModelConfig(name="m", backend="b", max_batch_size=-1), file="f")
     problems = problems_of(caught.value, "")
     assert len(problems) == len(

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 
 from shoal.backends.function import reader
 from shoal.backends.function.ports import Port
-from shoal.backends.function.reader import METHODS, Place
+from shoal.backends.function.reader import METHODS, SourceLocation
 from shoal.config.model import (
     ModelConfig,
     ModelDynamicBatching,
@@ -45,7 +45,7 @@ class Declaration:
     def __init__(
         self,
         target: Callable[..., Any],
-        place: Place,
+        place: SourceLocation,
         name: str,
         *,
         batch: int,
@@ -190,7 +190,7 @@ def model(
     """
 
     def declare(decorated: Any) -> Any:
-        place = Place.of(decorated)
+        place = SourceLocation.of(decorated)
         _check_target(decorated, place)
         declaration = Declaration(
             decorated,
@@ -253,7 +253,7 @@ def _keep(target: Any, declaration: Declaration) -> Any:
     return around
 
 
-def _method(target: type, place: Place) -> str:
+def _method(target: type, place: SourceLocation) -> str:
     """The method that is the model."""
     # Not getattr: every class has a __call__, which makes its objects.
     own = {name for base in target.__mro__ for name in vars(base)}
@@ -280,7 +280,7 @@ def _function(target: Any, method: str) -> Callable[..., Any]:
 # ---- checks
 
 
-def _check_target(target: Any, place: Place) -> None:
+def _check_target(target: Any, place: SourceLocation) -> None:
     if not callable(target):
         raise place.error(
             f"@shoal.model was given an object of type {type(target).__name__}",
@@ -288,7 +288,7 @@ def _check_target(target: Any, place: Place) -> None:
         )
 
 
-def _checked_name(name: str, place: Place) -> str:
+def _checked_name(name: str, place: SourceLocation) -> str:
     if not name or name == "<lambda>" or any(sign in name for sign in "/\\\0") or name[0] == ".":
         raise place.error(
             f"'{name}' cannot be a model's name", fix='Write @shoal.model(name="my_model")'
@@ -296,7 +296,7 @@ def _checked_name(name: str, place: Place) -> str:
     return name
 
 
-def _checked_batch(batch: Any, place: Place) -> int:
+def _checked_batch(batch: Any, place: SourceLocation) -> int:
     if batch is None or batch is False:
         return 0
     if batch is True or not isinstance(batch, int) or batch < 0:
@@ -308,7 +308,7 @@ def _checked_batch(batch: Any, place: Place) -> int:
     return batch
 
 
-def _checked_delay(delay_ms: Any, batch: Any, place: Place) -> float:
+def _checked_delay(delay_ms: Any, batch: Any, place: SourceLocation) -> float:
     if not isinstance(delay_ms, (int, float)) or isinstance(delay_ms, bool) or delay_ms < 0:
         raise place.error(f"max_delay_ms= is {delay_ms!r}", fix="Write milliseconds, such as 2")
     if delay_ms and not batch:
@@ -319,13 +319,13 @@ def _checked_delay(delay_ms: Any, batch: Any, place: Place) -> float:
     return float(delay_ms)
 
 
-def _checked_instances(instances: Any, place: Place) -> int:
+def _checked_instances(instances: Any, place: SourceLocation) -> int:
     if not isinstance(instances, int) or isinstance(instances, bool) or instances < 0:
         raise place.error(f"instances= is {instances!r}", fix="Write how many, such as 2")
     return instances
 
 
-def _parsed(text: Any, place: Place) -> ModelConfig:
+def _parsed(text: Any, place: SourceLocation) -> ModelConfig:
     if not text:
         return ModelConfig()
     from shoal.config.pbtxt import parse_pbtxt

@@ -36,7 +36,7 @@ _ASYNC_STREAMS = (
 EXAMPLES = "npt.NDArray[np.float32], list[str] or float"
 
 
-class Form(enum.Enum):
+class ArgumentKind(enum.Enum):
     """What the function sees of a tensor."""
 
     ARRAY = "an array"
@@ -45,10 +45,10 @@ class Form(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TensorHint:
     """What is known about a tensor. None and empty texts are what nobody has said."""
 
-    form: Form = Form.ARRAY
+    kind: ArgumentKind = ArgumentKind.ARRAY
     datatype: DataType | None = None
     text: bool = False  # `str` rather than `bytes`
     python: bool = False  # a single value is a Python object, not one of numpy's
@@ -58,7 +58,7 @@ class Reading:
     labels: str = ""
     optional: bool = False
 
-    def with_tensor(self, tensor: Tensor) -> Reading:
+    def with_tensor(self, tensor: Tensor) -> TensorHint:
         """This, with what `tensor` says. InvalidArgument where it says otherwise than the type."""
         datatype = tensor.datatype
         known = self.datatype
@@ -77,7 +77,7 @@ class Reading:
         )
 
 
-def read(annotation: Any) -> Reading:
+def read(annotation: Any) -> TensorHint:
     """What `annotation` says about a tensor. Raises InvalidArgument if that is nothing."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -88,17 +88,17 @@ def read(annotation: Any) -> Reading:
             return replace(read(inner[0]), optional=True)
         raise _no_tensor(annotation)
     if annotation is np.ndarray:
-        return Reading()
+        return TensorHint()
     if origin is np.ndarray:
         return _array(arguments)
     if origin in _LISTS and len(arguments) == 1:
         return _list(annotation, arguments[0])
     if annotation in _VALUES:
         kind = to_datatype(annotation)
-        return Reading(Form.VALUE, kind, is_text(annotation), python=True, seen=())
+        return TensorHint(ArgumentKind.VALUE, kind, is_text(annotation), python=True, seen=())
     if isinstance(annotation, type) and issubclass(annotation, np.generic):
         text = is_text(annotation)
-        return Reading(Form.VALUE, to_datatype(annotation), text, python=text, seen=())
+        return TensorHint(ArgumentKind.VALUE, to_datatype(annotation), text, python=text, seen=())
     raise _no_tensor(annotation)
 
 
@@ -142,7 +142,7 @@ def fields(annotation: Any) -> dict[str, Any] | None:
     return None
 
 
-def _annotated(reading: Reading, notes: tuple[Any, ...]) -> Reading:
+def _annotated(reading: TensorHint, notes: tuple[Any, ...]) -> TensorHint:
     for note in notes:
         if isinstance(note, Tensor):
             reading = reading.with_tensor(note)
@@ -151,13 +151,13 @@ def _annotated(reading: Reading, notes: tuple[Any, ...]) -> Reading:
     return reading
 
 
-def _array(arguments: tuple[Any, ...]) -> Reading:
+def _array(arguments: tuple[Any, ...]) -> TensorHint:
     """`np.ndarray[shape, np.dtype[type]]`, which is what NDArray is short for."""
     shape, dtype = arguments[0], arguments[1] if len(arguments) > 1 else Any
     element = get_args(dtype)[0] if get_origin(dtype) is np.dtype else Any
     if not isinstance(element, type) or element in (np.generic, np.number, np.floating, np.integer):
-        return Reading(seen=_shape(shape))
-    return Reading(datatype=to_datatype(element), text=is_text(element), seen=_shape(shape))
+        return TensorHint(seen=_shape(shape))
+    return TensorHint(datatype=to_datatype(element), text=is_text(element), seen=_shape(shape))
 
 
 def _shape(shape: Any) -> tuple[int, ...] | None:
@@ -175,11 +175,11 @@ def _size(size: Any) -> int:
     return -1
 
 
-def _list(annotation: Any, element: Any) -> Reading:
+def _list(annotation: Any, element: Any) -> TensorHint:
     inner = read(element)
-    if inner.form is Form.ARRAY or inner.optional or inner.seen is None:
+    if inner.kind is ArgumentKind.ARRAY or inner.optional or inner.seen is None:
         raise _no_tensor(annotation)
-    return replace(inner, form=Form.LIST, seen=(-1, *inner.seen))
+    return replace(inner, kind=ArgumentKind.LIST, seen=(-1, *inner.seen))
 
 
 def _no_tensor(annotation: Any) -> InvalidArgument:

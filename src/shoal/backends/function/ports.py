@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.backends.function.hints import Form, Reading
+from shoal.backends.function.hints import ArgumentKind, TensorHint
 from shoal.core.casting import cast_to
 from shoal.core.dtypes import BYTES, DataType, from_numpy
 from shoal.core.validate import format_dims
@@ -29,7 +29,7 @@ class Port:
     argument: str  # what the function calls it
     datatype: DataType
     dims: tuple[int, ...]  # without the batch dimension
-    form: Form = Form.ARRAY
+    kind: ArgumentKind = ArgumentKind.ARRAY
     text: bool = False
     python: bool = False
     squeezed: bool = False  # the function does not see the last dimension, which is 1
@@ -43,11 +43,11 @@ class Port:
             array = array.reshape(array.shape[:-1])
         if self.text:
             array = self._decoded(array)
-        elif self.form is Form.ARRAY:
+        elif self.kind is ArgumentKind.ARRAY:
             return array.copy()
-        if self.form is Form.LIST:
+        if self.kind is ArgumentKind.LIST:
             return array.tolist()
-        if self.form is Form.VALUE:
+        if self.kind is ArgumentKind.VALUE:
             return array.item() if self.python else array[()]
         return array.astype(np.str_)
 
@@ -124,7 +124,7 @@ class Port:
         )
 
 
-def make(reading: Reading, name: str, argument: str = "", *, batched: bool) -> Port:
+def make(reading: TensorHint, name: str, argument: str = "", *, batched: bool) -> Port:
     """The port for what is known about a tensor. InvalidArgument where that is too little."""
     if reading.datatype is None:
         raise InvalidArgument("nothing says which type its elements have")
@@ -134,7 +134,7 @@ def make(reading: Reading, name: str, argument: str = "", *, batched: bool) -> P
         argument,
         reading.datatype,
         dims,
-        reading.form,
+        reading.kind,
         reading.text,
         reading.python,
         squeezed,
@@ -144,9 +144,9 @@ def make(reading: Reading, name: str, argument: str = "", *, batched: bool) -> P
     )
 
 
-def _dims(reading: Reading, *, batched: bool) -> tuple[tuple[int, ...], bool]:
+def _dims(reading: TensorHint, *, batched: bool) -> tuple[tuple[int, ...], bool]:
     """The dims of the config, and whether the function sees one dimension less."""
-    if batched and reading.form is Form.VALUE:
+    if batched and reading.kind is ArgumentKind.VALUE:
         raise InvalidArgument(
             "with batch= the function gets the rows of many requests at once, so a single value "
             "is not enough"

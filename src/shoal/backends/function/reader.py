@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 
 from shoal.backends.function import hints as types
 from shoal.backends.function import ports
-from shoal.backends.function.hints import EXAMPLES, Form, Reading
+from shoal.backends.function.hints import EXAMPLES, ArgumentKind, TensorHint
 from shoal.backends.function.ports import Port
 from shoal.backends.function.tensor import Tensor
 from shoal.errors import ConfigError, InvalidArgument
@@ -28,7 +28,7 @@ _KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Where a function is, for those who have to change it."""
 
     file: str  # as one would type it, with the line
@@ -36,7 +36,7 @@ class Place:
     path: str = ""  # of the file, whole; empty where there is none
 
     @classmethod
-    def of(cls, target: Any) -> Place:
+    def of(cls, target: Any) -> SourceLocation:
         """The place of a function or class."""
         name = getattr(target, "__qualname__", None) or type(target).__name__
         code = _code(target)
@@ -52,7 +52,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class FunctionSignature:
     """What was found out about a function."""
 
     inputs: tuple[Port, ...]
@@ -64,13 +64,13 @@ class Read:
 
 def read(
     function: Callable[..., Any],
-    place: Place,
+    place: SourceLocation,
     *,
     inputs: Any,
     outputs: Any,
     batched: bool,
     method: bool = False,
-) -> Read:
+) -> FunctionSignature:
     """Everything about `function`; with `method` its first argument is the object."""
     hints = _hints(function, place)
     parameters = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
@@ -97,7 +97,7 @@ def read(
             raise place.error(
                 f"two of its {kind} are called '{twice.pop()}'", fix="Give each its own name"
             )
-    return Read(taken, given, returns_tuple, streams, is_async)
+    return FunctionSignature(taken, given, returns_tuple, streams, is_async)
 
 
 # ---- inputs
@@ -107,7 +107,7 @@ def _inputs(
     parameters: Sequence[inspect.Parameter],
     hints: Mapping[str, Any],
     declared: Any,
-    place: Place,
+    place: SourceLocation,
     *,
     batched: bool,
 ) -> tuple[Port, ...]:
@@ -142,7 +142,7 @@ def _inputs(
 
 
 def _by_argument(
-    declared: Any, names: Sequence[str], place: Place, *, takes_rest: bool
+    declared: Any, names: Sequence[str], place: SourceLocation, *, takes_rest: bool
 ) -> dict[str, Tensor]:
     """`inputs=` by argument: a mapping, or a list in the order of the arguments."""
     if declared is None:
@@ -175,7 +175,7 @@ def _by_argument(
 
 
 def _outputs(
-    returned: Any, declared: Any, place: Place, *, batched: bool, streams: bool
+    returned: Any, declared: Any, place: SourceLocation, *, batched: bool, streams: bool
 ) -> tuple[tuple[Port, ...], bool]:
     """The outputs, and whether the function returns a tuple even for one of them."""
     hints, returns_tuple = _returned(returned)
@@ -222,7 +222,7 @@ def _returned(annotation: Any) -> tuple[dict[str, Any] | None, bool]:
     return {"output": annotation}, False
 
 
-def _declared_outputs(declared: Any, place: Place) -> dict[str, Tensor] | None:
+def _declared_outputs(declared: Any, place: SourceLocation) -> dict[str, Tensor] | None:
     if declared is None:
         return None
     if isinstance(declared, Mapping):
@@ -244,8 +244,8 @@ def _declared_outputs(declared: Any, place: Place) -> dict[str, Tensor] | None:
 
 
 def _combined(
-    hints: Mapping[str, Any], said: Mapping[str, Tensor], place: Place
-) -> dict[str, Reading]:
+    hints: Mapping[str, Any], said: Mapping[str, Tensor], place: SourceLocation
+) -> dict[str, TensorHint]:
     """Types and declaration together: by name where names are known, else by position."""
     if list(hints) == [""]:  # dict[str, type]: one type for all of them
         return {name: _reading(name, hints[""], tensor, place) for name, tensor in said.items()}
@@ -264,14 +264,14 @@ def _combined(
 # ---- one tensor
 
 
-def _tensor(what: Any, place: Place, argument: str) -> Tensor:
+def _tensor(what: Any, place: SourceLocation, argument: str) -> Tensor:
     try:
         return types.declared(what)
     except InvalidArgument as error:
         raise place.error(error.message, argument=argument) from None
 
 
-def _named(what: Any, place: Place) -> Tensor:
+def _named(what: Any, place: SourceLocation) -> Tensor:
     """An entry of a list: a Tensor, or the name of one whose type is written elsewhere."""
     if isinstance(what, str):
         return Tensor(name=what)
@@ -284,17 +284,17 @@ def _named(what: Any, place: Place) -> Tensor:
     return what
 
 
-def _reading(argument: str, hint: Any, tensor: Tensor | None, place: Place) -> Reading:
+def _reading(argument: str, hint: Any, tensor: Tensor | None, place: SourceLocation) -> TensorHint:
     """What is known about one tensor, from its type and its declaration."""
     fix = f"Write {EXAMPLES}, or declare it with {'outputs' if argument == _RETURN else 'inputs'}="
     if hint is None and tensor is None:
         raise place.error("the argument has no type", argument=argument, fix=fix)
     try:
-        reading = Reading() if hint is None else types.read(hint)
+        reading = TensorHint() if hint is None else types.read(hint)
     except InvalidArgument as error:
         if tensor is None or tensor.dtype is None:
             raise place.error(error.message, argument=argument, fix=fix) from None
-        reading = Reading()  # the declaration says it all
+        reading = TensorHint()  # the declaration says it all
     if tensor is None:
         return reading
     try:
@@ -303,11 +303,11 @@ def _reading(argument: str, hint: Any, tensor: Tensor | None, place: Place) -> R
         raise place.error(error.message, argument=argument) from None
 
 
-def _port(reading: Reading, name: str, place: Place, *, batched: bool) -> Port:
+def _port(reading: TensorHint, name: str, place: SourceLocation, *, batched: bool) -> Port:
     try:
         return ports.make(reading, name, name, batched=batched)
     except InvalidArgument as error:
-        if reading.form is Form.VALUE:
+        if reading.kind is ArgumentKind.VALUE:
             fix = "Write list[...] or an array for it, or leave batch= out"
         elif reading.datatype is None:
             fix = f"Write {EXAMPLES}, or say it in inputs= or outputs="
@@ -316,7 +316,7 @@ def _port(reading: Reading, name: str, place: Place, *, batched: bool) -> Port:
         raise place.error(error.message, argument=name, fix=fix) from None
 
 
-def _hints(function: Callable[..., Any], place: Place) -> dict[str, Any]:
+def _hints(function: Callable[..., Any], place: SourceLocation) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:  # noqa: BLE001 - whatever evaluating a type's text leads to

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shoal.backends import onnx_session
 from shoal.backends.base import Backend, LoadContext, LoadedModel, Placement
-from shoal.backends.generation import asked
+from shoal.backends.generation import request as requests
 from shoal.backends.generation.counts import Counts
 from shoal.backends.generation.executor import GenerationExecutor
 from shoal.backends.generation.files import ModelFiles, OnnxDecoder, OnnxEncoder
@@ -64,8 +64,8 @@ class GenerationBackend(Backend):
                 dims = OnnxEncoder(files.encoder, _INSPECTION, [(CPU, {})]).dims
             config = dataclasses.replace(
                 config,
-                input=config.input or asked.inputs(dims),
-                output=config.output or asked.outputs(),
+                input=config.input or requests.inputs(dims),
+                output=config.output or requests.outputs(),
             )
         return dataclasses.replace(
             config, model_transaction_policy=ModelTransactionPolicy(decoupled=True)
@@ -124,7 +124,7 @@ class GenerationModel(LoadedModel):
         _check(config, None if encoder is None else encoder.dims, file)
         self._name = config.name
         self._encoder, self._decoder = encoder, decoder
-        self._reader = asked.RequestReader(writing, preparation)
+        self._reader = requests.GenerationRequestReader(writing, preparation)
         labels = {"model": config.name, "version": str(context.version)}
         self._counts = Counts(labels, context.metrics)
         self._counts.texts = self.owed
@@ -161,8 +161,8 @@ class GenerationModel(LoadedModel):
 def _check(config: ModelConfig, pixel_dims: tuple[int, ...] | None, file: str) -> None:
     """A config may list fewer tensors than there are, but no others. Raises ConfigError."""
     sides: tuple[tuple[str, Sequence[Described], Sequence[Described]], ...] = (
-        ("input", config.input, asked.inputs(pixel_dims)),
-        ("output", config.output, asked.outputs()),
+        ("input", config.input, requests.inputs(pixel_dims)),
+        ("output", config.output, requests.outputs()),
     )
     for kind, written, offered in sides:
         known = {tensor.name: tensor.data_type for tensor in offered}

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from shoal.backends.base import PendingRequest, RequestExecutor
-from shoal.backends.generation.asked import RequestReader
 from shoal.backends.generation.counts import CountedDecoder, Counts
 from shoal.backends.generation.files import OnnxDecoder, OnnxEncoder
 from shoal.backends.generation.job import RequestJob
+from shoal.backends.generation.request import GenerationRequestReader
 from shoal.errors import Cancelled, ShoalError
 from shoal.generation.batch import ContinuousBatch
 
@@ -35,7 +35,7 @@ class GenerationExecutor(RequestExecutor):
     def __init__(
         self,
         name: str,
-        reader: RequestReader,
+        reader: GenerationRequestReader,
         encoder: OnnxEncoder | None,
         decoder: OnnxDecoder,
         max_rows: int,

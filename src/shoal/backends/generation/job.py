@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shoal.backends.base import PendingRequest
-from shoal.backends.generation import asked
-from shoal.backends.generation.asked import Wanted
+from shoal.backends.generation import request as requests
+from shoal.backends.generation.request import GenerationRequest
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, Internal
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 class RequestJob:
-    """One text for one request; see `shoal.generation.batch.Job`."""
+    """One text for one request; see `shoal.generation.batch.GenerationJob`."""
 
     def __init__(
         self,
         pending: PendingRequest,
-        wanted: Wanted,
+        wanted: GenerationRequest,
         writing: TextSettings,
         ended: Callable[[], None],
     ) -> None:
@@ -62,13 +62,13 @@ class RequestJob:
         piece = self._echo + self._text.push(self._writing.written(rest)) + self._text.rest()
         tensors = [
             *_tensors(piece, rest),
-            _text_tensor(asked.REASON, result.reason.value),
-            _number(asked.PROMPT_TOKENS, len(self.prompt)),
-            _number(asked.TOKENS, len(result.token_ids)),
+            _text_tensor(requests.REASON, result.reason.value),
+            _number(requests.PROMPT_TOKENS, len(self.prompt)),
+            _number(requests.TOKENS, len(result.token_ids)),
         ]
         if result.score is not None:
             score = np.array([result.score], np.float32)
-            tensors.append(Tensor.from_array(asked.SCORE, score))
+            tensors.append(Tensor.from_array(requests.SCORE, score))
         self._over()
         self._end(tensors)
 
@@ -103,8 +103,8 @@ class RequestJob:
 
 
 def _tensors(piece: str, token_ids: Sequence[int]) -> list[Tensor]:
-    ids = Tensor.from_array(asked.TOKEN_IDS, np.array(token_ids, np.int64))
-    return [_text_tensor(asked.TEXT_OUTPUT, piece), ids]
+    ids = Tensor.from_array(requests.TOKEN_IDS, np.array(token_ids, np.int64))
+    return [_text_tensor(requests.TEXT_OUTPUT, piece), ids]
 
 
 def _text_tensor(name: str, text: str) -> Tensor:

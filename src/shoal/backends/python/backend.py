@@ -17,7 +17,7 @@ from shoal.backends.python import completion
 from shoal.backends.python.environment import Environment
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.executor import ProcessExecutor
-from shoal.backends.python.process.parent import Serving
+from shoal.backends.python.process.parent import ModelProcess
 from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.settings import AUTO, PROCESS, THREAD, PythonSettings, read
 from shoal.backends.python.thread import ThreadExecutor
@@ -122,7 +122,7 @@ class PythonModel(LoadedModel):
             "model_name": self._context.config.name,
         }
 
-    def _stand_in(self, absent: ProcessExecutor) -> Serving | None:
+    def _stand_in(self, absent: ProcessExecutor) -> ModelProcess | None:
         """The process of another instance, to do the work of one whose process is not there."""
         with self._lock:
             executors = list(self._executors)

@@ -37,7 +37,7 @@ class ModelInstance:
         """Make the object and initialise it. Raises what the model raises."""
         self._context = context
         self._decoupled = decoupled
-        self._loop = _Loop(context)
+        self._loop = _EventLoopThread(context)
         self._readiness: Future[bool] | None = None
         self._asking = threading.Lock()  # guards _readiness
         context.serving = False
@@ -113,26 +113,26 @@ class ModelInstance:
             # Taken out of the list, so that nobody but us holds the tensors when they are sent.
             response, returned[index] = returned[index], None
             if response is not None:
-                assert request._answer is not None
-                request._answer.finish(response)
+                assert request._stream is not None
+                request._stream.finish(response)
 
     def _fail(self, requests: Sequence[InferenceRequest], error: BaseException) -> None:
-        """Answer what is not answered yet with the exception, and log it."""
+        """ResponseStream what is not answered yet with the exception, and log it."""
         text = f"Failed to process the request(s) for model '{self.name}', message: "
         text += failure.describe(error)
         self._context.host.log(logging.ERROR, text, __file__, 0)
         for request in requests:
-            assert request._answer is not None
+            assert request._stream is not None
             request._release_flags = 0
-            request._answer.end(InferenceResponse(error=TritonError(text)))
+            request._stream.end(InferenceResponse(error=TritonError(text)))
 
     def _run_in_background(
         self, coroutine: Coroutine[Any, Any, Any], requests: Sequence[InferenceRequest]
     ) -> None:
         """Let a decoupled model's coroutine go on; its requests are its own from here."""
         for request in requests:
-            assert request._answer is not None
-            request._answer.promised = True
+            assert request._stream is not None
+            request._stream.promised = True
         kept = list(requests)
 
         def done(future: Future[Any]) -> None:
@@ -219,7 +219,7 @@ class ModelInstance:
         del self._model
 
 
-class _Loop:
+class _EventLoopThread:
     """An event loop in a thread of its own, made when the first coroutine comes."""
 
     def __init__(self, context: Context) -> None:

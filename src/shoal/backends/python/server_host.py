@@ -9,13 +9,13 @@ from weakref import WeakKeyDictionary
 
 from shoal.backends.base import OtherModels
 from shoal.backends.python.api.host import NOT_FROM_FORKS, Context, FamilyHandle, write_log
-from shoal.backends.python.waits import WaitedFor, Waits
+from shoal.backends.python.wait_graph import WaitEndingReply, WaitGraph
 from shoal.core.model_loading import FailedToLoad, ModelLoading
 from shoal.core.request import Request
 from shoal.errors import Internal, NotFound, Unavailable
 from shoal.statistics.custom import CustomMetrics
 
-_waits: WeakKeyDictionary[OtherModels, Waits] = WeakKeyDictionary()
+_wait_graph: WeakKeyDictionary[OtherModels, WaitGraph] = WeakKeyDictionary()
 
 
 class ServerHost:
@@ -28,7 +28,7 @@ class ServerHost:
         self._models = models
         self._pid = os.getpid()
         self._metrics = metrics or CustomMetrics()
-        self.waits = Waits() if models is None else _waits.setdefault(models, Waits())
+        self.waits = WaitGraph() if models is None else _wait_graph.setdefault(models, WaitGraph())
 
     @property
     def _others(self) -> OtherModels:
@@ -67,7 +67,7 @@ class ServerHost:
             others.infer(request)
             return
         self.waits.begin(waiting, name)
-        request.reply = WaitedFor(request.reply, self.waits, waiting)
+        request.reply = WaitEndingReply(request.reply, self.waits, waiting)
         try:
             others.infer(request)
         except BaseException:

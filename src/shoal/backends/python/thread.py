@@ -23,7 +23,7 @@ from shoal.backends.python.api.request import (
     InferenceRequest,
 )
 from shoal.backends.python.api.response import InferenceResponse
-from shoal.backends.python.api.sender import Answer
+from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.instance import ModelInstance
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.server_host import ServerHost
@@ -55,7 +55,7 @@ class ThreadExecutor(RequestExecutor):
         self._decoupled = decoupled
         self.on_close: Callable[[ThreadExecutor], None] = lambda _: None
         self._changed = threading.Condition()  # guards _open
-        self._open: set[PendingAnswer] = set()  # requests the model answers later
+        self._open: set[ThreadResponseStream] = set()  # requests the model answers later
         numpy_names.install()
         token = host.enter(self._context)
         try:
@@ -78,26 +78,26 @@ class ThreadExecutor(RequestExecutor):
         names, decoupled = self._outputs.names, self._decoupled
         requests = [
             InferenceRequest._received(
-                pending.request, names, PendingAnswer(pending, self, decoupled=decoupled)
+                pending.request, names, ThreadResponseStream(pending, self, decoupled=decoupled)
             )
             for pending in batch
         ]
         self._instance.execute(requests)
         for pending, request in zip(batch, requests, strict=True):
-            answer: PendingAnswer = request._answer  # type: ignore[assignment]
+            answer: ThreadResponseStream = request._stream  # type: ignore[assignment]
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
                 _reschedule(pending, answer)
             elif answer.promised or not answer._over:
                 pending.defer()
                 self._expect(answer)
 
-    def _expect(self, answer: PendingAnswer) -> None:
+    def _expect(self, answer: ThreadResponseStream) -> None:
         with self._changed:
             if not answer.over:
                 answer.expected = True
                 self._open.add(answer)
 
-    def settled(self, answer: PendingAnswer) -> None:
+    def settled(self, answer: ThreadResponseStream) -> None:
         """What was to be answered later has been."""
         with self._changed:
             self._open.discard(answer)
@@ -133,7 +133,7 @@ class ThreadExecutor(RequestExecutor):
         self.on_close(self)
 
 
-class PendingAnswer(Answer):
+class ThreadResponseStream(ResponseStream):
     """The answer to a request of this process."""
 
     __slots__ = ("_owner", "_pending", "expected")
@@ -162,7 +162,7 @@ class PendingAnswer(Answer):
         return self._pending.request.cancelled
 
 
-def _reschedule(pending: PendingRequest, answer: Answer) -> None:
+def _reschedule(pending: PendingRequest, answer: ResponseStream) -> None:
     """Have the request executed again; a model that must not ask for that is told so."""
     if answer.over:
         return

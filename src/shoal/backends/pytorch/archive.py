@@ -26,7 +26,7 @@ _EXPORT = (
 )
 
 
-class Kind(enum.Enum):
+class ProgramKind(enum.Enum):
     """The forms a model comes in."""
 
     SCRIPT = "TorchScript"
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 class ModelFile:
     """A version's model: its file, what that is, and for a module in Python its weights."""
 
-    kind: Kind
+    kind: ProgramKind
     path: Path
     weights: Path | None = None
 
@@ -58,11 +58,11 @@ def find(config: ModelConfig, version_folder: Path, file: str) -> ModelFile:
         return _module(path)
     entries = _entries(path)
     if any(name.startswith("data/aotinductor/") for name in entries):
-        return ModelFile(Kind.COMPILED, path)
+        return ModelFile(ProgramKind.COMPILED, path)
     if entries & {"models/model.json", "serialized_exported_program.json"}:
-        return ModelFile(Kind.EXPORTED, path)
+        return ModelFile(ProgramKind.EXPORTED, path)
     if any(name.startswith("code/") for name in entries):
-        return ModelFile(Kind.SCRIPT, path)
+        return ModelFile(ProgramKind.SCRIPT, path)
     if "data.pkl" not in entries:
         raise InvalidArgument(
             f"'{short_name(path)}' is not a PyTorch model: {what_else(path, _EXPORT)}"
@@ -88,7 +88,7 @@ def _has(version_folder: Path, written: str) -> bool:
 
 def _module(path: Path) -> ModelFile:
     weights = path.with_suffix(".pt")
-    return ModelFile(Kind.EAGER, path, weights if weights.is_file() else None)
+    return ModelFile(ProgramKind.EAGER, path, weights if weights.is_file() else None)
 
 
 def _entries(path: Path) -> set[str]:

@@ -19,7 +19,7 @@ class PyTorchBackend(FileBackend):
         """Load the model on the CPU; a file that does not declare its outputs is run."""
         config, file = context.config, context.file
         found = archive.find(config, context.version_folder, file)
-        compiled = found.kind is archive.Kind.COMPILED  # for one device, whichever that is
+        compiled = found.kind is archive.ProgramKind.COMPILED  # for one device, whichever that is
         program = open_program(
             found,
             None if compiled else completion.CPU,

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from shoal.backends.files import short_name
-from shoal.backends.pytorch.archive import Kind
+from shoal.backends.pytorch.archive import ProgramKind
 from shoal.backends.pytorch.library import clean_message, exclusive, quiet
 from shoal.backends.pytorch.names import Slot
 from shoal.backends.pytorch.program import Caller, Program, by_tree, input_names, output_names
@@ -27,7 +27,7 @@ _DEVICE = "AOTI_DEVICE_KEY"
 class CompiledProgram(Program):
     """A package that has been unpacked and linked to this process."""
 
-    kind = Kind.COMPILED
+    kind = ProgramKind.COMPILED
     stateful = False  # it computes from its inputs and constants alone
 
     def __init__(self, path: Path, device: torch.device | None, runners: int, file: str) -> None:

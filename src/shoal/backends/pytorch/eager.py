@@ -19,7 +19,7 @@ import torch
 
 from shoal.backends.files import short_name
 from shoal.backends.python.loading import PrivateModule
-from shoal.backends.pytorch.archive import Kind
+from shoal.backends.pytorch.archive import ProgramKind
 from shoal.backends.pytorch.library import clean_message, quiet
 from shoal.backends.pytorch.names import Slot
 from shoal.backends.pytorch.program import Caller, ModuleProgram
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class EagerProgram(ModuleProgram):
     """A module made by the model's own code. What it writes to nobody can tell."""
 
-    kind = Kind.EAGER
+    kind = ProgramKind.EAGER
 
     def __init__(
         self,

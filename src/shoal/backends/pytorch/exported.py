@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from shoal.backends.files import short_name
-from shoal.backends.pytorch.archive import Kind
+from shoal.backends.pytorch.archive import ProgramKind
 from shoal.backends.pytorch.library import DATATYPES, clean_message, exclusive, quiet
 from shoal.backends.pytorch.names import Slot
 from shoal.backends.pytorch.program import (
@@ -29,7 +29,7 @@ from shoal.errors import InvalidArgument
 class ExportedProgram(ModuleProgram):
     """A program and the graph module that runs it."""
 
-    kind = Kind.EXPORTED
+    kind = ProgramKind.EXPORTED
 
     def __init__(self, path: Path, device: torch.device | None) -> None:
         """Load the program onto `device`; None leaves its tensors where the file says."""

@@ -19,7 +19,7 @@ _RUNS_BEFORE_CAPTURE = 4
 _capturing = threading.Lock()  # held while a graph is captured: one at a time in the process
 
 
-class _Graph(NamedTuple):
+class _CapturedGraph(NamedTuple):
     """One captured graph with the memory it reads and writes."""
 
     graph: Any
@@ -45,7 +45,7 @@ class CapturedGraphs:
         `shapes` leave the batch out. Raises what the model or CUDA raises.
         """
         self._batched = batched
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, _CapturedGraph] = {}
         self._names = frozenset(shapes)
         pool = None
         for size in sorted(sizes, reverse=True) if batched else (1,):
@@ -62,7 +62,7 @@ class CapturedGraphs:
                     raise TypeError(f"output '{name}' is not a tensor on the GPU")
                 if batched and (not output.dim() or output.shape[0] != size):
                     raise ValueError(f"output '{name}' does not have one row per row of the batch")
-            self._graphs[size] = _Graph(graph, inputs, outputs)
+            self._graphs[size] = _CapturedGraph(graph, inputs, outputs)
         self._sizes = sorted(self._graphs)
 
     def fits(self, rows: int | None, inputs: Mapping[str, Any]) -> bool:

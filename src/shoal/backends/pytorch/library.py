@@ -52,7 +52,7 @@ DATATYPES: Mapping[torch.dtype, DataType] = MappingProxyType(
 HALVES = MappingProxyType({"fp16": torch.float16, "bf16": torch.bfloat16})
 
 
-class _Quiet:
+class _SilencedWarnings:
     """Keeps warnings silent while any thread is inside."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Quiet:
 
 
 # Loading warns that TorchScript is old and of much else that a server's operator cannot change.
-quiet = _Quiet()
+quiet = _SilencedWarnings()
 # torch.export.load cannot be called twice at once, and models are loaded by several threads.
 exclusive = threading.Lock()
 
@@ -85,7 +85,7 @@ with quiet:  # it warns once, at the first array that may not be written to; we 
     torch.from_numpy(np.frombuffer(bytes(4), np.float32))
 
 
-class _Process:
+class _ProcessSettings:
     """The settings of the whole process, changed when a model with other wishes runs."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _Process:
             self._inter_op_threads = count
 
 
-process = _Process()
+process = _ProcessSettings()
 
 
 def to_tensor(array: np.ndarray, datatype: DataType) -> torch.Tensor:

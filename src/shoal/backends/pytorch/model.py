@@ -19,7 +19,7 @@ from shoal.backends import graph_config
 from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.files import config_file
 from shoal.backends.pytorch import archive, completion, names, settings
-from shoal.backends.pytorch.archive import Kind, ModelFile
+from shoal.backends.pytorch.archive import ModelFile, ProgramKind
 from shoal.backends.pytorch.compiled import CompiledProgram
 from shoal.backends.pytorch.cuda import CudaExecutor
 from shoal.backends.pytorch.eager import EagerProgram
@@ -52,11 +52,11 @@ def open_program(
 
     Raises a ShoalError that names the file; then nothing stays loaded.
     """
-    if found.kind is Kind.SCRIPT:
+    if found.kind is ProgramKind.SCRIPT:
         return ScriptProgram(found.path, device)
-    if found.kind is Kind.EXPORTED:
+    if found.kind is ProgramKind.EXPORTED:
         return ExportedProgram(found.path, device)
-    if found.kind is Kind.COMPILED:
+    if found.kind is ProgramKind.COMPILED:
         return CompiledProgram(found.path, device, runners, file)
     return EagerProgram(found.path, found.weights, device, model_class=model_class, file=file)
 
@@ -92,7 +92,7 @@ class PyTorchModel(LoadedModel):
         if self._shared and first.outputs is not None:
             self.axis_names = _axis_names(first, config, self._file)
         on_cpu = all(placement.kind == "KIND_CPU" for placement in placements)
-        quick = self._found.kind is not Kind.EAGER and self._settings.compile is None
+        quick = self._found.kind is not ProgramKind.EAGER and self._settings.compile is None
         self.may_run_on_loop = on_cpu and quick and self._shared
         self._on_gpu = any(placement.kind == "KIND_GPU" for placement in placements)
         self.takes_device_tensors = self._on_gpu and self._settings.keep_on_gpu
@@ -103,7 +103,7 @@ class PyTorchModel(LoadedModel):
         return self._settings
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ProgramKind:
         """What the model's file is."""
         return self._found.kind
 
@@ -196,7 +196,7 @@ class PyTorchModel(LoadedModel):
     def _check(self, program: Program) -> None:
         """Raise ConfigError when requests that fit the config could not be run by the model."""
         config, file = self._config, self._file
-        if self._settings.half and program.kind is Kind.COMPILED:
+        if self._settings.half and program.kind is ProgramKind.COMPILED:
             raise ConfigError(
                 "an AOTInductor package has the precision it was compiled with",
                 file=file,

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from shoal.backends.pytorch import names
-from shoal.backends.pytorch.archive import Kind
+from shoal.backends.pytorch.archive import ProgramKind
 from shoal.backends.pytorch.names import Slot
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
 
@@ -26,7 +26,7 @@ Caller: TypeAlias = Callable[[Mapping[str, Any]], Any]
 class Program(ABC):
     """One model on one device. Unless it is `stateful`, any number of threads may call it."""
 
-    kind: Kind
+    kind: ProgramKind
     inputs: tuple[Slot, ...] | None  # None: it takes as many as it is given
     outputs: tuple[Slot, ...] | None  # None: known only when it has run
     mutates_inputs: bool = True  # whether it may write into what it is given

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from shoal.backends.files import short_name
-from shoal.backends.pytorch.archive import Kind, has_traced_inputs
+from shoal.backends.pytorch.archive import ProgramKind, has_traced_inputs
 from shoal.backends.pytorch.library import DATATYPES, clean_message, quiet
 from shoal.backends.pytorch.names import Slot
 from shoal.backends.pytorch.program import Caller, ModuleProgram
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class ScriptProgram(ModuleProgram):
     """A TorchScript module."""
 
-    kind = Kind.SCRIPT
+    kind = ProgramKind.SCRIPT
 
     def __init__(self, path: Path, device: torch.device | None) -> None:
         """Load the module onto `device`; None leaves its tensors where the file says."""

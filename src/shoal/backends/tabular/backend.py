@@ -19,7 +19,7 @@ from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
 from shoal.backends.file_backend import FileBackend
 from shoal.backends.files import find_model_file
 from shoal.backends.graph import Graph, GraphTensor
-from shoal.backends.tabular.predictor import NUMBERS, Answer, Predictor
+from shoal.backends.tabular.predictor import NUMBERS, Predictor, PredictorOutput
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
 from shoal.core import dtypes
 from shoal.core.dtypes import BY_CONFIG_NAME, DataType
@@ -73,7 +73,7 @@ class TabularBackend(FileBackend):
         prefers = dtypes.FP64 if source.datatype is dtypes.FP64 else None
         answers = [
             _answer_tensor(name, answer, outputs.get(name), prefers)
-            for name, answer in predictor.answers.items()
+            for name, answer in predictor.outputs.items()
             if answer.listed or not completing or name in outputs
         ]
         return Graph.of([source], answers)
@@ -159,7 +159,7 @@ class TabularExecutor(Executor):
 
 
 def _answer_tensor(
-    name: str, answer: Answer, written: ModelOutput | None, prefers: DataType | None
+    name: str, answer: PredictorOutput, written: ModelOutput | None, prefers: DataType | None
 ) -> GraphTensor:
     choices = answer.datatypes
     if prefers in choices:

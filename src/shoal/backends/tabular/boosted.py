@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.backends.tabular.predictor import Answer, Predictor
+from shoal.backends.tabular.predictor import Predictor, PredictorOutput
 
 THRESHOLD = 0.5  # what a probability must exceed to mean yes
 
@@ -29,12 +29,12 @@ class BoostedTrees(Predictor):
         self.classes = classes
         self.threshold = THRESHOLD if threshold is None else threshold
         if classes:
-            self.answers = {
-                "predict": Answer(_CLASS),
-                "predict_proba": Answer(_REAL, classes),
+            self.outputs = {
+                "predict": PredictorOutput(_CLASS),
+                "predict_proba": PredictorOutput(_REAL, classes),
             }
         else:
-            self.answers = {"predict": Answer(_REAL, targets)}
+            self.outputs = {"predict": PredictorOutput(_REAL, targets)}
 
     @abstractmethod
     def scores(self, rows: np.ndarray) -> np.ndarray:

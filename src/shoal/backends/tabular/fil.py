@@ -20,7 +20,7 @@ from shoal.backends.files import find_model_file
 from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
 from shoal.backends.tabular.boosted import BoostedTrees
-from shoal.backends.tabular.predictor import Answer, Predictor
+from shoal.backends.tabular.predictor import Predictor, PredictorOutput
 from shoal.errors import ConfigError
 
 OUTPUT = "output__0"
@@ -91,8 +91,8 @@ class FilPredictor(Predictor):
         elif self._classifies or forest.classes == 2:
             columns = 1
         else:
-            columns = forest.answers["predict"].width if not forest.classes else forest.classes
-        self.answers = {OUTPUT: Answer(np.dtype(np.float32), columns)}
+            columns = forest.outputs["predict"].width if not forest.classes else forest.classes
+        self.outputs = {OUTPUT: PredictorOutput(np.dtype(np.float32), columns)}
 
     def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:
         """The one output there is."""

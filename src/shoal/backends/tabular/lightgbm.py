@@ -38,7 +38,7 @@ class LightgbmPredictor(BoostedTrees):
 
     def __init__(self, model_file: Path, threads: int, threshold: float | None) -> None:
         """Raises InvalidArgument when the file cannot be loaded."""
-        lightgbm.register_logger(_Quiet())  # it would print what it raises
+        lightgbm.register_logger(_SilentLogger())  # it would print what it raises
         try:
             text = model_file.read_text(encoding="utf-8")
             _check_whole(text)
@@ -68,7 +68,7 @@ class LightgbmPredictor(BoostedTrees):
         return result
 
 
-class _Quiet:
+class _SilentLogger:
     """Where the library's own messages go."""
 
     def info(self, message: str) -> None:

@@ -28,7 +28,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PredictorOutput:
     """One output: so many columns for every row, of the kind of value a numpy type has."""
 
     dtype: np.dtype[np.generic]
@@ -47,7 +47,7 @@ class Predictor(ABC):
     features: int = -1  # columns of a row; -1: not known
     takes_text: bool = False  # rows are single strings instead of numbers
     takes_strings: bool = False  # columns may be strings, if the config says so
-    answers: Mapping[str, Answer]
+    outputs: Mapping[str, PredictorOutput]
 
     @abstractmethod
     def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:

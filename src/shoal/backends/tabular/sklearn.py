@@ -26,7 +26,7 @@ from shoal.backends.base import LoadContext
 from shoal.backends.files import config_file, short_name, what_else
 from shoal.backends.registry import missing_library
 from shoal.backends.tabular.backend import TabularBackend
-from shoal.backends.tabular.predictor import Answer, Predictor
+from shoal.backends.tabular.predictor import Predictor, PredictorOutput
 from shoal.config.backends import BACKENDS
 from shoal.errors import InvalidArgument, ShoalError, Unsupported
 
@@ -75,14 +75,14 @@ class SklearnPredictor(Predictor):
         self.estimator = estimator
         self.features = int(getattr(estimator, "n_features_in_", -1))
         self.takes_text = self.features < 0 and _reads_text(estimator)
-        self.answers = dict(self._find_answers())
+        self.outputs = dict(self._find_outputs())
 
     def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:
         """Call the methods the outputs are named for."""
         data = rows.reshape(-1) if self.takes_text else rows
         return [np.asarray(_dense(getattr(self.estimator, name)(data))) for name in wanted]
 
-    def _find_answers(self) -> Iterator[tuple[str, Answer]]:
+    def _find_outputs(self) -> Iterator[tuple[str, PredictorOutput]]:
         predicts = hasattr(self.estimator, "predict")
         for method in _METHODS:
             if hasattr(self.estimator, method):
@@ -90,9 +90,9 @@ class SklearnPredictor(Predictor):
                 # Of what can be asked for, a completed config lists the usual answers.
                 listed = method in ("predict", "predict_proba") if predicts else True
                 if answer is not None:
-                    yield method, Answer(answer.dtype, answer.width, listed)
+                    yield method, PredictorOutput(answer.dtype, answer.width, listed)
 
-    def _try(self, method: str) -> Answer | None:
+    def _try(self, method: str) -> PredictorOutput | None:
         """What one row gives, as long as the model takes a row of zeros."""
         if self.takes_text:
             row = np.array([""], dtype=object)
@@ -109,21 +109,21 @@ class SklearnPredictor(Predictor):
         array = np.asarray(result)
         if array.ndim > 2:
             return None
-        return Answer(array.dtype, 1 if array.ndim == 1 else array.shape[1])
+        return PredictorOutput(array.dtype, 1 if array.ndim == 1 else array.shape[1])
 
-    def _guess(self, method: str) -> Answer | None:
+    def _guess(self, method: str) -> PredictorOutput | None:
         """What the attributes of a fitted estimator say."""
         classes = getattr(self.estimator, "classes_", None)
         if isinstance(classes, list):  # several outputs
             if method != "predict":
                 return None
-            return Answer(np.asarray(classes[0]).dtype, len(classes))
+            return PredictorOutput(np.asarray(classes[0]).dtype, len(classes))
         real = np.dtype(np.float64)
         if method == "predict":
-            return Answer(real if classes is None else np.asarray(classes).dtype)
+            return PredictorOutput(real if classes is None else np.asarray(classes).dtype)
         if method.startswith("predict_") and classes is not None:
-            return Answer(real, len(classes))
-        return Answer(real, -1)
+            return PredictorOutput(real, len(classes))
+        return PredictorOutput(real, -1)
 
 
 def _refused(model_file: Path) -> ShoalError:

@@ -28,20 +28,20 @@ _LENGTHS = {
 _DEEPEST = 64
 
 
-class NotWhole(ValueError):
+class TruncatedFile(ValueError):
     """The bytes are no complete UBJSON object."""
 
 
 def check(content: bytes) -> None:
-    """Raise NotWhole unless `content` is one object from its first byte to its last."""
+    """Raise TruncatedFile unless `content` is one object from its first byte to its last."""
     if content[:1] != b"{":
-        raise NotWhole("it does not begin with an object")
+        raise TruncatedFile("it does not begin with an object")
     try:
         end = _value(content, 0, 0)
     except (IndexError, struct.error, KeyError):
-        raise NotWhole("it ends too soon") from None
+        raise TruncatedFile("it ends too soon") from None
     if end > len(content):
-        raise NotWhole("it ends too soon")
+        raise TruncatedFile("it ends too soon")
 
 
 def _value(content: bytes, at: int, depth: int) -> int:
@@ -51,7 +51,7 @@ def _value(content: bytes, at: int, depth: int) -> int:
 
 def _behind(content: bytes, marker: int, at: int, depth: int) -> int:
     if depth > _DEEPEST:
-        raise NotWhole("it is nested too deeply")
+        raise TruncatedFile("it is nested too deeply")
     size = _SIZES.get(marker)
     if size is not None:
         return at + size
@@ -62,7 +62,7 @@ def _behind(content: bytes, marker: int, at: int, depth: int) -> int:
         return _items(content, at, depth, named=False)
     if marker == ord("{"):
         return _items(content, at, depth, named=True)
-    raise NotWhole(f"there is no type {chr(marker)!r}")
+    raise TruncatedFile(f"there is no type {chr(marker)!r}")
 
 
 def _items(content: bytes, at: int, depth: int, *, named: bool) -> int:
@@ -96,5 +96,5 @@ def _length(content: bytes, at: int) -> tuple[int, int]:
     form = _LENGTHS[content[at]]
     (length,) = form.unpack_from(content, at + 1)
     if length < 0:
-        raise NotWhole("it has a negative length")
+        raise TruncatedFile("it has a negative length")
     return length, at + 1 + form.size

@@ -60,7 +60,7 @@ class XgboostPredictor(BoostedTrees):
             int(shape["num_feature"]), classes, max(1, int(shape.get("num_target", 1))), threshold
         )
         if self.objective in ("multi:softmax", "binary:hinge"):  # it gives the class alone
-            self.answers = {"predict": self.answers["predict"]}
+            self.outputs = {"predict": self.outputs["predict"]}
         self._booster = booster
         self._in_place = learner["gradient_booster"]["name"] != "gblinear"
         # Early stopping has noted where to stop; XGBoost's own classes look at it too.
@@ -85,7 +85,7 @@ def _why(model_file: Path, error: Exception) -> str:
     name = short_name(model_file)
     text = _PLACE.sub("", str(error).partition("Stack trace:")[0].strip())
     text = " ".join(text.split()).rstrip(".")
-    if isinstance(error, (ubjson.NotWhole, OSError)) or model_file.stat().st_size < 64:
+    if isinstance(error, (ubjson.TruncatedFile, OSError)) or model_file.stat().st_size < 64:
         return f"'{name}' is not an XGBoost model: {what_else(model_file, _REMEDY)}"
     return (
         f"XGBoost {xgboost.__version__} cannot load '{name}': {text}. If it was stored by another "

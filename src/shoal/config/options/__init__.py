@@ -5,7 +5,7 @@ option.py is one row, table.py all of them, checks.py what several values must a
 
 from __future__ import annotations
 
-from shoal.config.options.option import Option, OptionError, Setting
+from shoal.config.options.option import NamedSetting, Option, OptionError
 from shoal.config.options.table import BY_FLAG, TABLE, Options
 
-__all__ = ["BY_FLAG", "TABLE", "Option", "OptionError", "Options", "Setting"]
+__all__ = ["BY_FLAG", "TABLE", "NamedSetting", "Option", "OptionError", "Options"]

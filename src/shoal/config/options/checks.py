@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from shoal.config.options.option import OptionError, Setting
+from shoal.config.options.option import NamedSetting, OptionError
 
 # The kinds of request that --http-restricted-api and --grpc-restricted-protocol can guard.
 CATEGORIES = (
@@ -86,7 +86,7 @@ def check_pattern(flag: str, pattern: str) -> None:
         raise OptionError(f"{flag}={pattern} is no regular expression: {error}") from None
 
 
-def read_restrictions(flag: str, settings: Iterable[Setting]) -> dict[str, tuple[str, str]]:
+def read_restrictions(flag: str, settings: Iterable[NamedSetting]) -> dict[str, tuple[str, str]]:
     """The (key, value) that each restricted kind of request asks for."""
     restrictions: dict[str, tuple[str, str]] = {}
     for kinds, key, value in settings:
@@ -103,7 +103,7 @@ def read_restrictions(flag: str, settings: Iterable[Setting]) -> dict[str, tuple
     return restrictions
 
 
-def read_cache(settings: Iterable[Setting]) -> tuple[str, dict[str, str]] | None:
+def read_cache(settings: Iterable[NamedSetting]) -> tuple[str, dict[str, str]] | None:
     """The one cache that --cache-config names, with its settings; None where it names none."""
     found: dict[str, dict[str, str]] = {}
     for name, key, value in settings:

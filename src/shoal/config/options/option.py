@@ -20,7 +20,7 @@ class OptionError(InvalidArgument):
     """The command line asks for something that cannot be; the text says what to write instead."""
 
 
-class Setting(NamedTuple):
+class NamedSetting(NamedTuple):
     """One `[<name>,]<key>=<value>`; an empty name means it holds for all."""
 
     name: str
@@ -33,12 +33,12 @@ class Option:
     """One row of the table: what the parser, the help and the documentation need to know."""
 
     attribute: str
-    type: str  # as annotated: bool, int, float, str, tuple[str, ...] or tuple[Setting, ...]
+    type: str  # as annotated: bool, int, float, str, tuple[str, ...] or tuple[NamedSetting, ...]
     default: Any
     group: str
     help: str
     form: str = ""  # how a value looks, where the type does not say it: "<name>,<key>=<value>"
-    pattern: str = ""  # what such a value must match, whole; a Setting is made of its groups
+    pattern: str = ""  # what such a value must match, whole; a NamedSetting is made of its groups
     choices: tuple[str, ...] = ()
     limits: Limits | None = None
     words: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # texts that mean a value

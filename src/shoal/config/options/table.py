@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.config.options import checks, trace
-from shoal.config.options.option import Group, Option, OptionError, Setting
+from shoal.config.options.option import Group, NamedSetting, Option, OptionError
 
 PORT = (0, 65535)
 
-# What a Setting is read from. A name may be left out where the setting can hold for all.
+# What a NamedSetting is read from. A name may be left out where the setting can hold for all.
 _FOR_ONE_OR_ALL = r"(?:(?P<name>[^,=]*),)?(?P<key>[^=]+)=(?P<value>.+)"
 _FOR_ONE = r"(?P<name>[^,=]+),(?P<key>[^=]+)=(?P<value>.+)"
 _FOR_ALL = r"(?P<key>[^,=]+)=(?P<value>.+)"
@@ -152,7 +152,7 @@ class Options:
         form="<bytes>",
         limits=(1, None),
     )
-    http_restricted_api: tuple[Setting, ...] = _http(
+    http_restricted_api: tuple[NamedSetting, ...] = _http(
         (),
         "Answer these kinds of request only when the header <key> has this value; the kinds are "
         + ", ".join(checks.CATEGORIES)
@@ -268,7 +268,7 @@ class Options:
     grpc_max_connection_age_grace: int = _grpc(
         0, "Milliseconds an aged connection gets to finish its calls.", limits=(0, None)
     )
-    grpc_restricted_protocol: tuple[Setting, ...] = _grpc(
+    grpc_restricted_protocol: tuple[NamedSetting, ...] = _grpc(
         (),
         "Answer these kinds of call only when the metadata triton-grpc-protocol-<key> has this "
         "value; the kinds are those of --http-restricted-api.",
@@ -299,7 +299,7 @@ class Options:
     metrics_interval_ms: float = _metrics(
         2000.0, "Milliseconds between two looks at the machine.", limits=(1, None)
     )
-    metrics_config: tuple[Setting, ...] = _metrics(
+    metrics_config: tuple[NamedSetting, ...] = _metrics(
         (),
         "Choose kinds of metrics: counter_latencies, summary_latencies, summary_quantiles or "
         "histogram_latencies.",
@@ -323,9 +323,9 @@ class Options:
     )
     log_file: str = _logging("", "Log to this file instead of stderr.", form="<file>")
 
-    backend_config: tuple[Setting, ...] = _backend(
+    backend_config: tuple[NamedSetting, ...] = _backend(
         (),
-        "Setting for one backend, or for all of them where no backend is named.",
+        "NamedSetting for one backend, or for all of them where no backend is named.",
         form="[<backend>,]<key>=<value>",
         pattern=_FOR_ONE_OR_ALL,
     )
@@ -359,7 +359,7 @@ class Options:
     )
     buffer_manager_thread_count: int = _device(0, "Threads that copy tensors.", limits=(0, None))
     enable_peer_access: bool = _device(True, "Let GPUs read each other's memory.")
-    host_policy: tuple[Setting, ...] = _device(
+    host_policy: tuple[NamedSetting, ...] = _device(
         (),
         "Tie the instances that name this policy to a NUMA node (numa-node) or to processor cores "
         "(cpu-cores).",
@@ -380,7 +380,7 @@ class Options:
         choices=("auto", "true", "false", "1", "0"),
     )
 
-    cache_config: tuple[Setting, ...] = _cache(
+    cache_config: tuple[NamedSetting, ...] = _cache(
         (),
         "Keep answers of models whose config says so, and a setting of the cache they are kept "
         "in, such as local,size=1048576 or redis,host=localhost.",
@@ -408,9 +408,9 @@ class Options:
         pattern=r"[^:]+:\d+(:\d+)?",
     )
 
-    trace_config: tuple[Setting, ...] = _trace(
+    trace_config: tuple[NamedSetting, ...] = _trace(
         (),
-        "Setting of the request trace, such as level=TIMESTAMPS, rate=100 or "
+        "NamedSetting of the request trace, such as level=TIMESTAMPS, rate=100 or "
         "triton,file=trace.json.",
         form="[<mode>,]<key>=<value>",
         pattern=_FOR_ONE_OR_ALL,

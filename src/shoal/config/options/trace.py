@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from shoal.config.options.option import OptionError, Setting
+from shoal.config.options.option import NamedSetting, OptionError
 
 TRITON = "triton"
 OPENTELEMETRY = "opentelemetry"
@@ -81,7 +81,7 @@ def levels(words: Iterable[str], flag: str) -> tuple[str, ...]:
 
 
 def read(
-    settings: Iterable[Setting],
+    settings: Iterable[NamedSetting],
     older: TraceOptions,
     environment: Mapping[str, str] = os.environ,
 ) -> TraceOptions:

@@ -25,7 +25,7 @@ from shoal.config.rules.tensors import batch_tensors, tensors
 from shoal.config.rules.warmup import warmup
 from shoal.errors import ConfigError
 
-__all__ = ["Fault", "Faulty", "check", "faults", "not_acted_on", "without_use"]
+__all__ = ["Fault", "InvalidConfig", "check", "faults", "not_acted_on", "without_use"]
 
 _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     general,
@@ -51,10 +51,10 @@ def check(config: ModelConfig, *, file: str) -> None:
     type is a fault here.
     """
     for fault in faults(config):
-        raise Faulty(config, fault, file)
+        raise InvalidConfig(config, fault, file)
 
 
-class Faulty(ConfigError):
+class InvalidConfig(ConfigError):
     """A config with faults. Its text is the first of them."""
 
     def __init__(self, config: ModelConfig, first: Fault, file: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from shoal.core import dtypes
 from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
-from shoal.generation.options import Options
+from shoal.generation.options import GenerationOptions
 from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.captions.writers import Caption, pixel_dims, writer_of
 from shoal.tasks.gather import gather_or_cancel
@@ -38,7 +38,7 @@ class _CaptionOptions(NamedTuple):
     """What is request of each photo of a call."""
 
     prompt: list[int]
-    options: Options
+    options: GenerationOptions
 
 
 class ImageToText(Task):

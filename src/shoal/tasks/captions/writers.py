@@ -18,9 +18,9 @@ from shoal.core import dtypes
 from shoal.core.response import ParameterValue
 from shoal.core.signature import Signature
 from shoal.errors import ConfigError
-from shoal.generation.beams import BeamSearch, Step
-from shoal.generation.choice import OneByOne
-from shoal.generation.options import Generated, Options
+from shoal.generation.beams import BeamSearch, BeamStep
+from shoal.generation.choice import TokenSampler
+from shoal.generation.options import Generated, GenerationOptions
 from shoal.generation.text import TextStream
 from shoal.tasks.base import Stage, TaskContext
 from shoal.tasks.text_settings import TextSettings
@@ -44,7 +44,7 @@ class CaptionWriter(Protocol):
     """Writes captions."""
 
     def write(
-        self, pixels: np.ndarray, prompt: Sequence[int], options: Options, *, stream: bool
+        self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
     ) -> AsyncGenerator[str | Caption, None]:
         """The text that a caption has beyond its prompt, and then how it ended.
 
@@ -90,7 +90,7 @@ class GeneratingModel:
         self._writing = writing
 
     async def write(
-        self, pixels: np.ndarray, prompt: Sequence[int], options: Options, *, stream: bool
+        self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
     ) -> AsyncGenerator[str | Caption, None]:
         """See `CaptionWriter.write`."""
         inputs = {PIXELS: pixels, IDS: np.array(prompt, np.int64)}
@@ -144,14 +144,14 @@ class StepwiseModel:
                 )
         self._context = context
         self._writing = writing
-        self._advance: Stage[_Beams, Step] = context.stage("postprocess", _advanced)
+        self._advance: Stage[_Beams, BeamStep] = context.stage("postprocess", _advanced)
 
     async def write(
-        self, pixels: np.ndarray, prompt: Sequence[int], options: Options, *, stream: bool
+        self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
     ) -> AsyncGenerator[str | Caption, None]:
         """See `CaptionWriter.write`."""
         writing = self._writing
-        search = OneByOne(options) if options.num_beams == 1 else BeamSearch(options)
+        search = TokenSampler(options) if options.num_beams == 1 else BeamSearch(options)
         ids = np.tile(np.array(prompt, np.int64), (search.width, 1))
         photos = np.repeat(pixels[None], search.width, axis=0)
         text = TextStream(writing.decode, prompt)
@@ -159,7 +159,7 @@ class StepwiseModel:
         sent = 0
         while result is None:
             logits = await self._logits(photos, ids)
-            if isinstance(search, OneByOne):
+            if isinstance(search, TokenSampler):
                 token = search.advance(logits[0], int(logits[0].argmax()))
                 ids = np.append(ids, [[token]], axis=1)
                 result = search.result()
@@ -186,9 +186,9 @@ class StepwiseModel:
         return last
 
 
-def _advanced(steps: Sequence[_Beams]) -> list[Step | Exception]:
+def _advanced(steps: Sequence[_Beams]) -> list[BeamStep | Exception]:
     """On a thread: take steps of beam searches."""
-    taken: list[Step | Exception] = []
+    taken: list[BeamStep | Exception] = []
     for search, logits in steps:
         try:
             taken.append(search.advance(logits))
@@ -197,8 +197,8 @@ def _advanced(steps: Sequence[_Beams]) -> list[Step | Exception]:
     return taken
 
 
-def _parameters(options: Options) -> dict[str, ParameterValue]:
-    """Options as parameters of a request."""
+def _parameters(options: GenerationOptions) -> dict[str, ParameterValue]:
+    """GenerationOptions as parameters of a request."""
     parameters: dict[str, ParameterValue] = {
         "max_tokens": options.max_tokens,
         "num_beams": options.num_beams,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.backends.function.hints import Form
+from shoal.backends.function.hints import ArgumentKind
 from shoal.backends.function.ports import Port
 from shoal.core.dtypes import BOOL, BYTES, FP32, INT64, UINT8
 from shoal.errors import BackendFailure, InvalidArgument
@@ -27,17 +27,25 @@ def test_an_array_is_the_functions_own():
 @pytest.mark.parametrize(
     ("port", "sent", "seen"),
     [
-        (Port("x", "x", BYTES, (1,), Form.VALUE, True, True, True), words(b"a\xc3\xb6"), "aö"),
-        (Port("x", "x", BYTES, (1,), Form.VALUE, False, True, True), words(b"\xff"), b"\xff"),
-        (Port("x", "x", BYTES, (-1,), Form.LIST, True), words(b"a", b"b"), ["a", "b"]),
-        (Port("x", "x", INT64, (1,), Form.VALUE, False, True, True), np.array([7]), 7),
         (
-            Port("x", "x", BYTES, (1,), Form.LIST, True, False, True, True),
+            Port("x", "x", BYTES, (1,), ArgumentKind.VALUE, True, True, True),
+            words(b"a\xc3\xb6"),
+            "aö",
+        ),
+        (
+            Port("x", "x", BYTES, (1,), ArgumentKind.VALUE, False, True, True),
+            words(b"\xff"),
+            b"\xff",
+        ),
+        (Port("x", "x", BYTES, (-1,), ArgumentKind.LIST, True), words(b"a", b"b"), ["a", "b"]),
+        (Port("x", "x", INT64, (1,), ArgumentKind.VALUE, False, True, True), np.array([7]), 7),
+        (
+            Port("x", "x", BYTES, (1,), ArgumentKind.LIST, True, False, True, True),
             words(b"a", b"b").reshape(2, 1),
             ["a", "b"],
         ),
         (
-            Port("x", "x", FP32, (-1,), Form.LIST, batched=True),
+            Port("x", "x", FP32, (-1,), ArgumentKind.LIST, batched=True),
             np.ones((2, 3), np.float32),
             [[1.0] * 3] * 2,
         ),

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shoal.backends.base import LoadContext, Placement
-from shoal.backends.generation import asked
+from shoal.backends.generation import request as requests
 from shoal.backends.generation.backend import GenerationBackend
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, NotFound
@@ -36,7 +36,7 @@ def test_files_that_are_not_there_are_told_with_what_makes_them(tmp_path):
 
 
 def test_a_config_with_tensors_is_completed_without_files(tmp_path):
-    config = ModelConfig(name="m", input=asked.inputs(None), output=asked.outputs())
+    config = ModelConfig(name="m", input=requests.inputs(None), output=requests.outputs())
     completed = GenerationBackend().complete(config, tmp_path, tmp_path / "1", {})
     assert completed.model_transaction_policy.decoupled
     policy = completed.model_transaction_policy
@@ -44,9 +44,9 @@ def test_a_config_with_tensors_is_completed_without_files(tmp_path):
 
 
 def test_what_requests_may_carry():
-    with_photos = [tensor.name for tensor in asked.inputs((3, 8, 8))]
-    without = [tensor.name for tensor in asked.inputs(None)]
+    with_photos = [tensor.name for tensor in requests.inputs((3, 8, 8))]
+    without = [tensor.name for tensor in requests.inputs(None)]
     assert with_photos[:3] == ["image", "pixel_values", "input_ids"]
     assert without[:2] == ["text_input", "input_ids"]
     assert with_photos[3:] == without[2:]
-    assert all(tensor.optional for tensor in asked.inputs((3, 8, 8)))
+    assert all(tensor.optional for tensor in requests.inputs((3, 8, 8)))

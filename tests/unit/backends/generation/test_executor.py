@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shoal.backends.generation.asked import Wanted
 from shoal.backends.generation.counts import Counts
 from shoal.backends.generation.executor import GenerationExecutor
+from shoal.backends.generation.request import GenerationRequest
 from shoal.core.request import Request
 from shoal.errors import BackendFailure, Cancelled, InvalidArgument
 from shoal.generation.decoder import Shape
-from shoal.generation.options import Options
+from shoal.generation.options import GenerationOptions
 from shoal.statistics.custom import CustomMetrics
 from tests.support.fakes import WAIT_SECS
 
@@ -99,9 +99,9 @@ class Reader:
         asked = request.parameters
         if "wrong" in asked:
             raise InvalidArgument("wrong")
-        options = Options(asked.get("length", 3), num_beams=asked.get("beams", 1))
+        options = GenerationOptions(asked.get("length", 3), num_beams=asked.get("beams", 1))
         pixels = np.full(1, asked.get("light", 0), np.float32)
-        return Wanted([1], options, pixels, asked.get("stream", True), False)
+        return GenerationRequest([1], options, pixels, asked.get("stream", True), False)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.backends.python.process.channel import Channel, ChannelClosed
+from shoal.backends.python.process.channel import ChannelClosed, MessageChannel
 from shoal.backends.python.process.link import Link
-from shoal.backends.python.process.turns import Turns
+from shoal.backends.python.process.pipe_reader import PipeReader
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
 from tests.support.fakes import WAIT_SECS
@@ -33,7 +33,7 @@ PLAIN = st.recursive(
 
 @pytest.fixture
 def channels():
-    ends = [Channel(end) for end in socket.socketpair()]
+    ends = [MessageChannel(end) for end in socket.socketpair()]
     yield ends
     for end in ends:
         end.close()
@@ -57,7 +57,7 @@ def hear(end, count):
 
 @given(st.lists(PLAIN, min_size=1, max_size=5))
 def test_plain_values_arrive_as_they_were(values):
-    one, other = (Channel(end) for end in socket.socketpair())
+    one, other = (MessageChannel(end) for end in socket.socketpair())
     for value in values:
         one.send((value,), more=False)
     assert hear(other, len(values)) == [(value,) for value in values]
@@ -202,13 +202,13 @@ class Reader:
 
     def __init__(self, *, always_watch):
         ours, theirs = socket.socketpair()
-        self.channel, self.other = Channel(ours), Channel(theirs)
+        self.channel, self.other = MessageChannel(ours), MessageChannel(theirs)
         self.got = set()
         self.ends = 0
         self.readers = set()
         self.arrived = threading.Semaphore(0)
         self.closed = threading.Event()
-        self.turns = Turns(
+        self.turns = PipeReader(
             *(ours, self.receive, self.hung_up, self.channel.close),
             name="watcher",
             always_watch=always_watch,

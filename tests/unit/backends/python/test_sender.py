@@ -7,7 +7,7 @@ import pytest
 
 import triton_python_backend_utils as pb_utils
 from shoal.backends.python.api.request import InferenceRequest
-from shoal.backends.python.api.sender import Answer
+from shoal.backends.python.api.sender import ResponseStream
 from tests.support.fakes import make_request
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -15,7 +15,7 @@ RESPONSE = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.int
 ONE, END, BOTH = (RESPONSE, 0), (None, FINAL), (RESPONSE, FINAL)
 
 
-class Recorded(Answer):
+class Recorded(ResponseStream):
     def __init__(self, *, decoupled):
         super().__init__(decoupled=decoupled)
         self.passed = []

@@ -46,8 +46,8 @@ def test_a_model_that_decides_itself():
 
 def test_a_regression():
     trees = Scores(0, targets=2)
-    assert list(trees.answers) == ["predict"]
-    assert trees.answers["predict"].width == 2
+    assert list(trees.outputs) == ["predict"]
+    assert trees.outputs["predict"].width == 2
     assert np.array_equal(trees.predict(MULTI, ["predict"])[0], MULTI)
 
 
@@ -67,6 +67,6 @@ def test_a_regression():
 def test_the_one_output_of_fil(classes, scores, options, width, expected):
     chosen = {"probabilities": False, "classifies": False, "width": 0, **options}
     forest = FilPredictor(Scores(classes), **chosen)
-    assert forest.answers["output__0"].width == width
+    assert forest.outputs["output__0"].width == width
     (result,) = forest.predict(scores, ["output__0"])
     assert np.allclose(result, expected)

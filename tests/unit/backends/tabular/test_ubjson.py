@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from shoal.backends.tabular import ubjson
-from shoal.backends.tabular.ubjson import NotWhole
+from shoal.backends.tabular.ubjson import TruncatedFile
 
 
 def key(name):
@@ -47,7 +47,7 @@ def test_a_whole_file():
 
 @pytest.mark.parametrize("length", range(len(WHOLE)))
 def test_every_beginning_of_it(length):
-    with pytest.raises(NotWhole):
+    with pytest.raises(TruncatedFile):
         ubjson.check(WHOLE[:length])
 
 
@@ -63,5 +63,5 @@ def test_every_beginning_of_it(length):
     ],
 )
 def test_other_bytes(content, why):
-    with pytest.raises(NotWhole, match=why):
+    with pytest.raises(TruncatedFile, match=why):
         ubjson.check(content)

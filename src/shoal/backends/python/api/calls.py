@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def run(request: InferenceRequest, *, decoupled: bool) -> InferenceResponse | ResponseIterator:
     """Send `request` and wait for its response, or for the first of several."""
     arrived = threading.Event()
-    call = _Call(arrived.set, decoupled=decoupled)
+    call = _ModelCall(arrived.set, decoupled=decoupled)
     call.start(request, waits=True)
     arrived.wait()
     return call.outcome()
@@ -52,12 +52,12 @@ def run_async(
         except RuntimeError:  # the loop was closed: nobody waits any more
             return
 
-    call = _Call(arrived, decoupled=decoupled)
+    call = _ModelCall(arrived, decoupled=decoupled)
     call.start(request, waits=False)
     return future
 
 
-class _Call:
+class _ModelCall:
     """The reply of a request to another model; tells when there is something to return."""
 
     __slots__ = ("_arrived", "_iterator", "_response", "_shared", "_told")

@@ -9,7 +9,7 @@ import sys
 from shoal.backends.python.api import host
 
 
-class _Level(enum.Enum):
+class _LogLevel(enum.Enum):
     """How much a line matters."""
 
     INFO = 0
@@ -19,52 +19,52 @@ class _Level(enum.Enum):
 
 
 _LEVELS = {
-    _Level.INFO: logging.INFO,
-    _Level.WARNING: logging.WARNING,
-    _Level.ERROR: logging.ERROR,
-    _Level.VERBOSE: logging.DEBUG,
+    _LogLevel.INFO: logging.INFO,
+    _LogLevel.WARNING: logging.WARNING,
+    _LogLevel.ERROR: logging.ERROR,
+    _LogLevel.VERBOSE: logging.DEBUG,
 }
 
 
 class Logger:
     """Called on the class itself: `pb_utils.Logger.log_info("text")`."""
 
-    LogLevel = _Level
-    INFO = _Level.INFO
-    WARNING = _Level.WARNING
-    ERROR = _Level.ERROR
-    VERBOSE = _Level.VERBOSE
+    LogLevel = _LogLevel
+    INFO = _LogLevel.INFO
+    WARNING = _LogLevel.WARNING
+    ERROR = _LogLevel.ERROR
+    VERBOSE = _LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: _Level = _Level.INFO) -> None:
+    def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
         """Log at a level of your choice."""
         _log(message, level)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Log what is good to know."""
-        _log(message, _Level.INFO)
+        _log(message, _LogLevel.INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Log what may turn into trouble."""
-        _log(message, _Level.WARNING)
+        _log(message, _LogLevel.WARNING)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Log what went wrong."""
-        _log(message, _Level.ERROR)
+        _log(message, _LogLevel.ERROR)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Log what only somebody who looks for a fault wants to see."""
-        _log(message, _Level.VERBOSE)
+        _log(message, _LogLevel.VERBOSE)
 
 
-def _log(message: str, level: _Level) -> None:
+def _log(message: str, level: _LogLevel) -> None:
     if not isinstance(message, str):
         raise TypeError(f"a log message must be a str, not {type(message)}")
-    if not isinstance(level, _Level):
-        raise TypeError(f"a log level must be one of Logger.LogLevel, not {level!r}")
+    if not isinstance(level, _LogLevel):
+        raise TypeError(f"a log level must be one of Logger._LogLevel, not {level!r}")
     caller = sys._getframe(2)
     host.current().host.log(_LEVELS[level], message, caller.f_code.co_filename, caller.f_lineno)

@@ -11,7 +11,7 @@ from shoal.backends.python.api import calls
 from shoal.backends.python.api import parameters as parameter_rules
 from shoal.backends.python.api.errors import TritonError, TritonModelException
 from shoal.backends.python.api.response import InferenceResponse
-from shoal.backends.python.api.sender import Answer, InferenceResponseSender
+from shoal.backends.python.api.sender import InferenceResponseSender, ResponseStream
 from shoal.backends.python.api.tensor import Tensor
 from shoal.core.reply import DISCARD, Reply
 from shoal.core.request import Request, RequestTrace
@@ -57,12 +57,12 @@ class InferenceRequest:
 
     __slots__ = (
         "__weakref__",
-        "_answer",
         "_by_name",
         "_core",
         "_inputs",
         "_output_names",
         "_release_flags",
+        "_stream",
         "_trace",
     )
 
@@ -122,13 +122,13 @@ class InferenceRequest:
         self._inputs: list[Tensor] | None = list(inputs)
         self._by_name: dict[str, Tensor] = {tensor.name(): tensor for tensor in inputs}
         self._output_names: frozenset[str] = frozenset(requested_output_names)
-        self._answer: Answer | None = None
+        self._stream: ResponseStream | None = None
         self._release_flags = REQUEST_RELEASE_ALL
         self._trace = trace
 
     @classmethod
     def _received(
-        cls, core: Request, output_names: frozenset[str], answer: Answer
+        cls, core: Request, output_names: frozenset[str], answer: ResponseStream
     ) -> InferenceRequest:
         """Wrap a request of a client's; its tensors are looked at when the model does."""
         request: InferenceRequest = cls.__new__(cls)
@@ -136,7 +136,7 @@ class InferenceRequest:
         request._inputs = None
         request._by_name = {}
         request._output_names = output_names
-        request._answer = answer
+        request._stream = answer
         request._release_flags = REQUEST_RELEASE_ALL
         request._trace = None
         return request
@@ -202,11 +202,11 @@ class InferenceRequest:
 
     def is_cancelled(self) -> bool:
         """Whether the client has withdrawn the request."""
-        return self._core.cancelled if self._answer is None else self._answer.cancelled()
+        return self._core.cancelled if self._stream is None else self._stream.cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What answers this request, also after `execute` has returned."""
-        answer = self._answer
+        answer = self._stream
         if answer is None:
             raise TritonModelException(
                 "Unable to send response. A request that this model makes itself is answered by "
@@ -264,12 +264,12 @@ class InferenceRequest:
 
     def __del__(self) -> None:
         # The model has let go of the request and of its sender: nobody can answer it any more.
-        answer: Answer | None = getattr(self, "_answer", None)
+        answer: ResponseStream | None = getattr(self, "_stream", None)
         if answer is not None and not answer.over:
             _abandon(answer, self._core)
 
 
-def _abandon(answer: Answer, core: Request) -> None:
+def _abandon(answer: ResponseStream, core: Request) -> None:
     if answer.sent:  # the model said what it had to say and forgot to say that it is over
         answer.end(None)
     else:

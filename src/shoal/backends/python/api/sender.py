@@ -19,10 +19,12 @@ from shoal.errors import ShoalError
 RESPONSE_COMPLETE_FINAL = 1
 CLOSED = "Unable to send response. Response sender has been closed."
 
-_counting = threading.Lock()  # guards the counts of every Answer; held for a few comparisons
+_counting = (
+    threading.Lock()
+)  # guards the counts of every ResponseStream; held for a few comparisons
 
 
-class Answer(ABC):
+class ResponseStream(ABC):
     """The answer to one request: what was sent of it and whether more may follow."""
 
     __slots__ = ("_closed", "_decoupled", "_over", "_sent", "promised")
@@ -137,11 +139,11 @@ class Answer(ABC):
 class InferenceResponseSender:
     """Sends the responses to one request. Made by `InferenceRequest.get_response_sender`."""
 
-    __slots__ = ("__weakref__", "_answer", "_request")
+    __slots__ = ("__weakref__", "_request", "_stream")
 
-    def __init__(self, answer: Answer, request: object) -> None:
+    def __init__(self, answer: ResponseStream, request: object) -> None:
         """`request` lives as long as its sender, because its end is the end of the answer."""
-        self._answer = answer
+        self._stream = answer
         self._request = request
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -156,8 +158,8 @@ class InferenceResponseSender:
                 )
         elif not isinstance(response, InferenceResponse):
             raise TypeError(f"a response must be an InferenceResponse, not {type(response)}")
-        self._answer.send(response, final=bool(flags))
+        self._stream.send(response, final=bool(flags))
 
     def is_cancelled(self) -> bool:
         """Whether the client has withdrawn the request."""
-        return self._answer.cancelled()
+        return self._stream.cancelled()

@@ -46,7 +46,7 @@ class Tensor:
         self._array: np.ndarray | None = array
         self._datatype = datatype
         self._core: CoreTensor | None = None
-        self._on_gpu: _OnGpu | None = None
+        self._on_gpu: _GpuMemory | None = None
 
     @classmethod
     def _from_core(cls, core: CoreTensor, *, shared: bool = False) -> Tensor:
@@ -158,7 +158,7 @@ class Tensor:
         made._array = None
         made._on_gpu = None
         if taken.array is None:
-            made._on_gpu = _OnGpu(source, tensor, taken.shape, taken.device)
+            made._on_gpu = _GpuMemory(source, tensor, taken.shape, taken.device)
         else:
             made._array = taken.array.view(taken.datatype.numpy).reshape(taken.shape)
         return made
@@ -190,7 +190,7 @@ class Tensor:
         return f"Tensor({self._name!r}, {self._datatype}, {self.shape()})"
 
 
-class _OnGpu:
+class _GpuMemory:
     """A tensor in a GPU's memory, kept as its own library gave it."""
 
     def __init__(

@@ -21,7 +21,7 @@ _OURS = ("shoal", "triton_python_backend_utils", "c_python_backend_utils")
 _LEAST = (3, 10)
 
 
-class _Borrowed:
+class _ModuleFinder:
     """Finds certain top-level modules in one folder."""
 
     def __init__(self, names: Sequence[str], folder: str) -> None:
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> None:
             f"{sys.prefix} is {sys.version.split()[0]}",
         )
     sys.path.pop(0)  # the folder of this file
-    sys.meta_path.insert(0, _Borrowed(_OURS, shoal_folder))
+    sys.meta_path.insert(0, _ModuleFinder(_OURS, shoal_folder))
     if numpy_folder:
-        sys.meta_path.append(_Borrowed(("numpy",), numpy_folder))
+        sys.meta_path.append(_ModuleFinder(("numpy",), numpy_folder))
     try:
         import numpy as np  # noqa: F401 - a clear word before anything else needs it
     except ImportError as error:

@@ -31,7 +31,7 @@ class ChannelClosed(Exception):
     """The other side is gone."""
 
 
-class Channel:
+class MessageChannel:
     """One end. Any thread may send; one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -31,14 +31,13 @@ from shoal.backends.python.api.errors import TritonModelException
 from shoal.backends.python.api.host import Context
 from shoal.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest
 from shoal.backends.python.api.response import InferenceResponse
-from shoal.backends.python.api.sender import Answer
+from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.instance import ModelInstance
 from shoal.backends.python.process.channel import ChannelClosed
 from shoal.backends.python.process.link import Link
 from shoal.backends.python.process.remote_host import RemoteHost, RemoteTrace
-from shoal.core.reply import Reply
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request
-from shoal.core.response import Response
 
 _LONGEST_HOLD_NS = 200_000  # for answers of quick models, which then travel together
 _LAST_SECS = 2.0  # for an idle process to end by itself once the server is gone
@@ -216,8 +215,8 @@ class Child:
         now_ns = time.monotonic_ns()
         again = []
         for request in requests:
-            answer = request._answer
-            assert isinstance(answer, RemoteAnswer)
+            answer = request._stream
+            assert isinstance(answer, ProcessResponseStream)
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE and not answer.over:
                 again.append(answer.key)
                 answer.release()
@@ -293,11 +292,11 @@ class Child:
         requests = []
         for key, about, parameters, wanted, packed, traced in entries:
             identity, correlation_id, flags, timeout_us = about
-            answer = RemoteAnswer(self, key, decoupled=self._decoupled)
+            answer = ProcessResponseStream(self, key, decoupled=self._decoupled)
             core = Request(
                 self._model_name,
                 {tensor.name: tensor for tensor in self._link.unpack(packed)},
-                _UNUSED,
+                DISCARD,
                 id=identity,
                 requested_outputs=tuple(wanted),
                 parameters=parameters,
@@ -353,17 +352,7 @@ class Child:
             raise errors.Unavailable("the server is gone") from None
 
 
-class _Unused:
-    """The reply of requests that are answered through their RemoteAnswer."""
-
-    def send(self, response: Response) -> None:
-        """Nobody sends here."""
-
-
-_UNUSED: Reply = _Unused()
-
-
-class RemoteAnswer(Answer):
+class ProcessResponseStream(ResponseStream):
     """The answer to a request of the server's."""
 
     __slots__ = ("_child", "key", "request")

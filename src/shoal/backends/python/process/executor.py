@@ -23,7 +23,7 @@ from shoal.backends.python.environment import Environment
 from shoal.backends.python.instance import READY_SECS
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.launch import ChildProcess
-from shoal.backends.python.process.parent import Serving, unhealthy
+from shoal.backends.python.process.parent import ModelProcess, unhealthy
 from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.thread import LAST_ANSWERS_SECS
 from shoal.errors import Internal, ShoalError
@@ -41,7 +41,7 @@ _LONGEST_STREAK = 1 << 16
 _LONG_LIFE_SECS = 60.0  # a process that lived this long is started again at once
 
 
-class State(enum.Enum):
+class ProcessState(enum.Enum):
     """Where the process is in its life."""
 
     STARTING = "starting"
@@ -77,10 +77,12 @@ class ProcessExecutor(RequestExecutor):
         )
         self.device = (arguments["model_instance_kind"], arguments["model_instance_device_id"])
         self.on_close: Callable[[ProcessExecutor], None] = lambda _: None
-        self.stand_in: Callable[[], Serving | None] = lambda: None  # another instance's process
+        self.stand_in: Callable[[], ModelProcess | None] = lambda: (
+            None
+        )  # another instance's process
         self._changed = threading.Condition()  # guards what follows
-        self._state = State.STARTING
-        self._serving: Serving | None = None
+        self._state = ProcessState.STARTING
+        self._serving: ModelProcess | None = None
         self._started_at = 0.0
         self._rest_secs = 0.0
         self._usual_ns = _TURN_NS  # what a batch takes the model, smoothed
@@ -97,7 +99,7 @@ class ProcessExecutor(RequestExecutor):
         return serving.pid if serving is not None else None
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProcessState:
         """Where the process is in its life."""
         return self._state
 
@@ -131,20 +133,20 @@ class ProcessExecutor(RequestExecutor):
         self.ahead = min(_MOST_AHEAD, _TURN_NS // max(1, self._usual_ns)) if quick else 0
 
     @property
-    def serving(self) -> Serving | None:
+    def serving(self) -> ModelProcess | None:
         """The process, while it runs. One that is gone says so itself."""
-        return self._serving if self._state is State.RUNNING else None
+        return self._serving if self._state is ProcessState.RUNNING else None
 
-    def _running(self) -> Serving:
+    def _running(self) -> ModelProcess:
         """The process or, while there is none, another instance's. It is waited for while it
         starts, if no other can do its work."""
         serving = self.serving or self.stand_in()
         if serving is not None:
             return serving
         with self._changed:
-            while self._state is State.STARTING:
+            while self._state is ProcessState.STARTING:
                 self._changed.wait()
-            if self._state is not State.RUNNING or self._serving is None:
+            if self._state is not ProcessState.RUNNING or self._serving is None:
                 raise unhealthy(self._context.instance_name)
             return self._serving
 
@@ -172,7 +174,7 @@ class ProcessExecutor(RequestExecutor):
         """Start a process and wait until the model is initialised."""
         name = self._context.instance_name
         process = ChildProcess(self._environment, self._start_secs, f"model instance '{name}'")
-        serving = Serving(
+        serving = ModelProcess(
             process,
             self._context,
             self._server,
@@ -189,22 +191,22 @@ class ProcessExecutor(RequestExecutor):
                 raise Internal(f"the process ended once the model was initialised: {serving.end}")
             self._serving = serving
             self._started_at = time.monotonic()
-            if self._state is not State.CLOSED:
-                self._state = State.RUNNING
+            if self._state is not ProcessState.CLOSED:
+                self._state = ProcessState.RUNNING
             self._changed.notify_all()
 
-    def _ended(self, serving: Serving, epitaph: str) -> None:
+    def _ended(self, serving: ModelProcess, epitaph: str) -> None:
         """The process went away unasked. Called by the thread that read from it."""
         name = self._context.instance_name
         with self._changed:
-            if self._state is State.CLOSED or self._serving is not serving:
+            if self._state is ProcessState.CLOSED or self._serving is not serving:
                 return
             lived_secs = time.monotonic() - self._started_at
             if lived_secs > _LONG_LIFE_SECS:
                 self._rest_secs = 0.0
             self._serving = None
             self.ahead = self._quick_in_a_row = 0  # what comes next goes alone
-            self._state = State.RESTING if self._rest_secs else State.STARTING
+            self._state = ProcessState.RESTING if self._rest_secs else ProcessState.STARTING
             self._changed.notify_all()
         logger.error(
             "the process of model instance '%s' is gone: %s; it is started again%s",
@@ -219,11 +221,11 @@ class ProcessExecutor(RequestExecutor):
         while True:
             with self._changed:
                 deadline = time.monotonic() + self._rest_secs
-                while self._state is not State.CLOSED and time.monotonic() < deadline:
+                while self._state is not ProcessState.CLOSED and time.monotonic() < deadline:
                     self._changed.wait(deadline - time.monotonic())
-                if self._state is State.CLOSED:
+                if self._state is ProcessState.CLOSED:
                     return
-                self._state = State.STARTING
+                self._state = ProcessState.STARTING
                 self._rest_secs = min(
                     max(_FIRST_REST_SECS, 2 * self._rest_secs), _LONGEST_REST_SECS
                 )
@@ -231,8 +233,8 @@ class ProcessExecutor(RequestExecutor):
                 self._start()
             except ShoalError as error:
                 with self._changed:
-                    if self._state is not State.CLOSED:
-                        self._state = State.RESTING
+                    if self._state is not ProcessState.CLOSED:
+                        self._state = ProcessState.RESTING
                     self._changed.notify_all()
                 logger.error(  # noqa: TRY400 - a sentence, not a traceback
                     "model instance '%s' does not start: %s; next try in %g s",
@@ -246,9 +248,9 @@ class ProcessExecutor(RequestExecutor):
     def close(self) -> None:
         """Wait for what the model still owes, have it finalised and end the process."""
         with self._changed:
-            while self._state is State.STARTING:
+            while self._state is ProcessState.STARTING:
                 self._changed.wait()
-            self._state = State.CLOSED
+            self._state = ProcessState.CLOSED
             serving = self._serving
             self._changed.notify_all()
         if serving is not None:

@@ -1,7 +1,7 @@
 """Starting a process for a model, and seeing it end.
 
 ChildProcess --> complete(config)        one question, then it ends
-             └─> start(model)            it serves; see `parent.Serving`
+             └─> start(model)            it serves; see `parent.ModelProcess`
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ChildProcess:
     def start(
         self, file: Path, arguments: dict[str, str], names: Sequence[str], *, decoupled: bool
     ) -> None:
-        """Tell it which model to serve; `Serving` waits for the outcome."""
+        """Tell it which model to serve; `ModelProcess` waits for the outcome."""
         with contextlib.suppress(ChannelClosed):  # as above
             self._link.send("serve", str(file), arguments, list(names), decoupled)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from socket import socket
 from typing import Any
 
-from shoal.backends.python.process.channel import Channel
+from shoal.backends.python.process.channel import MessageChannel
 from shoal.backends.python.process.segments import ALIGNMENT, SegmentPool, SegmentViews
 from shoal.core import dtypes
 from shoal.core.dtypes import BYTES
@@ -32,7 +32,7 @@ class Link:
 
     def __init__(self, connection: socket) -> None:
         self.connection = connection
-        self._channel = Channel(connection)
+        self._channel = MessageChannel(connection)
         self._sending = threading.Lock()  # news of a segment must go out before its number does
         self._pool = SegmentPool()
         self._views = SegmentViews()

@@ -22,8 +22,8 @@ from shoal.backends.python.api.host import Context
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.channel import ChannelClosed
 from shoal.backends.python.process.launch import ChildProcess
-from shoal.backends.python.process.questions import Questions
-from shoal.backends.python.process.turns import Turns
+from shoal.backends.python.process.pipe_reader import PipeReader
+from shoal.backends.python.process.server_calls import ServerCalls
 from shoal.backends.python.server_host import ServerHost
 from shoal.core.request import Request, RequestTrace
 from shoal.errors import BackendFailure, Internal, ShoalError, Unavailable
@@ -34,7 +34,7 @@ _STOP_SECS = 30.0  # for `finalize`; then the process is ended
 _START, _STOP = -1, -2  # questions that are asked once
 
 
-class Serving:
+class ModelProcess:
     """A process that serves a model, or is about to."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Serving:
         context: Context,
         server: ServerHost,
         outputs: Outputs,
-        ended: Callable[[Serving, str], None],
+        ended: Callable[[ModelProcess, str], None],
         *,
         decoupled: bool,
     ) -> None:
@@ -53,7 +53,7 @@ class Serving:
         self._context = context
         self._outputs = outputs
         self._ended = ended
-        self._questions = Questions(process.link, context, server, self._trace)
+        self._server_calls = ServerCalls(process.link, context, server, self._trace)
         self._stopping = False
         self._epitaph = ""
         self._numbers = itertools.count(1)
@@ -71,9 +71,9 @@ class Serving:
             "done": lambda batch, again, ns: self._answered(batch, (again, ns)),
             "readiness": self._answered,
             "response": self._on_response,
-            **self._questions.handlers(),
+            **self._server_calls.handlers(),
         }
-        self._turns = Turns(
+        self._pipe_reader = PipeReader(
             self._link.connection,
             self._receive,
             self._hang_up,
@@ -106,7 +106,7 @@ class Serving:
 
         The model may take as long as it likes, once its interpreter has come up.
         """
-        outcome = self._answer(_START)
+        outcome = self._wait_for(_START)
         if outcome is None or outcome[1] is not None:
             text = f"the process ended before the model was initialised: {self._epitaph}"
             self._process.end()
@@ -115,15 +115,15 @@ class Serving:
 
     # ---- asking and being answered
 
-    def _answer(self, question: int) -> Any:
+    def _wait_for(self, question: int) -> Any:
         """Wait for what was asked; None if the process is gone first."""
         answers = self._answers
-        self._turns.wait_for(lambda: question in answers)
+        self._pipe_reader.wait_for(lambda: question in answers)
         return answers.pop(question, None)
 
     def _answered(self, question: int, answer: Any) -> None:
         self._answers[question] = answer
-        self._turns.tell()
+        self._pipe_reader.tell()
 
     def _receive(self) -> None:
         for kind, body in self._link.receive():
@@ -160,7 +160,7 @@ class Serving:
                 self._watch(key, pending.request)
         took_ns: list[int] = []
         for batch, own in named:
-            again, ns = self._answer(batch) or ((), None)
+            again, ns = self._wait_for(batch) or ((), None)
             if ns is not None:
                 took_ns.append(ns)
             self._look_after(own, again)
@@ -178,7 +178,7 @@ class Serving:
                 late = True
                 pending.defer()
         if late:
-            self._turns.attend()
+            self._pipe_reader.attend()
 
     def _entry(self, key: int, request: Request) -> tuple[Any, ...]:
         packed = self._link.pack(request.inputs.values())
@@ -224,7 +224,7 @@ class Serving:
         except ChannelClosed:
             return False
         # Not read here: a process that hangs would keep whoever asks for ever.
-        self._turns.follow(lambda: call in self._answers, timeout_secs + 1.0)
+        self._pipe_reader.follow(lambda: call in self._answers, timeout_secs + 1.0)
         return bool(self._answers.pop(call, False))
 
     # ---- what the process says
@@ -267,10 +267,10 @@ class Serving:
         overdue.start()
         with contextlib.suppress(ChannelClosed):  # it is gone already
             self._link.send("stop")
-            self._answer(_STOP)
+            self._wait_for(_STOP)
         overdue.cancel()
         self._process.end(1.0)
-        self._turns.join()
+        self._pipe_reader.join()
 
     def _hang_up(self) -> None:
         """The process is gone, or might as well be: settle everything."""
@@ -281,7 +281,7 @@ class Serving:
             self._gone = True
             owed, self._open = self._open, {}
             self._lock.notify_all()
-        self._questions.close()
+        self._server_calls.close()
         for pending in owed.values():
             pending.request.on_cancel = None
             with contextlib.suppress(Internal):  # it was answered this very moment

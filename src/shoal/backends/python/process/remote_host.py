@@ -60,7 +60,7 @@ class RemoteHost:
         self._listen = listen
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, Request] = {}  # requests to other models
+        self._requests_made: dict[int, Request] = {}  # requests to other models
         self._calls: dict[int, Future[Any]] = {}
 
     # ---- other models
@@ -70,7 +70,7 @@ class RemoteHost:
         self._check_process()
         self._listen()
         call = next(self._numbers)
-        self._asked[call] = request
+        self._requests_made[call] = request
         request.on_cancel = lambda: self._link.send("withdraw", call)
         fields = (
             *(request.model_name, request.model_version, request.id, request.correlation_id),
@@ -92,7 +92,7 @@ class RemoteHost:
         packed: list[Any],
     ) -> None:
         """A response of another model has arrived."""
-        request = self._asked.pop(call, None) if final else self._asked.get(call)
+        request = self._requests_made.pop(call, None) if final else self._requests_made.get(call)
         if request is None:
             return
         outputs = self._link.unpack(packed)

@@ -16,7 +16,7 @@ from shoal.core.response import Response
 from shoal.errors import Unavailable
 
 
-class Waits:
+class WaitGraph:
     """The instances of one server's Python models. Any thread may call any method."""
 
     def __init__(self) -> None:
@@ -69,18 +69,18 @@ class Waits:
         return True
 
 
-class WaitedFor:
+class WaitEndingReply:
     """A reply that takes its instance off the list when the answer is there."""
 
-    __slots__ = ("_instance", "_reply", "_waits")
+    __slots__ = ("_instance", "_reply", "_wait_graph")
 
-    def __init__(self, reply: Reply, waits: Waits, instance: Context) -> None:
+    def __init__(self, reply: Reply, waits: WaitGraph, instance: Context) -> None:
         self._reply = reply
-        self._waits = waits
+        self._wait_graph = waits
         self._instance = instance
 
     def send(self, response: Response) -> None:
         """Pass the response on."""
         if response.final:
-            self._waits.end(self._instance)
+            self._wait_graph.end(self._instance)
         self._reply.send(response)

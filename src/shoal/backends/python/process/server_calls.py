@@ -18,7 +18,7 @@ from shoal.errors import Internal, ShoalError
 _SLOW = ("load", "unload", "is_ready")
 
 
-class Questions:
+class ServerCalls:
     """Answers one process. Called by the thread that reads what it says."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Questions:
         self._link = link
         self._context = context
         self._server = server
-        self._asked: dict[int, Request] = {}  # of other models
+        self._requests_made: dict[int, Request] = {}  # of other models
         self._held: dict[int, FamilyHandle | MetricHandle] = {}  # metrics, by the number we gave
         self._last_number = 0
 
@@ -48,7 +48,7 @@ class Questions:
 
     def close(self) -> None:
         """The process is gone: withdraw its requests, let go of its metrics."""
-        for request in list(self._asked.values()):
+        for request in list(self._requests_made.values()):
             request.cancel()
         for held in self._held.values():
             held.close()
@@ -70,7 +70,7 @@ class Questions:
         request = Request(
             name,
             {tensor.name: tensor for tensor in self._link.unpack(packed)},
-            _Asked(self, call),
+            _CallReply(self, call),
             model_version=version,
             id=identity,
             requested_outputs=tuple(wanted),
@@ -82,7 +82,7 @@ class Questions:
         trace = None if traced is None else self._trace_of(traced)
         if trace is not None:
             trace.attach(request)
-        self._asked[call] = request
+        self._requests_made[call] = request
         waiting = self._context if waits else None
         try:
             self._server.infer(request, decoupled=decoupled, waiting=waiting)
@@ -92,7 +92,7 @@ class Questions:
     def answer(self, call: int, response: Response) -> None:
         """Pass a response of another model on. Never raises: others wait behind it."""
         if response.final:
-            self._asked.pop(call, None)
+            self._requests_made.pop(call, None)
         error = None
         packed: list[Any] = []
         if response.error is not None:
@@ -106,7 +106,7 @@ class Questions:
             )
 
     def _on_withdraw(self, call: int) -> None:
-        request = self._asked.get(call)
+        request = self._requests_made.get(call)
         if request is not None:
             request.cancel()
 
@@ -167,15 +167,15 @@ class Questions:
         return self._last_number
 
 
-class _Asked:
+class _CallReply:
     """The reply of a request that a process made."""
 
-    __slots__ = ("_call", "_questions")
+    __slots__ = ("_call", "_server_calls")
 
-    def __init__(self, questions: Questions, call: int) -> None:
-        self._questions = questions
+    def __init__(self, server_calls: ServerCalls, call: int) -> None:
+        self._server_calls = server_calls
         self._call = call
 
     def send(self, response: Response) -> None:
         """Pass it on."""
-        self._questions.answer(self._call, response)
+        self._server_calls.answer(self._call, response)

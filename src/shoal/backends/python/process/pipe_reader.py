@@ -21,7 +21,7 @@ from shoal.backends.python.process.channel import ChannelClosed
 _PAUSE_SECS = 0.02  # how long traffic must have stopped before the watcher looks again
 
 
-class Turns:
+class PipeReader:
     """One pipe's readers. `receive` reads once and deals with what came."""
 
     def __init__(

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from shoal.backends.python.api.host import OUTSIDE, Context
-from shoal.backends.python.waits import Waits
+from shoal.backends.python.wait_graph import WaitGraph
 from shoal.errors import Unavailable
 
 
 @pytest.fixture
 def waits():
-    return Waits()
+    return WaitGraph()
 
 
 def instance(waits, model):

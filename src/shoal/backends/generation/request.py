@@ -1,6 +1,6 @@
 """From a request's tensors and parameters to what is to be generated.
 
-    image | pixel_values, input_ids | text_input | prompt, max_tokens …  -->  Wanted
+    image | pixel_values, input_ids | text_input | prompt, max_tokens …  -->  GenerationRequest
 
 Whoever can send tensors alone finds the most used options among the inputs; as parameters of the
 request all of them are taken.
@@ -16,7 +16,7 @@ import numpy as np
 from shoal.config.model import ModelInput, ModelOutput
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument
-from shoal.generation.options import Options
+from shoal.generation.options import GenerationOptions
 from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.images.sent import images_of
 from shoal.tasks.request import TaskRequest
@@ -71,24 +71,24 @@ def outputs() -> tuple[ModelOutput, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class GenerationRequest:
     """One text to be generated."""
 
     prompt: list[int]
-    options: Options
+    options: GenerationOptions
     pixels: np.ndarray | None  # one photo, prepared
     stream: bool  # a response for each token
     echo: bool  # whether the text begins with the prompt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RequestReader:
+class GenerationRequestReader:
     """Reads the requests of one model. Any thread may call it."""
 
     writing: TextSettings
     preparation: ImagePreparation | None  # None: the model looks at no photos
 
-    def __call__(self, request: Request) -> Wanted:
+    def __call__(self, request: Request) -> GenerationRequest:
         """What a request asks for. Raises InvalidArgument with a sentence for its sender."""
         tensors = request.inputs
         values: dict[str, Any] = dict(request.parameters)
@@ -99,7 +99,7 @@ class RequestReader:
         prompt = self._prompt(request, asked)
         options = self.writing.options(asked, len(prompt))
         pixels = self._pixels(request) if self.preparation is not None else None
-        return Wanted(
+        return GenerationRequest(
             prompt,
             options,
             pixels,
