@@ -53,12 +53,12 @@ class Place:
 
 
 class RequestSlot(Protocol):
-    """Room for one request at a time."""
+    """Sends one request at a time."""
 
     start_ns: int  # when its request was sent
     turn: Turn | None
-    sequence: RunningSequence | None  # that it is in the midst of
-    moments: list[int]  # when responses came, of models that give several
+    sequence: RunningSequence | None  # the one in progress
+    moments: list[int]  # when responses arrived, of models that send several
 
     def start(self, replay: Replay, turn: Turn | None) -> None:
         """Send a request. Raises LoadFailed."""
@@ -66,13 +66,17 @@ class RequestSlot(Protocol):
 
 
 class Receiver(Protocol):
-    """Who is told what slots see: the worker."""
+    """The owner of slots: the worker."""
 
     send_ns: int  # spent on sending, in all
     receive_ns: int  # spent on receiving, in all
 
     def finished(self, slot: RequestSlot, end_ns: int) -> None:
         """The slot's request was answered and the slot is free."""
+        ...
+
+    def refused(self, slot: RequestSlot, reason: str, status: str = "") -> None:
+        """The server refused the slot's request; the slot is free. May raise LoadFailed."""
         ...
 
 
@@ -111,13 +115,12 @@ class Connection(ABC):
     def __init__(
         self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
     ) -> None:
-        """Connect. Raises LoadFailed."""
         self._place = place
         self._context = context
         self._poller = poller
         self.receiver = receiver
         self._left: memoryview | None = None  # what the socket did not take yet
-        self._open()
+        self.opened = False
 
     @property
     def file(self) -> int:
@@ -135,16 +138,21 @@ class Connection(ABC):
         if left is not None:
             self.write(left)
 
-    def close(self) -> None:
-        """Let go of the socket."""
-        self._poller.forget(self.file)
-        self._socket.close()
-
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Connect. Raises LoadFailed."""
         self._socket = connect(self._place, self._context)
         self._encrypted = self._context is not None
         self._receive: Callable[[int], bytes] = self._socket.recv
         self._poller.watch(self.file, self)
+        self.opened = True
+
+    def close(self) -> None:
+        """Close the socket; `open` makes a new one."""
+        if self.opened:
+            self.opened = False
+            self._left = None
+            self._poller.forget(self.file)
+            self._socket.close()
 
     def write(self, data: bytes | memoryview) -> bool:
         """Send; false when some of it must wait."""
@@ -187,3 +195,26 @@ class Connection(ABC):
 
     def _ended(self) -> None:
         raise LoadFailed(f"the server at {self._place.authority} closed the connection")
+
+
+class SlotConnection(Connection):
+    """A connection that carries one request after the other."""
+
+    def __init__(
+        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+    ) -> None:
+        self.start_ns = 0
+        self.turn: Turn | None = None
+        self.sequence: RunningSequence | None = None
+        self.moments: list[int] = []
+        self.waiting = False  # for a response
+        super().__init__(place, context, poller, receiver)
+
+    @abstractmethod
+    def start(self, replay: Replay, turn: Turn | None) -> None:
+        """Send a request. Raises LoadFailed."""
+
+    def close(self) -> None:
+        """Close the socket and give the request up."""
+        self.waiting = False
+        super().close()

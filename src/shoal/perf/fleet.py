@@ -14,11 +14,12 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Listener
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from shoal.perf.schedule import Schedule
 from shoal.perf.worker import Count, CountOrder, Cut, CutOrder, DrainOrder, Job, Load, StopOrder
 
 PIPES_CAN_BE_WAITED_FOR = os.name == "posix"  # like sockets; elsewhere sockets take their place
+T = TypeVar("T")
 _ANSWER_SECS = 60
 _STOP_SECS = 10
 _START_SECS = 0.002  # between saying when a schedule starts and that moment
@@ -40,6 +42,7 @@ class Level:
     concurrency: int = 0
     schedule: Schedule | None = None
     limit: int | None = None
+    each: int | None = None  # requests of each slot
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class Harvest:
     receive_ns: int = 0
     cpu_ns: tuple[int, ...] = ()  # by worker
     starved_ns: tuple[int, ...] = ()
+    failures: Counter[str] = field(default_factory=Counter)  # by reason, where they are counted
 
     @property
     def duration_ns(self) -> int:
@@ -106,12 +110,17 @@ class _Member:
         except OSError:
             raise LoadFailed("a worker of the load ended on its own") from None
 
-    def hear(self, secs: float = _ANSWER_SECS) -> Any:
-        """The answer to an order. Raises LoadFailed when there is none."""
+    def hear(self, kind: type[T]) -> T:
+        """The response to a command. Raises LoadFailed when there is none.
+
+        Responses of another kind are skipped: Ctrl-C may have interrupted the wait for them.
+        """
         try:
-            if not self._pipe.poll(secs):
-                raise LoadFailed(f"a worker of the load did not answer within {secs:g} seconds")
-            return self._pipe.recv()
+            while self._pipe.poll(_ANSWER_SECS):
+                response = self._pipe.recv()
+                if isinstance(response, kind):
+                    return response
+            raise LoadFailed(f"a worker of the load did not answer within {_ANSWER_SECS:g} seconds")
         except (EOFError, OSError):
             raise LoadFailed("a worker of the load ended on its own") from None
 
@@ -159,6 +168,7 @@ class Fleet:
                     schedule=level.schedule and level.schedule.part(share, shares),
                     origin_ns=origin_ns,
                     limit=None if level.limit is None else _part(level.limit, share, shares),
+                    each=level.each,
                     share=share,
                     shares=shares,
                 )
@@ -173,7 +183,7 @@ class Fleet:
         members = self._members[: self._active]
         for member in members:
             member.tell(CountOrder())
-        counts: list[Count] = [member.hear() for member in members]
+        counts = [member.hear(Count) for member in members]
         _check([count.problem for count in counts])
         early = sum(len(cut.ends) for cut in self._early)
         return early + sum(count.finished for count in counts), all(c.idle for c in counts)
@@ -184,7 +194,7 @@ class Fleet:
         members = self._members[: self._active]
         for member in members:
             member.tell(CutOrder())
-        cuts: list[Cut] = [member.hear() for member in members]
+        cuts = [member.hear(Cut) for member in members]
         _check([cut.problem for cut in cuts])
         harvest = self._gathered([*self._early, *cuts], self._begin_ns, end_ns)
         harvest.cpu_ns = tuple(cut.cpu_ns for cut in cuts)
@@ -198,7 +208,7 @@ class Fleet:
         members = self._members[: self._active]
         for member in members:
             member.tell(DrainOrder())
-        problems = [member.hear().problem for member in members]
+        problems = [member.hear(Cut).problem for member in members]
         self._early = []
         _check(problems)
 
@@ -229,6 +239,7 @@ class Fleet:
             delayed=sum(cut.delayed for cut in cuts),
             send_ns=sum(cut.send_ns for cut in cuts),
             receive_ns=sum(cut.receive_ns for cut in cuts),
+            failures=sum((cut.failures for cut in cuts), Counter()),
         )
 
 

@@ -158,7 +158,6 @@ class GrpcConnection(Connection):
         receiver: Receiver,
         headers: CallHeaders,
     ) -> None:
-        """Connect and send the preface. Raises LoadFailed."""
         self.slots = 0
         self.http2 = Http2Connection()
         self.authority = place.authority
@@ -167,6 +166,10 @@ class GrpcConnection(Connection):
         self.block = headers.block(encoder)  # of the next call; the first fills the HPACK table
         self.short_block = headers.block(encoder)
         super().__init__(place, context, poller, receiver)
+
+    def open(self) -> None:
+        """Connect and send the preface. Raises LoadFailed."""
+        super().open()
         self.write(b"".join(self.http2.take()[0]))
 
     def finished(self, slot: GrpcSlot, end_ns: int) -> None:

@@ -10,31 +10,25 @@ from time import perf_counter_ns
 
 from shoal.client.errors import ProtocolError
 from shoal.client.http1 import Head, Response
-from shoal.perf.connection import Connection, LoadFailed, Place, Receiver
+from shoal.perf.connection import LoadFailed, Place, Receiver, SlotConnection
 from shoal.perf.poller import Poller
 from shoal.perf.requests import Replay, Turn
-from shoal.perf.sequences import RunningSequence
 from shoal.wire import json_text
 
 _END = b"\r\n\r\n"
 _REMEMBERED = 64
 
 
-class HttpConnection(Connection):
+class HttpConnection(SlotConnection):
     """A connection that carries one request after the other."""
 
     def __init__(
         self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
     ) -> None:
-        self.start_ns = 0
-        self.turn: Turn | None = None
-        self.sequence: RunningSequence | None = None
-        self.moments: list[int] = []
         self._heads: dict[bytes, int] = {}  # the body's length, of the answers that went well
         self._missing = 0  # bytes of the body that have yet to come
         self._response: Response | None = None  # an answer that is not just to be counted
         self._first_ns = 0
-        self._waiting = False
         super().__init__(place, context, poller, receiver)
 
     def start(self, replay: Replay, turn: Turn | None) -> None:
@@ -43,7 +37,7 @@ class HttpConnection(Connection):
         self.turn = turn
         self._missing = 0
         self._first_ns = 0
-        self._waiting = True
+        self.waiting = True
         start_ns = self.start_ns = perf_counter_ns()
         self.write(data)
         self.receiver.send_ns += perf_counter_ns() - start_ns
@@ -54,7 +48,7 @@ class HttpConnection(Connection):
         data = self._read()
         if not data:
             return
-        if not self._waiting:
+        if not self.waiting:
             raise LoadFailed(f"{self._place.authority} sent more than one answer to a request")
         self._first_ns = self._first_ns or begun_ns
         if self._missing:
@@ -76,7 +70,7 @@ class HttpConnection(Connection):
             raise LoadFailed(f"{self._place.authority} sent more than it announced")
 
     def _done(self) -> None:
-        self._waiting = False
+        self.waiting = False
         end_ns = perf_counter_ns()
         receiver = self.receiver
         receiver.receive_ns += end_ns - self._first_ns
@@ -97,10 +91,15 @@ class HttpConnection(Connection):
             return
         self._response = None
         if head.status != 200:
-            raise LoadFailed(_refusal(head, bytes(response.body)))
+            self.waiting = False
+            if not head.keep_alive:
+                self.close()
+            reason = _reason(bytes(response.body))
+            self.receiver.refused(self, reason, f" with status {head.status}")
+            return
         if not head.keep_alive:
             self.close()
-            self._open()
+            self.open()
         elif head.length is not None and not head.chunked:
             self._remember(data, head)
         self._done()
@@ -120,11 +119,15 @@ class HttpConnection(Connection):
             return
         super()._ended()
 
+    def close(self) -> None:
+        """Close the socket and give the request up."""
+        self._response = None
+        super().close()
 
-def _refusal(head: Head, body: bytes) -> str:
-    """What the server said, in a sentence."""
+
+def _reason(body: bytes) -> str:
+    """The server's error message."""
     try:
-        said = json_text.loads(body)["error"]
+        return str(json_text.loads(body)["error"])
     except Exception:  # noqa: BLE001 - any body may come with any status
-        said = body[:200].decode("utf-8", "replace").strip() or "nothing more"
-    return f"the server refused a request with status {head.status}: {said}"
+        return body[:200].decode("utf-8", "replace").strip() or "no reason given"

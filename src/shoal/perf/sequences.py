@@ -46,6 +46,11 @@ class RunningSequence:
         return 0 < self._done < self._length
 
     @property
+    def left(self) -> int:
+        """How many requests are still to be sent."""
+        return self._length - self._done
+
+    @property
     def ended(self) -> bool:
         """Whether its last request was sent."""
         return self._done >= self._length
@@ -70,11 +75,12 @@ class Sequences:
         self._shares = shares
         self._chance = random.Random(share)  # noqa: S311 - lengths, not secrets
 
-    def begin(self) -> RunningSequence:
-        """The next sequence; streams take turns."""
+    def begin(self, length: int | None = None) -> RunningSequence:
+        """The next sequence, on the next stream; without a `length` the plan chooses it."""
         number = self._next
         self._next += self._shares
         stream = number % len(self._steps)
         steps = self._steps[stream]
-        length = steps if self._plan.whole_streams else self._plan.drawn_length(self._chance)
+        if length is None:
+            length = steps if self._plan.whole_streams else self._plan.drawn_length(self._chance)
         return RunningSequence(self._plan.id(number), stream, steps, length)

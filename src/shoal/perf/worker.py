@@ -14,6 +14,7 @@ import signal
 import ssl
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.perf import poller
-from shoal.perf.connection import Place, RequestSlot, tls_context
+from shoal.perf.connection import LoadFailed, Place, RequestSlot, SlotConnection, tls_context
 from shoal.perf.grpc_connection import (
     SLOTS_PER_CONNECTION,
     GrpcConnection,
@@ -31,13 +32,15 @@ from shoal.perf.grpc_connection import (
     call_headers,
 )
 from shoal.perf.http_connection import HttpConnection
-from shoal.perf.requests import Replay
+from shoal.perf.poller import Watched
+from shoal.perf.requests import Replay, Turn
 from shoal.perf.schedule import Schedule
-from shoal.perf.sequences import SequencePlan, Sequences
+from shoal.perf.sequences import RunningSequence, SequencePlan, Sequences
 
 MOST_SLOTS = 1024  # of a load by the clock, where slow answers make them pile up
 PipeEnd = Pipe | tuple[Any, bytes]  # or the address and the secret of one that is listened for
 LATE_NS = 1_000_000  # a request sent later than this was delayed
+_LONGEST_CHECK_SECS = 1.0
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -54,6 +57,10 @@ class Job:
     metadata: tuple[tuple[str, str], ...] = ()  # of gRPC calls
     compression: str = ""
     keep_details: bool = False  # of every request, for the export
+    connection: type[SlotConnection] = HttpConnection  # for protocols other than gRPC
+    # Failed requests are counted and the load continues. Not for gRPC.
+    tolerant: bool = False
+    timeout_secs: float = 0.0  # after which a request has failed; only where failures are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Load:
     schedule: Schedule | None = None
     origin_ns: int = 0  # when the schedule starts
     limit: int | None = None  # requests in all
+    each: int | None = None  # requests of each slot, which form one sequence
     share: int = 0
     shares: int = 1
 
@@ -100,6 +108,7 @@ class Cut:
     receive_ns: int = 0
     cpu_ns: int = 0
     starved_ns: int = 0  # ready to run, but no processor was free
+    failures: Counter[str] = field(default_factory=Counter)  # by reason, where they are counted
     problem: str = ""  # why the load ended
 
 
@@ -119,7 +128,7 @@ class Worker:
         self._pipe = pipe
         self._poller = poller.make()
         self._tls: ssl.SSLContext | None = None
-        self._connections: list[HttpConnection | GrpcConnection] = []
+        self._connections: list[SlotConnection | GrpcConnection] = []
         self._slots: list[RequestSlot] = []
         self._idle: list[RequestSlot] = []
         self._load = Load()
@@ -129,6 +138,9 @@ class Worker:
         self._running: set[RequestSlot] = set()
         self._closing: set[RequestSlot] = set()  # ending their sequences; not counted
         self._left: int | None = None
+        self._sequences_left: int | None = None
+        # When to look for requests that take too long.
+        self._check_ns = perf_counter_ns() if job.timeout_secs else None
         self._due: Iterator[int] = iter(())
         self._next_due_ns: int | None = None
         self._draining = False
@@ -157,9 +169,11 @@ class Worker:
                         if mask != writable:
                             connection.on_readable()
                     except ShoalError as error:
-                        self._fail(error.message)
+                        self._broken(connection, error.message)
                 if self._next_due_ns is not None:
                     self._dispatch()
+                if self._check_ns is not None and perf_counter_ns() >= self._check_ns:
+                    self._expire()
         finally:
             self._close()
 
@@ -178,7 +192,8 @@ class Worker:
             self._answer(self._take_cut())
         elif isinstance(order, CountOrder):
             idle = not self._running
-            self._answer(Count(len(self._cut.ends), idle, self._cut.problem))
+            finished = len(self._cut.ends) + self._cut.failures.total()
+            self._answer(Count(finished, idle, self._cut.problem))
         elif isinstance(order, DrainOrder):
             self._drain()
         else:
@@ -200,6 +215,7 @@ class Worker:
             self._sequences = None  # others use some of its ids now
         self._load = load
         self._left = load.limit
+        self._sequences_left = None if load.each is None else load.concurrency
         plan = self._job.sequences
         if plan is not None and self._sequences is None:
             steps = [len(stream) for stream in self._job.streams]
@@ -208,7 +224,11 @@ class Worker:
         try:
             if load.schedule is None:
                 self._next_due_ns = None
-                while len(self._running) < load.concurrency and self._left != 0:
+                while (
+                    len(self._running) < load.concurrency
+                    and self._left != 0
+                    and self._sequences_left != 0
+                ):
                     self._issue(self._free_slot())
             else:
                 if plan is not None:
@@ -250,10 +270,35 @@ class Worker:
             return
         sequence = slot.sequence
         if sequence is None or sequence.ended:
-            sequence = slot.sequence = self._sequences.begin()
+            sequence = slot.sequence = self._sequences.begin(self._load.each)
+            if self._sequences_left is not None:
+                self._sequences_left -= 1
         turn, step = sequence.next()
         self._running.add(slot)
-        slot.start(self._job.streams[sequence.stream][step], turn)
+        if self._job.tolerant:
+            self._try(slot, sequence, self._job.streams[sequence.stream][step], turn)
+        else:
+            slot.start(self._job.streams[sequence.stream][step], turn)
+
+    def _try(
+        self, slot: RequestSlot, sequence: RunningSequence, replay: Replay, turn: Turn
+    ) -> None:
+        """Send a request and count it as failed where that is impossible."""
+        assert isinstance(slot, SlotConnection)
+        try:
+            if not slot.opened:
+                slot.open()
+        except ShoalError as error:
+            # Connecting again for each of the slot's requests would only take time.
+            self._cut.failures[error.message] += 1 + sequence.left
+            slot.sequence = None
+            self._running.discard(slot)
+            self._idle.append(slot)
+            return
+        try:
+            slot.start(replay, turn)
+        except ShoalError as error:
+            self._broken(slot, error.message)
 
     def finished(self, slot: RequestSlot, end_ns: int) -> None:
         """A request was answered: stamp it, and send the next one if there is to be one."""
@@ -272,8 +317,24 @@ class Worker:
                 cut.sequence_ids.append(0 if turn is None else turn.sequence_id)
                 if slot.moments:
                     cut.moments[slot.start_ns] = slot.moments
+        self._next(slot)
+
+    def refused(self, slot: RequestSlot, reason: str, status: str = "") -> None:
+        """The server refused a request: count that, or end the load with LoadFailed."""
+        if not self._job.tolerant:
+            raise LoadFailed(f"the server refused a request{status}: {reason}")
+        self._cut.failures[reason] += 1
+        self._next(slot)
+
+    def _next(self, slot: RequestSlot) -> None:
+        """The slot is free: send its next request if there is to be one."""
         load = self._load
-        if load.schedule is None and len(self._running) <= load.concurrency and self._left != 0:
+        if (
+            load.schedule is None
+            and len(self._running) <= load.concurrency
+            and self._left != 0
+            and (self._sequences_left != 0 or (slot.sequence and not slot.sequence.ended))
+        ):
             self._issue(slot)
             return
         if load.schedule is not None:
@@ -317,6 +378,8 @@ class Worker:
             self._fail(error.message)
 
     def _timeout_secs(self) -> float | None:
+        if self._check_ns is not None:
+            return max(0, self._check_ns - perf_counter_ns()) / 1e9
         if self._next_due_ns is None:
             return None
         if not self._idle and (self._sequences is not None or len(self._slots) >= MOST_SLOTS):
@@ -324,8 +387,26 @@ class Worker:
         # Zero and less: look, do not wait.
         return max(0, self._next_due_ns - perf_counter_ns()) / 1e9
 
+    def _expire(self) -> None:
+        """Give up requests that take longer than the time-out."""
+        secs = self._job.timeout_secs
+        now_ns = perf_counter_ns()
+        self._check_ns = now_ns + int(min(secs / 4, _LONGEST_CHECK_SECS) * 1e9)
+        for slot in [slot for slot in self._running if now_ns - slot.start_ns > secs * 1e9]:
+            assert isinstance(slot, SlotConnection)
+            self._broken(slot, f"no answer within {secs:g} s")
+
+    def _broken(self, connection: Watched, reason: str) -> None:
+        """A connection is unusable: count its request as failed, or end the load."""
+        if not self._job.tolerant or not isinstance(connection, SlotConnection):
+            self._fail(reason)
+            return
+        connection.close()
+        if connection in self._running:
+            self.refused(connection, reason)
+
     def _fail(self, why: str) -> None:
-        """The load is over; whoever asks next is told."""
+        """End the load; the next answer to an order reports why."""
         self._cut.problem = self._cut.problem or why
         self._next_due_ns = None
         self._load = Load(share=self._load.share, shares=self._load.shares)
@@ -350,9 +431,11 @@ class Worker:
         if place.tls is not None and self._tls is None:
             self._tls = tls_context(place.tls, h2=place.protocol == "grpc")
         slot: RequestSlot
-        if place.protocol == "http":
-            made = HttpConnection(place, self._tls, self._poller, self)
+        if place.protocol != "grpc":
+            made = job.connection(place, self._tls, self._poller, self)
             self._connections.append(made)
+            if not job.tolerant:
+                made.open()
             slot = made
         else:
             last = self._connections[-1] if self._connections else None
@@ -364,6 +447,7 @@ class Worker:
                     compression=job.compression,
                 )
                 last = GrpcConnection(place, self._tls, self._poller, self, headers)
+                last.open()
                 self._connections.append(last)
             last.slots += 1
             slot = GrpcSlot(last, job.streaming, job.decoupled)

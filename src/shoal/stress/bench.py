@@ -16,7 +16,6 @@ from typing import Protocol
 from shoal.ask.askers import Asker, HttpAsker, TcpAsker
 from shoal.ask.question import Answer
 from shoal.client import Client
-from shoal.client.address import Address
 from shoal.config import codec
 from shoal.config.options import Options
 from shoal.errors import ShoalError
@@ -119,7 +118,7 @@ class RunningBench:
     @property
     def what(self) -> str:
         """Its address."""
-        return self._target.place
+        return self._target.address.authority
 
     @property
     def cores(self) -> int | None:
@@ -152,7 +151,7 @@ class RunningBench:
         if target.protocol != "http" or not target.model:
             yield None
             return
-        with Client(f"{target.place}{target.prefix}") as client:
+        with Client(f"{target.address.authority}{target.prefix}") as client:
             yield client
 
 
@@ -165,8 +164,7 @@ def probe(target: Target, plan: Plan) -> Answer:
     if target.protocol == "tcp":
         made = TcpAsker(target.host, target.port, target.model, plan.timeout_secs)
     else:
-        address = Address("http", target.host, target.port, encrypted=False, prefix=target.prefix)
-        made = HttpAsker(address, target.model, plan.timeout_secs)
+        made = HttpAsker(target.address, target.model, plan.timeout_secs)
     with contextlib.closing(made) as asker:
         return asker.ask(plan.questions[0])[0]
 

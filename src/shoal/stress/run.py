@@ -8,7 +8,7 @@ from typing import Protocol
 from shoal.stress import material
 from shoal.stress.bench import Bench, Counts, Row
 from shoal.stress.cell import Cell, Setup
-from shoal.stress.load import Crowd, Sample
+from shoal.stress.load import ask
 from shoal.stress.neighbours import others_secs, share
 from shoal.stress.plan import Outcome, Plan
 
@@ -85,31 +85,33 @@ class _Counter:
 
 def _measured(plan: Plan, row: Row, setup: Setup, clients: int, counter: _Counter) -> Cell:
     """One cell; a partial one when it was interrupted."""
-    orders = material.shuffled(plan.questions, clients, plan.seed)
-    scripts = [[row.target.message(question) for question in order] for order in orders]
-    crowd = Crowd(row.target, scripts, timeout_secs=plan.timeout_secs, tick=counter.tick)
+    scripts = material.shuffled(plan.questions, clients, plan.seed)
+    pool = row.target.pool(scripts, plan.timeout_secs)
     cell = Cell(setup, clients)
-    sample = Sample()
+    asking = False  # the questions that count
     try:
         if plan.warmup:
-            crowd.ask(plan.warmup, Sample())
+            ask(pool, clients, plan.warmup, counter.tick)
             counter.over(clients * plan.warmup)
         counts, others = row.counts(), others_secs() if row.ours else 0.0
-        crowd.ask(plan.requests, sample)
+        asking = True
+        sample = ask(pool, clients, plan.requests, counter.tick)
         counter.over(clients * plan.requests)
         if row.ours:
             cell.others = share(others, others_secs(), sample.duration_ns / 1e9)
         cell.mean_batch = _mean_batch(counts, row.counts())
     except KeyboardInterrupt:
         cell.partial = True
+        if not asking:
+            return cell
+        sample = pool.cut()
     finally:
-        crowd.close()
-    duration_ns = max(1, sample.duration_ns)
-    cell.latencies_ms = [latency / 1e6 for latency in sample.latencies_ns]
+        pool.stop()
+    cell.latencies_ms = ((sample.ends - sample.starts) / 1e6).tolist()
     cell.failures = sample.failures
     cell.duration_secs = sample.duration_ns / 1e9
-    cell.busy = sample.cpu_ns / duration_ns
-    cell.starved = sample.starved_ns / duration_ns
+    cell.busy = sample.busiest
+    cell.starved = sample.starved
     return cell
 
 
