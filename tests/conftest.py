@@ -56,13 +56,24 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(names)}"))
 
 
+_frozen_modules = 0
+
+
 def pytest_collection_finish():
     """Keep thousands of collected tests out of each collection of garbage.
 
     A server collects garbage whenever it unloads a model.
     """
+    global _frozen_modules  # noqa: PLW0603 - hooks have no object to keep it in
     gc.collect()
     gc.freeze()
+    _frozen_modules = len(sys.modules)
+
+
+def pytest_runtest_logfinish():
+    """The same for a library that a test has imported."""
+    if len(sys.modules) > _frozen_modules + 100:
+        pytest_collection_finish()
 
 
 @pytest.fixture(scope="session")
