@@ -1,4 +1,4 @@
-"""Whether an answer is the one a page shows.
+"""Compare the output of a command with the output that a page shows.
 
 exact     the same but for white space; an ellipsis stands for anything
 numbers   as exact, and any number will do where a number stands
@@ -18,7 +18,7 @@ _ELLIPSIS = re.compile(r" ?(?:…|\.\.\.) ?")
 
 
 def same(shown: str, answer: str, mode: str = "") -> bool:
-    """Whether `answer` is what `shown` promises."""
+    """Return whether `answer` matches `shown`."""
     if mode == "words":
         return _in_order(_WORD.findall(shown), _WORD.findall(answer))
     shown_json, answer_json = _json(shown), _json(answer)

@@ -1,4 +1,4 @@
-"""Pages are followed two at a time, ahead of the tests that ask how it went; they share one demo."""
+"""Runs pages two at a time, ahead of the tests that check the results; pages share one demo server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # the harness is made of modules beside this one
+sys.path.insert(0, str(Path(__file__).parent))  # the modules of the harness are in this folder
 
 from pages import ROOT, blocks, weight
 from reader import Reader, make_tools
 from samples import make
 from servers import DEMO, Shoal
 
-AT_A_TIME = 2  # most of the time of a page is the start of some process
+AT_A_TIME = 2  # a page mostly waits for processes to start
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def samples(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def demo(tools, tmp_path_factory):
-    """Asks for the demo server; it is started when the first page needs it."""
+    """Return the demo server, started when the first page needs it."""
     started = []
     starting = threading.Lock()  # guards started
 
@@ -51,7 +51,7 @@ def demo(tools, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def followed(request, demo, tools, samples, tmp_path_factory):
-    """What was left out of a page, once it was followed; raises PageFailed."""
+    """Run a page and return the blocks that were skipped. Raises PageFailed."""
 
     def follow(page, folder):
         reader = Reader(folder, tools, samples, demo)
@@ -66,7 +66,7 @@ def followed(request, demo, tools, samples, tmp_path_factory):
         for item in request.session.items
         if "followed" in getattr(item, "fixturenames", ())
     ]
-    chosen.sort(key=weight, reverse=True)  # the longest must not be the last to begin
+    chosen.sort(key=weight, reverse=True)  # start the longest first
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         outcomes = {
             page: pool.submit(follow, page, tmp_path_factory.mktemp("page")) for page in chosen

@@ -1,4 +1,4 @@
-"""`pip install` in pages: not run, but what it names must be what pyproject.toml names."""
+"""`pip install` in pages is not run, but its packages and extras must be in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions import Done
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # pytest brings it there
+else:  # a dependency of pytest
     import tomli as tomllib
 
 _INSTALL = re.compile(r"^(?:\S*python3? -m )?\S*pip install\b")
@@ -30,12 +30,12 @@ _WITH_VALUE = {
 
 
 def is_install(command: str) -> bool:
-    """Whether this installs packages."""
+    """Return whether the command installs packages."""
     return _INSTALL.match(command) is not None
 
 
 def check_install(command: str) -> Done:
-    """A failure when the command names what we do not."""
+    """Fail if the command names a package or extra that pyproject.toml does not have."""
     words = iter(shlex.split(command, comments=True))
     for word in words:
         if word == "install":

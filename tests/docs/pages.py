@@ -1,47 +1,47 @@
-"""Pages whose commands are executed: what a page says, and which of it is run.
+"""Pages whose commands are executed: their blocks, and which of them are run.
 
-    page --> blocks, in order --> reader.Reader runs them as somebody who follows the page would
+    page --> blocks, in order --> reader.Reader runs them as a reader of the page would
 
-Rules for whoever writes a page (README.md, CONTRIBUTING.md, docs/*.md, examples/**/README.md):
+Rules for authors of pages (README.md, CONTRIBUTING.md, docs/*.md, examples/**/README.md):
 
 - A fenced block of `sh` or `bash` is run command by command, in one shell and one folder for the
   whole page. Each command must end with status 0, and an HTTP error counts as a failure. In the
   folder are `examples/` as in a clone, a repository `models/` (three models of the demo, and a
   small `resnet`), `resnet50.onnx` and `mug.jpg`; see samples.py.
 - `shoal serve ...`, `tritonserver ...` and `make serve` start a server on free ports and wait until
-  it is ready. It serves the commands below it, until the page starts another. A page that starts
-  none talks to `shoal serve --demo --tcp-port=9999`, which all pages share: start one of your own
-  before you change models or settings. `localhost:8000`, `:8001`, `:8002` and `localhost 9999` are
-  that server's; `shoal perf`, `shoal image`, `shoal ask` and `python examples/....py` without
-  arguments are told its address. `.venv/bin/shoal` is `shoal`.
-- `shoal perf`, `tune` and `stress` run as written, but with windows of a moment and with limits of
-  latency that a busy machine meets.
-- `pip install` is not run: its packages and extras must be those of pyproject.toml. `make` is run for
-  `serve` and `help`; of other targets `make -n` must know what to do.
-- `console`: what follows `$ ` is run, `> ` continues it, and the lines below must be its answer.
-- `python` and `py` blocks of a page share one interpreter. A block that begins with `# app.py` is
-  written to that file first, and run as a script where it has a `__main__`.
-- `json` directly below a block that was run is its answer; any other must be JSON.
-- White space does not matter in answers, and an ellipsis stands for anything.
+  it is ready. The commands below use it, until the page starts another. A page that starts none
+  uses `shoal serve --demo --tcp-port=9999`, which all pages share: start a separate server before
+  you change models or settings. `localhost:8000`, `:8001`, `:8002` and `localhost 9999` are replaced
+  by that server's addresses; `shoal perf`, `shoal image`, `shoal ask` and `python examples/....py`
+  without arguments get its address. `.venv/bin/shoal` is `shoal`.
+- `shoal perf`, `tune` and `stress` run as written, but with short windows and with latency limits
+  that a busy machine meets.
+- `pip install` is not run: its packages and extras must be in pyproject.toml. `make` is run for
+  `serve` and `help`; other targets must exist (`make -n`).
+- `console`: `$ ` starts a command, `> ` continues it, and the lines below are its expected output.
+- `python` and `py` blocks of a page share one interpreter. A block that starts with `# app.py` is
+  written to that file first, and run as a script if it has a `__main__`.
+- `json` directly below a block that was run is its expected output; any other must be valid JSON.
+- White space in outputs does not matter, and an ellipsis matches anything.
 
-An HTML comment right above a block changes what is done with it:
+An HTML comment directly above a block changes this:
 
     <!-- run: no reason="needs a GPU" -->     do not run it; the reason is listed
-    <!-- run: needs=redis-server -->          leave it out where that program (or `module:torch`) is missing
-    <!-- run: fails -->                       an error is the point: the status must not be 0
-    <!-- run: output -->                      `text` that is the answer to the block above
-    <!-- run: output=numbers -->              any number will do where a number stands
-    <!-- run: output=words -->                these words must occur in this order; nothing else matters
+    <!-- run: needs=redis-server -->          skip it if that program (or `module:torch`) is missing
+    <!-- run: fails -->                       an error is expected: the status must not be 0
+    <!-- run: output -->                      `text` that is the output of the block above
+    <!-- run: output=numbers -->              a number matches any number
+    <!-- run: output=words -->                these words must occur in this order
     <!-- run: file=models/a/config.pbtxt -->  write the block to that file, whatever its language
-    <!-- run: terminal -->                    run it on a terminal: progress and curves are shown only there
-    <!-- run: background ready="words" -->    a program that runs on; go on when it has printed these words
-    <!-- run: setup                           shell lines for the test alone, not shown to readers;
+    <!-- run: terminal -->                    run it on a terminal, for progress lines and charts
+    <!-- run: background ready="words" -->    a program that keeps running; continue when it has printed these words
+    <!-- run: setup                           shell lines for the test only, not shown to readers;
     cp -r "$DEMO_MODELS" models               DEMO_MODELS is the folder of the demo repository,
     cd examples                               SHOAL_ROOT that of the clone; `setup needs=...` goes, too
     -->
 
-A `text` block, one without a language and an indented one are not run, and must not look as if they
-were commands.
+`text` blocks, blocks without a language and indented blocks are not run and must not look like
+commands.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _COMMAND = re.compile(
 
 
 class PageError(Exception):
-    """The page itself is wrong: an unknown word in a comment, a fence that is not closed."""
+    """The page is invalid: an unknown word in a comment, an unclosed fence."""
 
 
 @dataclass
@@ -95,35 +95,35 @@ class Block:
     line: int  # of its first line of text
     language: str
     lines: list[str]
-    run: dict[str, str] = field(default_factory=dict)  # the words of the comment above it
-    below_run: bool = False  # nothing but white space between it and a block that is run
+    run: dict[str, str] = field(default_factory=dict)  # the directives of the comment above it
+    below_run: bool = False  # directly below a block that is run
 
     @property
     def text(self) -> str:
-        """The lines as they are run."""
+        """The lines to run."""
         return "\n".join(self.lines) + "\n"
 
     @property
     def where(self) -> str:
-        """How errors name it."""
+        """The block's location, for errors."""
         return f"{self.page}:{self.line}"
 
     @property
     def is_run(self) -> bool:
-        """Whether something is done with it."""
+        """Whether the block is run or compared."""
         return "no" not in self.run and (
             self.language in RUN or self.language == "setup" or bool(self.run)
         )
 
 
 def all_pages() -> list[Path]:
-    """Every page there is, relative to the root."""
+    """Return all pages, relative to the root."""
     found = {path for pattern in PATTERNS for path in ROOT.glob(pattern)}
     return sorted(path.relative_to(ROOT) for path in found)
 
 
 def weight(page: str) -> int:
-    """Roughly how long a page takes: exports load PyTorch, everything else starts a process."""
+    """Estimate how long a page takes: exports load PyTorch, everything else starts a process."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return 5 * len(re.findall(r"^(?:\$ )?shoal (?:export|tune)", text, re.MULTILINE)) + len(
         re.findall(r"^(?:\$ )?(?:shoal|tritonserver|uvicorn|python)\b", text, re.MULTILINE)
@@ -135,7 +135,7 @@ def blocks(page: str, text: str) -> list[Block]:
     found: list[Block] = []
     comment: dict[str, str] = {}
     lines = iter(enumerate(text.splitlines(), 1))
-    near = False  # the last thing that was not empty was a block
+    near = False  # the last non-empty line belonged to a block
     for number, line in lines:
         fence = _FENCE.match(line)
         remark = _COMMENT.match(line)

@@ -1,4 +1,4 @@
-"""Somebody who follows a page: types its commands, starts its servers, compares its answers."""
+"""Runs a page as its reader would: types commands, starts servers, compares outputs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(s
 
 
 class PageFailed(AssertionError):
-    """A command or an answer is not as the page says."""
+    """A command or its output does not match the page."""
 
 
-class LeftOut(Exception):  # no error: something is not installed
-    """A block needs what is not here."""
+class LeftOut(Exception):  # not an error: something is not installed
+    """A block needs a program or module that is missing."""
 
 
 class Reader:
-    """One page being followed. `close` ends everything that it started."""
+    """Runs one page. `close` ends everything that it started."""
 
     def __init__(
         self, folder: Path, tools: Path, samples: Path, demo: Callable[[], Background]
@@ -62,7 +62,7 @@ class Reader:
         self.left_out: list[str] = []
 
     def follow(self, blocks: list[Block]) -> None:
-        """Run what is to be run. Raises PageFailed."""
+        """Run the page. Raises PageFailed."""
         lay_out(self._samples, "".join(block.text for block in blocks), self._folder)
         for block in blocks:
             if not block.is_run:
@@ -76,7 +76,7 @@ class Reader:
                 raise PageFailed(f"{block.where}: {error}") from None
 
     def close(self) -> None:
-        """End what was started. Raises PageFailed when a server did not stop in order."""
+        """End all programs. Raises PageFailed if a server did not stop cleanly."""
         for session in (self._shell, self._python):
             if session is not None:
                 session.close()
@@ -88,7 +88,7 @@ class Reader:
             if isinstance(server, Shoal) and server.clean and status != 0:
                 raise PageFailed(f"a server ended with {status}:\n{server.log}")
 
-    # What a block is
+    # Kinds of blocks
 
     def _look_for(self, block: Block) -> None:
         for need in filter(None, block.run.get("needs", "").split(",")):
@@ -160,7 +160,7 @@ class Reader:
         except ValueError as error:
             raise PageFailed(f"{block.where}: this is no JSON: {error}") from None
 
-    # Running and judging
+    # Running and checking
 
     def _run(self, block: Block, command: str, where: str) -> Done:
         if "background" in block.run:
@@ -190,11 +190,11 @@ class Reader:
         return self._shell.run(command, where)
 
     def _serve(self, command: str) -> Done:
-        if " ".join(server_words(command)) in DEMO:  # the one that is there already
+        if " ".join(server_words(command)) in DEMO:  # already running
             self._replace(None)
             return Done(0, "", self._demo().log)
         wanted = (tuple(server_words(command)), self._in_folder())
-        for known in [*self._others, self._server]:  # a page may come back to its first server
+        for known in [*self._others, self._server]:  # a page may return to its first server
             if isinstance(known, Shoal) and known.asked_for == wanted:
                 self._server, self._others = known, [*self._others, *filter(None, [self._server])]
                 self._others.remove(known)
@@ -204,7 +204,7 @@ class Reader:
         return Done(0, "", server.log)
 
     def _replace(self, server: Background | None) -> None:
-        """From here on the page speaks of `server`, or of the demo."""
+        """Use `server`, or the demo, for the following blocks."""
         if self._server is not None:
             self._others.append(self._server)
         self._server = server
@@ -232,7 +232,7 @@ class Reader:
 
 
 def conversation(lines: list[str]) -> Iterator[tuple[int, str, str]]:
-    """Line number, command and answer of each `$ command` in a console block."""
+    """Return line number, command and output of each `$ command` in a console block."""
     number, command, answer = 0, "", ""
     for index, line in enumerate([*lines, "$ "]):
         if line.startswith("$ ") or line == "$":
@@ -246,7 +246,7 @@ def conversation(lines: list[str]) -> Iterator[tuple[int, str, str]]:
 
 
 def make_tools(folder: Path) -> Path:
-    """A folder of commands for the path: those of this interpreter, and a curl that tells errors."""
+    """Make a folder for PATH: commands of this interpreter, and a curl that reports errors."""
     python = shlex.quote(sys.executable)
     tritonserver = (
         '-c "import sys; from shoal.cli.main import tritonserver; sys.exit(tritonserver())"'

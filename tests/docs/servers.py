@@ -1,4 +1,4 @@
-"""Servers that pages start: on free ports, ready before the page goes on, stopped at its end."""
+"""Servers that pages start: on free ports, ready before the page continues, stopped at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002, "tcp": 9999}
-# What the server that all pages share is called; it is started with the last of these.
+# Commands for the server that all pages share; it is started with the last one.
 DEMO = ("shoal serve --demo", "shoal serve --demo --tcp-port=9999")
 _LISTENING = re.compile(r'listening for (\w+) on (\S+?):(\d+)"?$')
 _READY = "the server is ready"
@@ -23,10 +23,10 @@ _UVICORN = re.compile(r"Uvicorn running on https?://(\S+):(\d+)")
 
 
 class Background:
-    """A program that runs until `stop`, and the addresses it answers at."""
+    """A program that runs until `stop`, and its addresses."""
 
     def __init__(self, words: list[str], folder: Path, env: Mapping[str, str]) -> None:
-        self.ports: dict[int, int] = {}  # what the page calls it -> what it is
+        self.ports: dict[int, int] = {}  # port in the page -> real port
         self._words = words
         self._log: list[str] = []
         self._asked = False  # to stop
@@ -38,17 +38,17 @@ class Background:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # `make serve` has a child that must hear the signal too
+            start_new_session=True,  # the child of `make serve` must get the signal too
         )
         self._rest = threading.Thread(target=self._drain, daemon=True)
 
     @property
     def log(self) -> str:
-        """What it has printed."""
+        """The output so far."""
         return "".join(self._log)
 
     def wait_for(self, words: str) -> None:
-        """Return when it has printed `words`. Raises RuntimeError when it ended instead."""
+        """Return when it has printed `words`. Raises RuntimeError if it ended before."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._log.append(line)
@@ -61,20 +61,20 @@ class Background:
         raise RuntimeError(f"{shlex.join(self._words)} ended with {status}:\n{self.log}")
 
     def _look_at(self, line: str) -> None:
-        """Learn from a line of the log."""
+        """Process a line of the log."""
 
     def _drain(self) -> None:
         assert self._process.stdout is not None
         self._log.extend(self._process.stdout)
 
     def ask_to_stop(self) -> None:
-        """Send the signal, once, without waiting for what comes of it."""
+        """Send the signal once, without waiting."""
         if not self._asked and self._process.poll() is None:
             self._asked = True
             os.killpg(self._process.pid, signal.SIGTERM)
 
     def stop(self) -> int:
-        """Ask it to end, and wait; its status."""
+        """Stop the program and return its status."""
         self.ask_to_stop()
         status = self._process.wait()
         if self._rest.ident is not None:
@@ -84,7 +84,7 @@ class Background:
         return status
 
     def here(self, text: str) -> str:
-        """`text` with the real addresses in place of those it names."""
+        """Replace the addresses in `text` by the real ones."""
 
         def real(found: re.Match[str]) -> str:
             port = self.ports.get(int(found[2]))
@@ -93,12 +93,12 @@ class Background:
         return _ADDRESS.sub(real, text)
 
     def address(self, protocol: str = "http") -> str:
-        """Where it answers, as host:port."""
+        """The address, as host:port."""
         return f"127.0.0.1:{self.ports[PORTS[protocol]]}"
 
 
 class Shoal(Background):
-    """`shoal serve`, by whatever name the page calls it."""
+    """`shoal serve`, `tritonserver` or `make serve`."""
 
     def __init__(self, command: str, folder: Path, env: Mapping[str, str]) -> None:
         flags = [
@@ -113,7 +113,7 @@ class Shoal(Background):
         words = server_words(command)
         self.asked_for = (tuple(words), folder)
         self._named = {name: int(port) for name, port in _PORT_FLAG.findall(command)}
-        self.clean = words[0] != "make"  # make itself answers a signal with a failure
+        self.clean = words[0] != "make"  # make itself fails on a signal
         if words[0] == "make":
             venv = Path(sys.executable).parent.parent
             words = [*words, f"VENV={venv}", f"--old-file={venv}/.installed"]
@@ -132,7 +132,7 @@ class Shoal(Background):
 
 
 def server_words(command: str) -> list[str]:
-    """What stands in a command that starts a server, without remarks and a last `&`."""
+    """The words of a command that starts a server, without comments and a final `&`."""
     words = shlex.split(command.replace("\\\n", " "), comments=True)
     return words[:-1] if words[-1] == "&" else words
 

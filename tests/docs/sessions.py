@@ -1,4 +1,4 @@
-"""A shell and a Python interpreter that run one text after the other and keep what they learn.
+"""A shell and a Python interpreter that run one text after another and keep their state.
 
 text --> file --> child process --> status, folder --> Done
 """
@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of one text."""
+    """The result of one text."""
 
     status: int
     out: str
@@ -51,7 +51,7 @@ class Session:
     """A child process that runs texts. `close` ends it, whatever it is doing."""
 
     def __init__(self, command: list[str], folder: Path, scratch: Path, env: Mapping[str, str]):
-        self.folder = folder  # where it is now
+        self.folder = folder  # the current folder
         self._scratch = scratch
         self._count = 0
         self._process = subprocess.Popen(
@@ -66,7 +66,7 @@ class Session:
         )
 
     def run(self, text: str, where: str) -> Done:
-        """Run `text` to its end. Raises RuntimeError when the session itself ended."""
+        """Run `text` to its end. Raises RuntimeError if the session itself ended."""
         self._count += 1
         path = self._scratch / f"{type(self).__name__}-{self._count}"
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What follows pages must itself notice what is wrong with a page."""
+"""The harness must detect mistakes in a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages mention in passing: included files are run by some test, flags and commands exist."""
+"""Included files are run by some test; flags, commands and routes named in sentences exist."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PAGES = [path.as_posix() for path in all_pages()]
 TESTS = "\n".join(
     path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))
 )
-# Flags that pages say are not offered.
+# Flags that pages name as unsupported.
 OTHERS = {"--fixed-schedule", "--periodic-concurrency-range", "--session-concurrency"}
-OPERATIONS = {"", *operations()}  # what tasks offer, and a route that is no task's
+OPERATIONS = {"", *operations()}  # of tasks; empty for other routes
 
 
 def read(page):
@@ -28,7 +28,7 @@ def read(page):
 
 @pytest.fixture(scope="module")
 def known_flags():
-    """Every flag that some command of ours takes, as its help says."""
+    """All flags in the help of our commands."""
     helps = [
         subprocess.run(
             (sys.executable, "-m", "shoal", command.name, "--help"),
@@ -73,13 +73,13 @@ def test_routes_within_sentences_exist(page):
     for method, path in re.findall(r"`(GET|POST) (/[^\s`?]*)[^`]*`", read(page)):
         for spelling in (re.sub(r"\[.*?\]", "", path), re.sub(r"[\[\]]", "", path)):
             target = resolve(spelling.replace("/V", "/1"))
-            assert target is not None, f"{page}: nobody serves {path}"
+            assert target is not None, f"{page}: no route serves {path}"
             assert method in target.route.endpoints, f"{page}: {method} {path}"
             assert target.operation in OPERATIONS, f"{page}: no task has {path}"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_pictures_are_there(page):
+def test_images_exist(page):
     named = re.findall(r'(?:src|srcset)="([^"]+)"|\{image\} (\S+)', read(page))
     files = [(ROOT / page).parent / (tag or directive) for tag, directive in named]
     assert [str(file) for file in files if not file.is_file()] == []

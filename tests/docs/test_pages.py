@@ -1,4 +1,4 @@
-"""Every page is followed from its first command to its last; see pages.py for the rules."""
+"""Every page is run from its first command to its last; see pages.py for the rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packages import check_install
 from pages import ROOT, all_pages, blocks, unmarked_commands, weight
 
 PAGES = [path.as_posix() for path in all_pages()]
-# Of all blocks that could be run, so many may be left alone with a reason.
+# The share of blocks that may be skipped with a reason.
 NOT_RUN_SHARE = 0.1
 
 
@@ -25,9 +25,9 @@ def to_run(page):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pages are written for bash")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.timeout(600)  # a page may start five servers, one after the other
+@pytest.mark.timeout(600)  # a page may start five servers, one after another
 @pytest.mark.parametrize(
-    # In the order in which they are followed: a test waits for its own page, not for all of them.
+    # In the order in which pages are run, so that a test waits for its own page only.
     "page",
     sorted(filter(to_run, PAGES), key=weight, reverse=True),
 )

@@ -1,4 +1,4 @@
-"""What is typed instead of what a page says: real addresses, and measurements that end soon."""
+"""Rewrites the commands of a page: real addresses, and short measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from servers import PORTS, Background
 
 TCP = PORTS["tcp"]
 
-# On a busy machine windows differ, and some are empty: then there are more of them.
+# On a busy machine windows differ, and some are empty; allow many of them.
 _QUICK_PERF = "-p 150 -s 99999 -r 100"
 _LIMIT = re.compile(r"(--latency-limit[= ])\S+")
 _PATIENT_LIMIT = "60s"  # which any machine meets
@@ -18,10 +18,10 @@ _EXAMPLE = re.compile(r"^python3? \S*\.py$")
 
 @dataclass(frozen=True)
 class Program:
-    """How a program is told where the server is, and how its measurements are made short."""
+    """How a program gets the server's address, and how its measurements are shortened."""
 
-    flag: str = ""  # followed by the address; empty where it needs none
-    unless: str = ""  # a pattern: the page says itself where the server is
+    flag: str = ""  # followed by the address; empty if it needs none
+    unless: str = ""  # a pattern: the page sets the address itself
     quick: str = ""
 
 
@@ -36,7 +36,7 @@ PROGRAMS = {
 
 
 def typed(command: str, server: Background | None) -> str:
-    """`command` for `server`; None where the page has not needed one so far."""
+    """Rewrite `command` for `server`, which is None if the page has not needed one so far."""
     command = _LIMIT.sub(rf"\g<1>{_PATIENT_LIMIT}", command.replace(".venv/bin/", ""))
     for name, program in PROGRAMS.items():
         found = re.search(rf"\b{name}\b", command)
@@ -51,7 +51,7 @@ def typed(command: str, server: Background | None) -> str:
 
 
 def needs_server(text: str) -> bool:
-    """Whether `text` speaks of a server, so that there must be one."""
+    """Return whether `text` needs a server."""
     if re.search(r"\b(localhost|127\.0\.0\.1)[: ]\d", text) or text.startswith("python examples/"):
         return True
     return any(
@@ -60,17 +60,17 @@ def needs_server(text: str) -> bool:
 
 
 def _told(command: str, at: int, program: Program, server: Background | None) -> str:
-    """`command` with the flags that `program` needs, which stands before the position `at`."""
+    """Insert the flags that `program` needs into `command`, at position `at`."""
     flags = ""
     if program.flag and server is not None and not re.search(program.unless, command):
         protocol = "grpc" if re.search(r"-i grpc|--protocol[= ]grpc", command) else "http"
         flags = f" {program.flag} {server.address(protocol)}"
-        if program.flag == "--http" and TCP in server.ports:  # which is where it looks first
+        if program.flag == "--http" and TCP in server.ports:  # which it tries first
             flags = f" --port {server.ports[TCP]}"
     rest = re.match(r"[^#|&;<>\n]*", command[at:])
     assert rest is not None  # it may be empty
     end = at + len(rest[0].rstrip())
     quick = f" {program.quick}" if program.quick else ""
     if "shoal stress" in command and not re.search(r" --(url|host)\b", command):
-        quick += " --sessions 1 --batching on"  # it starts a server for each row of its table
+        quick += " --sessions 1 --batching on"  # it starts one server per row of its table
     return f"{command[:at]}{flags}{command[at:end]}{quick}{command[end:]}"

@@ -21,10 +21,10 @@ OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation")
 @dataclass(frozen=True)
 class Demo:
     address: str  # 127.0.0.1:<port>
-    banner: str  # what it printed once it was ready
+    banner: str  # its output up to the moment it was ready
 
     def here(self, text: str) -> str:
-        """`text` with this server's address in place of the usual one."""
+        """Replace the default address in `text` by this server's."""
         return text.replace("localhost:8000", self.address)
 
 
@@ -57,7 +57,7 @@ def demo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(root, tmp_path_factory):
-    """Install an example package with pip; the environment of a Python that has it."""
+    """Install an example package with pip and return an environment that has it."""
     pytest.importorskip("hatchling")
 
     def install(name):
@@ -77,7 +77,7 @@ def installed(root, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run_python():
-    """Run Python in an environment; what it prints."""
+    """Run Python in an environment and return its output."""
 
     def run(environment, *arguments):
         done = subprocess.run(

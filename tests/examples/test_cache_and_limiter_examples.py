@@ -1,4 +1,4 @@
-"""The examples of the response cache and of the rate limiter, against servers as they ask for."""
+"""The examples of the response cache and of the rate limiter, with the servers they need."""
 
 from __future__ import annotations
 

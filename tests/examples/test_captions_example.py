@@ -21,7 +21,7 @@ def run(*command):
     return done.stdout
 
 
-@pytest.mark.timeout(300)  # it loads PyTorch twice, in processes of their own
+@pytest.mark.timeout(300)  # it loads PyTorch twice, in separate processes
 def test_the_captions_example_runs(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

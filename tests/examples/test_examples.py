@@ -62,6 +62,6 @@ def test_what_the_demo_prints_can_be_pasted(demo):
 
 
 def _without_words(banner):
-    """The banner from its first comment to its last command, as somebody would paste it."""
+    """The banner from its first comment to its last command, ready to paste."""
     assert banner.rstrip().endswith("stops the server.")
     return banner[banner.index("#") : banner.rindex("Ctrl-C")]

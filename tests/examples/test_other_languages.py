@@ -33,12 +33,12 @@ def run(*command):
 
 class Pages(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format, *arguments):
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
 def origin():
-    """A web server for the page, which is another origin than the inference server."""
+    """A web server for the page, on another origin than the inference server."""
     handler = functools.partial(Pages, directory=FOLDER)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -51,7 +51,7 @@ def origin():
 
 
 def browse(url):
-    """What the page shows once its script has said how it ended."""
+    """The text of the page after its script has ended."""
     driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     with driver.sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -1,4 +1,4 @@
-"""The example of a task in a package of its own: installed by pip, tested and served."""
+"""The example of a task in a separate package: installed by pip, tested and served."""
 
 from __future__ import annotations
 
