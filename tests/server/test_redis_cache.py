@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis as redis_client
 
-from shoal.cache import outage
+from shoal.cache import store
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
@@ -112,7 +112,7 @@ def test_entries_have_a_name_of_their_own(folder, redis):
 
 
 def test_redis_dies_midway_and_comes_back(folder, redis, caplog, monkeypatch):
-    monkeypatch.setattr(outage, "FIRST_PAUSE_NS", 50_000_000)
+    monkeypatch.setattr(store, "FIRST_PAUSE_NS", 50_000_000)
     with running_server(folder, cache_config=redis.settings()) as running:
         ask(running, 5)
         kept(running, 1)
@@ -122,7 +122,7 @@ def test_redis_dies_midway_and_comes_back(folder, redis, caplog, monkeypatch):
         for _ in range(20):
             ask(running, 5)  # never an error
         assert counts(running) == (1, 21)
-        warnings = [r for r in caplog.records if "models compute every answer" in r.message]
+        warnings = [r for r in caplog.records if "models compute every response" in r.message]
         assert len(warnings) == 1
         assert running.metric("shoal_cache_not_done", reason="failed") >= 1
         redis.start()
@@ -135,7 +135,7 @@ def test_redis_dies_midway_and_comes_back(folder, redis, caplog, monkeypatch):
 
 
 def test_a_redis_that_hangs_costs_one_request_a_moment(folder, redis, monkeypatch):
-    monkeypatch.setattr(outage, "FIRST_PAUSE_NS", 60_000_000_000)
+    monkeypatch.setattr(store, "FIRST_PAUSE_NS", 60_000_000_000)
     settings = redis.settings(socket_timeout="1500", connect_timeout="1500")
     with running_server(folder, cache_config=settings) as running:
         ask(running, 5)

@@ -235,7 +235,7 @@ def test_the_older_flag(tmp_path, serve, fake):
     ("settings", "sentence"),
     [
         ((NamedSetting("local", "size", "x"),), "'size' is 'x'; write bytes"),
-        ((NamedSetting("redis", "host", "x"),), "the cache 'redis' needs to know 'port'"),
+        ((NamedSetting("redis", "host", "x"),), "the cache 'redis' needs 'port'"),
         ((NamedSetting("memcached", "host", "x"),), "there is no cache 'memcached'; installed are"),
     ],
 )

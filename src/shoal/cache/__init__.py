@@ -1,8 +1,8 @@
-"""The response cache: answers that were given before, for requests that ask the same again.
+"""The response cache: stored responses, for requests that are equal to an earlier one.
 
-    request --CacheDoor--> CacheStore --> LocalCache | RedisCache | one from an installed package
-               │ nothing there
-               └──> the model's queue --> ... --> the answer is kept on its way back
+    request --CachingScheduler--> CacheStore --> LocalCache | RedisCache | an installed one
+               │ miss
+               └──> the model's queue --> ... --> the response is stored on its way back
 
-base.py is the contract of a cache, entry.py what it keeps, key.py what makes two requests the same.
+base.py is the contract of a cache, entry.py what it stores, key.py what makes two requests equal.
 """

@@ -1,10 +1,10 @@
-"""What a response cache is: the whole contract, for those that come with Shoal and for others.
+"""The contract of a response cache, for built-in ones and those of other packages.
 
     --cache-config=<name>,<key>=<value>  -->  the entry point <name> of the group `shoal.caches`
                                          -->  factory({<key>: <value>})  -->  ResponseCache
 
 There is one cache for all models. Keys are digests that no two different requests share; see
-`shoal.cache.key` for what they are made of. A cache may forget anything at any time.
+`shoal.cache.key` for what they are made of. A cache may evict anything at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CacheFactory", "CacheUsage", "CachedResponse", "ResponseCache"]
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """How full a cache is, where it knows."""
+    """How full a cache is, if it knows."""
 
     entries: int
     used_bytes: int
@@ -30,34 +30,34 @@ class CacheUsage:
 
 
 class ResponseCache(ABC):
-    """Keeps answers by key. Any thread may call any method, several at once.
+    """Stores responses by key. Any thread may call any method, several at once.
 
-    A method that raises is a lookup that found nothing or an answer that was not kept: requests
-    never fail because of their cache. After it has raised, it is left alone for a while.
+    A method that raises counts as a miss, or as a response that was not stored: requests never
+    fail because of the cache. After an error, the cache is not used for a while.
     """
 
-    # Whether others read the entries too: other servers, or this one when it is started again.
-    # Then models are told apart by what their files hold, which is read once at each load.
+    # Whether other servers, or this one after a restart, read the entries, too. Then models are
+    # identified by the contents of their files, which are read once at each load.
     shared: bool = False
-    # Whether `lookup` and `insert` wait for anything. Then they run on `threads` threads of their
-    # own; otherwise wherever a request happens to be, the event loop included.
+    # Whether `lookup` and `insert` block. Then they run on `threads` threads of their own;
+    # otherwise on the thread of the request, which may be the event loop.
     waits: bool = False
     threads: int = 4
 
     @abstractmethod
     def lookup(self, key: bytes) -> CachedResponse | None:
-        """The answer kept under `key`, or None."""
+        """The response stored under `key`, or None."""
 
     @abstractmethod
     def insert(self, key: bytes, entry: CachedResponse) -> bool:
-        """Keep `entry`; false when it is too large to be kept at all."""
+        """Store `entry`; false when it is too large to be stored at all."""
 
     def usage(self) -> CacheUsage | None:
-        """How full the cache is; None where it does not know."""
+        """How full the cache is; None if it does not know."""
         return None
 
     def check(self) -> None:
-        """Raise if the cache cannot be used now. Called once, when the server starts; may wait."""
+        """Raise if the cache cannot be used now. Called once, when the server starts; may block."""
         return
 
     def close(self) -> None:
@@ -65,5 +65,5 @@ class ResponseCache(ABC):
         return
 
 
-# Raises InvalidArgument, which names the setting and what to write, for settings that cannot be.
+# Raises InvalidArgument, which names the setting and what to write, for invalid settings.
 CacheFactory: TypeAlias = Callable[[Mapping[str, str]], ResponseCache]

@@ -1,13 +1,12 @@
-"""A cached answer: outputs and parameters of one response, in memory of its own.
+"""A cached response: its outputs and parameters, in memory of its own.
 
     Response --of--> CachedResponse --response--> Response, for another request
                       pack │ ▲ unpack
                            ▼ │
                      bytes for another process
 
-What models and frontends hand around are views of memory that is used again: pooled buffers,
-batches that several answers share, regions that clients registered. So an entry is a copy, and its
-bytes cannot be changed by anybody.
+The tensors of responses are views of memory that is reused: pooled buffers, batches that several
+responses share, regions that clients registered. So an entry is an immutable copy.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Tensor
 
-# The objects around the tensors' bytes, measured and rounded up, so that a cache full of small
-# answers takes no more memory than it was given.
+# Memory of the objects around the tensors' bytes, measured and rounded up, so that a cache of
+# small responses stays within its size.
 _ENTRY_BYTES = 512
 _OUTPUT_BYTES = 256
 
-# The first bytes of a packed entry; another form gets another number.
+# The first bytes of a packed entry; another format gets another number.
 _MAGIC = b"shoal-response-1"
 _HEAD = struct.Struct("<16sI")
 
@@ -44,15 +43,15 @@ class CachedOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """One answer. It can be given any number of times, from any thread."""
+    """One response. It can be used any number of times, from any thread."""
 
     outputs: tuple[CachedOutput, ...]
     parameters: tuple[tuple[str, ParameterValue], ...]
-    nbytes: int  # what keeping it in memory costs, objects included
+    nbytes: int  # in memory, including objects
 
     @classmethod
     def of(cls, response: Response) -> CachedResponse:
-        """A copy of what `response` says. It must be the only one to its request, without error."""
+        """A copy of `response`, which must be the only one to its request and no error."""
         outputs = tuple(
             [
                 CachedOutput(tensor.name, tensor.datatype, tuple(tensor.shape), bytes(tensor.raw))
@@ -72,7 +71,7 @@ class CachedResponse:
         return cls(outputs, parameters, size)
 
     def response(self, request: Request, model_name: str, version: int) -> Response:
-        """The answer to `request`, as if the model had just given it."""
+        """The response to `request`, as if the model had computed it."""
         tensors = [
             Tensor(output.name, output.datatype, output.shape, raw=output.raw)
             for output in self.outputs
@@ -80,7 +79,7 @@ class CachedResponse:
         return Response(model_name, version, request.id, tensors, dict(self.parameters))
 
     def pack(self) -> bytes:
-        """The entry as bytes: a JSON head, then the tensors. No code is ever read back from it."""
+        """The entry as bytes: a JSON head, then the tensors. It never contains code."""
         head = json.dumps(
             {
                 "outputs": [[o.name, o.datatype.name, o.shape, len(o.raw)] for o in self.outputs],
@@ -92,23 +91,23 @@ class CachedResponse:
 
     @classmethod
     def unpack(cls, packed: bytes) -> CachedResponse:
-        """The entry that `pack` made these bytes from; ValueError when it was not `pack`."""
+        """The entry that `pack` made these bytes from; ValueError for any other bytes."""
         try:
             magic, head_size = _HEAD.unpack_from(packed)
             if magic != _MAGIC:
-                raise ValueError("it does not begin like one")
+                raise ValueError("it does not begin with the magic number")
             position = _HEAD.size + head_size
             head = json.loads(packed[_HEAD.size : position])
             outputs = []
             for name, datatype, shape, size in head["outputs"]:
                 raw = packed[position : position + size]
                 if len(raw) != size:
-                    raise ValueError("it is cut off")
+                    raise ValueError("it is truncated")
                 outputs.append(CachedOutput(name, dtypes.BY_NAME[datatype], tuple(shape), raw))
                 position += size
             if position != len(packed):
-                raise ValueError("it goes on after its end")
+                raise ValueError("it has bytes after its end")
             parameters = tuple([(key, value) for key, value in head["parameters"]])
         except (struct.error, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"this is no cached response: {error}") from None
+            raise ValueError(f"not a cached response: {error}") from None
         return cls._made(tuple(outputs), parameters)

@@ -1,13 +1,13 @@
-"""What makes two requests the same: the key that their answer is kept under.
+"""The key of a cached response: equal for requests that have the same response.
 
     model (which load, or which files), version   ┐
     outputs asked for, in order                   ├─ blake2b ─▶ 32 bytes
     parameters, with their types                  │
     each input: name, datatype, shape, bytes      ┘
 
-All that can change the answer is in it and nothing else is: not the request's id, not its priority
-or timeout, nor how its tensors travelled. Two different requests with one key are as likely as two
-random numbers of 256 bits that are equal.
+It contains everything that can change the response and nothing else: not the request's id, not its
+priority or time-out, nor how its tensors were sent. Two different requests share a key only if two
+random numbers of 256 bits are equal.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _READ_BYTES = 1 << 20
 
 
 def request_key(model: bytes, request: Request) -> bytes:
-    """The key of a request that passed validation; `model` stands for what would answer it."""
+    """The key of a valid request; `model` is the identity of the model."""
     inputs = request.inputs
     names = list(inputs) if len(inputs) == 1 else sorted(inputs)
     tensors = [inputs[name] for name in names]
     parameters = request.parameters
-    # The text of a tuple of texts and numbers tells it apart from every other, types included, and
-    # with the sizes in it nothing can move from one tensor's bytes to the next one's.
+    # The repr of a tuple of strings and numbers is unique, types included; with the sizes in it,
+    # bytes cannot move from one tensor to the next.
     described = repr(
         (
             request.requested_outputs,
@@ -51,7 +51,7 @@ def request_key(model: bytes, request: Request) -> bytes:
 
 
 def input_bytes(request: Request) -> int:
-    """How many bytes there are to hash, but for texts that are not bytes yet."""
+    """How many bytes there are to hash, except for strings that are not encoded yet."""
     return sum(
         [
             tensor.nbytes if tensor.has_raw else tensor.element_count * tensor.datatype.itemsize
@@ -61,18 +61,18 @@ def input_bytes(request: Request) -> int:
 
 
 def new_identity() -> bytes:
-    """What stands for one load of a model: nothing kept for an earlier load is found again."""
+    """The identity of one load of a model: entries of earlier loads are never found."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def content_identity(
     version: int, config: ModelConfig, folder: Path, version_folder: Path | None
 ) -> bytes:
-    """What stands for a model wherever it is loaded: its config and all bytes of its files.
+    """The identity of a model on any server: its config and all bytes of its files.
 
-    Instance groups are left out: they change who computes an answer, not the answer. An ensemble
-    has no version folder. One that is no folder (a model that is a function of some program), or a
-    file that cannot be read, makes the identity one of its own, so that nothing wrong is shared.
+    Instance groups are left out: they do not change responses. An ensemble has no version folder.
+    If the version folder is not a folder (a function as a model), or a file cannot be read, the
+    identity is a random one, so that nothing wrong is shared.
     """
     if version_folder is not None and not version_folder.is_dir():
         return new_identity()
@@ -93,7 +93,7 @@ def content_identity(
 
 
 def combined_identity(own: bytes, others: Sequence[bytes]) -> bytes:
-    """What stands for a model that is made of others, as they are now."""
+    """The identity of a model that runs other models, as they are now."""
     digest = hashlib.blake2b(own, digest_size=KEY_BYTES)
     for other in others:
         digest.update(b"%d:" % len(other))
@@ -102,10 +102,10 @@ def combined_identity(own: bytes, others: Sequence[bytes]) -> bytes:
 
 
 def _files(folder: Path, version_folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files a version is made of, in an order that is the same everywhere."""
+    """The files of a version, in the same order on every machine."""
     beside = [path for path in sorted(folder.glob("*")) if path.is_file()]
     for path in beside:
-        if path.suffix != ".pbtxt":  # the config is taken as it was understood
+        if path.suffix != ".pbtxt":  # the parsed config is used instead
             yield path.name, path
     for root, folders, files in os.walk(version_folder, followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

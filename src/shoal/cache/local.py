@@ -1,4 +1,4 @@
-"""The cache in this process's memory: bounded in bytes, the least recently used goes first."""
+"""The cache in this process's memory: bounded in bytes, evicts the least recently used entry."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SLOT_BYTES = 128 + KEY_BYTES  # what a key costs beside its entry
 
 
 class LocalCache(ResponseCache):
-    """Answers in memory, shared by all models. Never waits for anything but its lock."""
+    """Responses in memory, shared by all models. Never blocks except for its lock."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Keeps at most `size_bytes`, the objects around the tensors included."""
+        """Stores at most `size_bytes`, including the objects around the tensors."""
         self._size_bytes = size_bytes
         self._lock = threading.Lock()  # guards everything below
         self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()  # least recent first
@@ -26,7 +26,7 @@ class LocalCache(ResponseCache):
         self._evictions = 0
 
     def lookup(self, key: bytes) -> CachedResponse | None:
-        """The answer kept under `key`, which is now the most recently used one, or None."""
+        """The response stored under `key`, now the most recently used one, or None."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -34,7 +34,7 @@ class LocalCache(ResponseCache):
             return entry
 
     def insert(self, key: bytes, entry: CachedResponse) -> bool:
-        """Keep `entry`, which takes the place of an older one; false when it can never fit."""
+        """Store `entry`, which replaces an older one; false when it can never fit."""
         size = entry.nbytes + _SLOT_BYTES
         if size > self._size_bytes:
             return False
@@ -58,13 +58,13 @@ class LocalCache(ResponseCache):
             )
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()
             self._used_bytes = 0
 
 
 def local_cache(given: Mapping[str, str]) -> LocalCache:
-    """The cache that `--cache-config=local,size=<bytes>` asks for."""
+    """The cache for `--cache-config=local,size=<bytes>`."""
     settings = CacheSettings("local", given, ("size",))
     return LocalCache(settings.size("size"))

@@ -1,10 +1,10 @@
-"""The cache in a Redis server: shared by all servers that name the same one, and outliving them.
+"""The cache in a Redis server: shared by all servers that use it, and kept across restarts.
 
     --cache-config=redis,host=cache.example --cache-config=redis,port=6379
 
-Entries are plain values under `shoal:<key>`. How many there may be and which go first is Redis's
-business: give it a `maxmemory` and `maxmemory-policy allkeys-lru`. The settings and the two
-environment variables are those of Triton's cache of the same name.
+Entries are plain values under `shoal:<key>`. Redis limits and evicts them: set its `maxmemory` and
+`maxmemory-policy allkeys-lru`. The settings and the two environment variables are those of Triton's
+cache of the same name.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _KNOWN = (
     *("connect_timeout", "socket_timeout", "pool_size", "wait_timeout"),
     *("tls_enabled", *_TLS),
 )
-# Longer than a Redis nearby ever takes, shorter than a client notices. Triton waits for ever.
+# Longer than a nearby Redis takes, shorter than a client notices. Triton has no time-out.
 _TIMEOUT_MS = 500
 _POOL_SIZE = 4
-_LARGEST_VALUE_BYTES = 512 << 20  # Redis takes no longer one
+_LARGEST_VALUE_BYTES = 512 << 20  # the limit of Redis
 
 
 class RedisCache(ResponseCache):
-    """Answers in a Redis server. Its methods raise what the client library raises."""
+    """Responses in a Redis server. Its methods raise what the client library raises."""
 
     shared = True
     waits = True
@@ -50,18 +50,18 @@ class RedisCache(ResponseCache):
         self.threads = threads
 
     def lookup(self, key: bytes) -> CachedResponse | None:
-        """The answer kept under `key`; None also where something else was put there."""
+        """The response stored under `key`; None also if the value is something else."""
         packed = self._client.get(_PREFIX + key.hex().encode())
         if packed is None:
             return None
         try:
             return CachedResponse.unpack(packed)
         except ValueError as error:
-            logger.warning("redis holds something else under a key of the cache: %s", error)
+            logger.warning("a value in Redis is not a cached response: %s", error)
             return None
 
     def insert(self, key: bytes, entry: CachedResponse) -> bool:
-        """Keep `entry`, unless it is longer than any value Redis takes."""
+        """Store `entry`, unless it is longer than any value Redis takes."""
         packed = entry.pack()
         if len(packed) > _LARGEST_VALUE_BYTES:
             return False
@@ -69,7 +69,7 @@ class RedisCache(ResponseCache):
         return True
 
     def check(self) -> None:
-        """Ask Redis whether it is there and lets us in."""
+        """Check that Redis is reachable and accepts our credentials."""
         self._client.ping()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class RedisCache(ResponseCache):
 
 
 def redis_cache(given: Mapping[str, str]) -> RedisCache:
-    """The cache that `--cache-config=redis,…` asks for. Connects when it is first used."""
+    """The cache for `--cache-config=redis,…`. Connects when it is first used."""
     settings = CacheSettings("redis", given, _KNOWN)
     host = settings.required("host", "localhost")
     settings.required("port", "6379")
@@ -108,8 +108,8 @@ def redis_cache(given: Mapping[str, str]) -> RedisCache:
     if tls is not None:
         kind = _named_connection(settings.text("sni") or host)
         options |= tls
-    # A connection that Redis has closed is opened again at once; whoever retries more often than
-    # that keeps a request waiting.
+    # A connection that Redis has closed is reopened at once; more retries would only delay the
+    # request.
     pool = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]
         max_connections=threads,
         timeout=wait_secs,
@@ -121,12 +121,12 @@ def redis_cache(given: Mapping[str, str]) -> RedisCache:
 
 
 def _secs(settings: CacheSettings, key: str) -> float | None:
-    """A time limit given in milliseconds; 0 means to wait for ever."""
+    """A time limit given in milliseconds; 0 means none."""
     return settings.number(key, _TIMEOUT_MS, least=0) / 1000 or None
 
 
 def _tls(settings: CacheSettings) -> dict[str, Any] | None:
-    """What a connection with TLS needs; any of its settings switches it on. None: without TLS."""
+    """The options of a TLS connection, which any TLS setting switches on. None: without TLS."""
     given = {key: settings.text(key) for key in _TLS}
     if not settings.truth("tls_enabled", any(given.values())):
         return None
@@ -149,9 +149,9 @@ def _tls(settings: CacheSettings) -> dict[str, Any] | None:
 
 
 def _named_connection(name: str) -> type[Any]:
-    """A TLS connection that asks for, and checks, the certificate of `name`.
+    """A TLS connection that requests and verifies the certificate of `name`.
 
-    The client library takes the host's name for that, which a certificate need not have.
+    The client library always uses the host's name, which a certificate need not have.
     """
     from redis.connection import SSLConnection
 

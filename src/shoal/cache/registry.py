@@ -2,8 +2,8 @@
 
     --cache-config=local,size=…  -->  entry point "local" of `shoal.caches`  -->  ResponseCache
 
-An installed package can add one. Those that come with Shoal are found even when it runs from a
-source tree that nobody installed.
+An installed package can add one. Built-in caches are found even in a source tree that is not
+installed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BUILT_IN = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """The caches there are, sorted."""
+    """The available caches, sorted."""
     return tuple(sorted({*BUILT_IN, *entry_points(group=GROUP).names}))
 
 
 def open_cache(name: str, settings: Mapping[str, str]) -> ResponseCache:
     """The cache called `name`, with these settings.
 
-    Raises InvalidArgument, which says what to write, when there is none or it cannot be made.
+    Raises InvalidArgument, which says what to write, if there is none or it cannot be created.
     """
     try:
         factory = _factory(name)

@@ -1,4 +1,4 @@
-"""Reading the settings of a cache: `--cache-config=<cache>,<key>=<value>`, one method per kind."""
+"""The settings of a cache: `--cache-config=<cache>,<key>=<value>`, one method per type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.errors import InvalidArgument
 
 
 class CacheSettings:
-    """The settings of one cache, read one by one; each method says what a value has to be."""
+    """The settings of one cache; each method checks that a value has its type."""
 
     def __init__(self, cache: str, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         """Raises InvalidArgument for a key that is not among the `known`."""
@@ -20,7 +20,7 @@ class CacheSettings:
             if key not in known:
                 raise InvalidArgument(
                     f"--cache-config={cache},{key}={given[key]}: the cache '{cache}' has no "
-                    f"setting '{key}'; it knows {', '.join(known)}"
+                    f"setting '{key}'; its settings are {', '.join(known)}"
                 )
 
     def text(self, key: str, default: str = "") -> str:
@@ -28,16 +28,16 @@ class CacheSettings:
         return self._given.get(key, default)
 
     def required(self, key: str, example: str) -> str:
-        """A text that must be there."""
+        """A text that is required."""
         if not self._given.get(key):
             raise InvalidArgument(
-                f"the cache '{self._cache}' needs to know '{key}'; write for example "
+                f"the cache '{self._cache}' needs '{key}'; write for example "
                 f"--cache-config={self._cache},{key}={example}"
             )
         return self._given[key]
 
     def number(self, key: str, default: int | None, *, least: int, most: int | None = None) -> int:
-        """A whole number; with no default it must be there."""
+        """A whole number; without a default it is required."""
         text = self._given.get(key)
         if text is None and default is not None:
             return default
@@ -50,7 +50,7 @@ class CacheSettings:
         return value
 
     def size(self, key: str) -> int:
-        """A number of bytes, which must be there: 1048576, 512M, 4G."""
+        """A required number of bytes: 1048576, 512M, 4G."""
         text = self._given.get(key, "")
         if re.fullmatch(SIZE, text) is None:
             raise self._wrong(key, text or None, "bytes, such as 1048576 or 64M")

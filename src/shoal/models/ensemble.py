@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from shoal.cache.door import CacheDoor
+from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.cache.key import combined_identity
 from shoal.cache.store import CacheStore
 from shoal.core.planned import PlannedRequest
@@ -49,7 +49,7 @@ class EnsembleModel:
             spec.ensemble, self.signature, version, spec.infer, self.statistics
         )
         self._own_identity = b""
-        self._cache: CacheDoor | None = None
+        self._cache: CachingScheduler | None = None
         self._enqueue = self._scheduler.enqueue
         if spec.cache is not None:
             self._use_cache(spec.cache)
@@ -63,7 +63,7 @@ class EnsembleModel:
         self._own_identity = store.identity(self.version, spec.config, spec.folder)
         if not spec.caches_answers:
             return
-        self._cache = CacheDoor(
+        self._cache = CachingScheduler(
             store,
             lambda: self.cache_identity,
             self._scheduler.enqueue,
@@ -143,9 +143,9 @@ class EnsembleModel:
 
     def in_flight(self) -> int:
         """Requests accepted and not yet answered to the end."""
-        asking = self._cache.asking if self._cache is not None else 0
-        asking += self.task.calls if self.task is not None else 0
-        return asking + self._scheduler.in_flight()
+        pending = self._cache.pending if self._cache is not None else 0
+        pending += self.task.calls if self.task is not None else 0
+        return pending + self._scheduler.in_flight()
 
     def idle(self) -> bool:
         """Whether nobody would miss it now."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from shoal.backends.base import LoadContext, LoadedModel, Placement
-from shoal.cache.door import CacheDoor
+from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.cache.store import CacheStore
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
@@ -51,7 +51,7 @@ class Model:
         self._batcher = build_scheduler(spec, self._dropped)
         self.statistics.pending = self._batcher.pending
         self.cache_identity = b""  # what stands for it in the keys of cached answers
-        self._cache: CacheDoor | None = None
+        self._cache: CachingScheduler | None = None
         self._enqueue = self._batcher.enqueue
         if spec.cache is not None:
             self._use_cache(spec.cache)
@@ -99,7 +99,7 @@ class Model:
         if not spec.caches_answers:
             return
         batching = spec.config.dynamic_batching
-        self._cache = CacheDoor(
+        self._cache = CachingScheduler(
             store,
             lambda: self.cache_identity,
             self._batcher.enqueue,
@@ -198,9 +198,9 @@ class Model:
 
     def in_flight(self) -> int:
         """Requests accepted and not yet answered, give or take those being handed over."""
-        asking = self._cache.asking if self._cache is not None else 0
-        asking += self.task.calls if self.task is not None else 0
-        return asking + self._batcher.pending() + self._instances.busy()
+        pending = self._cache.pending if self._cache is not None else 0
+        pending += self.task.calls if self.task is not None else 0
+        return pending + self._batcher.pending() + self._instances.busy()
 
     def idle(self) -> bool:
         """Whether nobody would miss it now: no request, no answer owed, no sequence under way."""

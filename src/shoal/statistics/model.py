@@ -301,7 +301,7 @@ class ModelStatistics:
             if self._summaries is not None:
                 self._summaries.cache_miss.add(miss_ns, self._clock())
 
-    def cache_kept(self, insertion_ns: int) -> None:
+    def cache_stored(self, insertion_ns: int) -> None:
         """Add what keeping an answer took after its miss was counted and it was sent."""
         with self._lock:
             self._cache.miss_ns += insertion_ns

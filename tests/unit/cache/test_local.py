@@ -143,7 +143,10 @@ def test_its_size_comes_from_the_command_line(settings, size_bytes):
         ({"size": "0"}, "'size' is '0'; write bytes, such as 1048576 or 64M"),
         ({"size": "-1"}, "'size' is '-1'; write bytes"),
         ({"size": "much"}, "'size' is 'much'; write bytes"),
-        ({"size": "1", "sice": "2"}, "the cache 'local' has no setting 'sice'; it knows size"),
+        (
+            {"size": "1", "sice": "2"},
+            "the cache 'local' has no setting 'sice'; its settings are size",
+        ),
     ],
 )
 def test_wrong_settings(settings, sentence):

@@ -97,8 +97,8 @@ def test_tls_is_switched_on_by_any_of_its_settings(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"host": "h"}, "the cache 'redis' needs to know 'port'; write for example"),
-        ({"port": "1"}, "the cache 'redis' needs to know 'host'; write for example"),
+        ({"host": "h"}, "the cache 'redis' needs 'port'; write for example"),
+        ({"port": "1"}, "the cache 'redis' needs 'host'; write for example"),
         ({**PLACE, "port": "many"}, "'port' is 'many'; write a whole number from 1 on"),
         ({**PLACE, "port": "70000"}, "'port' is '70000'; write a whole number from 1 to 65535"),
         ({**PLACE, "pool_size": "0"}, "'pool_size' is '0'; write a whole number from 1 to 256"),
@@ -106,7 +106,10 @@ def test_tls_is_switched_on_by_any_of_its_settings(tmp_path):
         ({**PLACE, "tls_enabled": "maybe"}, "'tls_enabled' is 'maybe'; write true or false"),
         ({**PLACE, "cacert": "/no/such"}, "cacert=/no/such: there is no such file or folder"),
         ({**PLACE, "cert": __file__}, "a client certificate for Redis needs both"),
-        ({**PLACE, "timeout": "1"}, "the cache 'redis' has no setting 'timeout'; it knows host,"),
+        (
+            {**PLACE, "timeout": "1"},
+            "the cache 'redis' has no setting 'timeout'; its settings are host,",
+        ),
     ],
 )
 def test_wrong_settings(settings, sentence):
@@ -135,7 +138,7 @@ def test_something_else_under_a_key_is_a_miss(caplog):
     assert cache.lookup(key) is None
     client[b"shoal:" + key.hex().encode()] = b"not ours"
     assert cache.lookup(key) is None
-    assert "redis holds something else under a key of the cache" in caplog.text
+    assert "a value in Redis is not a cached response" in caplog.text
 
 
 def test_what_is_too_long_for_redis_is_not_sent(monkeypatch):

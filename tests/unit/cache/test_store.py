@@ -10,8 +10,7 @@ import pytest
 from shoal.cache.base import CacheUsage, ResponseCache
 from shoal.cache.entry import CachedResponse
 from shoal.cache.local import LocalCache
-from shoal.cache.outage import FIRST_PAUSE_NS
-from shoal.cache.store import CacheStore
+from shoal.cache.store import FIRST_PAUSE_NS, CacheStore
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.core.response import Response
@@ -35,21 +34,21 @@ class Broken(ResponseCache):
         self.closed = False
 
     def lookup(self, key):
-        self._ask()
+        self._look_up()
 
     def insert(self, key, entry):
-        self._ask()
+        self._look_up()
         return True
 
     def check(self):
-        self._ask()
+        self._look_up()
 
     def close(self):
         self.closed = True
         if self.broken:
             raise OSError("still broken")
 
-    def _ask(self):
+    def _look_up(self):
         self.asked += 1
         if self.broken:
             raise ConnectionError("nobody there")
@@ -91,15 +90,15 @@ def test_a_cache_that_does_not_know_how_full_it_is_says_nothing(make):
 def test_a_fault_is_a_miss_and_said_once(make, caplog):
     cache, clock = Broken(), FakeClock()
     store = make(cache, clock=clock)
-    assert store.worth_asking()
+    assert store.is_available()
     assert store.lookup(KEY) is None
-    assert "the response cache 'c' cannot be asked (ConnectionError: nobody there)" in caplog.text
-    assert not store.worth_asking()  # and is left alone
+    assert "the response cache 'c' cannot be read (ConnectionError: nobody there)" in caplog.text
+    assert not store.is_available()  # and is left alone
     assert store.lookup(KEY) is None
     store.insert(KEY, entry())
     assert cache.asked == 1
     clock.advance(FIRST_PAUSE_NS)
-    assert store.worth_asking()
+    assert store.is_available()
     assert store.lookup(KEY) is None  # this one finds out,
     assert store.lookup(KEY) is None  # this one does not wait for it
     assert cache.asked == 2
@@ -116,7 +115,7 @@ def test_it_is_used_again_when_it_answers_again(make, caplog):
     cache.broken = False
     clock.advance(FIRST_PAUSE_NS)
     store.lookup(KEY)
-    assert "the response cache 'c' answers again" in caplog.text
+    assert "the response cache 'c' is available again" in caplog.text
     store.insert(KEY, entry())
     assert cache.asked == 3
 
@@ -131,7 +130,7 @@ def test_the_start_up_check_says_how_it_is(make, caplog):
     )
     cache.broken = False
     store.check()
-    assert "answers are kept in the response cache 'c'" in caplog.text
+    assert "responses are stored in the response cache 'c'" in caplog.text
 
 
 def test_only_so_many_wait_for_it(make):

@@ -35,7 +35,7 @@ def models():
     request.start_ns, request.queued_ns = clock() - 9000, clock() - 5000
     cached.cache_hit(request, clock() - 4000, 3000)
     cached.cache_missed(8000, 2000)
-    cached.cache_kept(1000)
+    cached.cache_stored(1000)
     return [cached, ModelStatistics("plain", 1, summaries=True, clock=clock)]
 
 

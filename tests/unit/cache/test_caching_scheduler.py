@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.cache import door as door_module
+from shoal.cache import caching_scheduler as scheduler_module
 from shoal.cache.base import ResponseCache
-from shoal.cache.door import CacheDoor
+from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.cache.local import LocalCache
 from shoal.cache.store import CacheStore
 from shoal.core.request import State
@@ -23,7 +23,7 @@ from tests.support.fakes import WAIT_SECS, Collector, FakeClock, make_request
 
 
 class Queue:
-    """The model behind the door: requests wait here until a test answers them."""
+    """The model behind the scheduler: requests wait here until a test answers them."""
 
     def __init__(self):
         self.waiting = []
@@ -97,21 +97,21 @@ class Remote(LocalCache):
 
 
 class World:
-    """A door with everything around it."""
+    """A scheduler with everything around it."""
 
     def __init__(self, cache=None, **options):
         self.store = CacheStore("c", cache or LocalCache(1 << 20))
         self.queue = Queue()
         self.statistics = ModelStatistics("m", 1)
         self.identity = b"model"
-        self.door = CacheDoor(
+        self.scheduler = CachingScheduler(
             self.store, lambda: self.identity, self.queue.enqueue, self.statistics, **options
         )
 
     def ask(self, value=1, **options):
         tensor = Tensor.from_array("X", np.array([value], np.int32))
         request, collector = make_request(tensor, rows=1, **options)
-        self.door.enqueue(request)
+        self.scheduler.enqueue(request)
         return collector
 
     def counts(self):
@@ -129,7 +129,7 @@ def make():
 
     yield world
     for one in made:
-        one.door.close()
+        one.scheduler.close()
         one.store.close()
 
 
@@ -237,12 +237,12 @@ def test_a_refused_request_is_the_callers_again(world):
     request, collector = make_request(tensor)
     world.queue.refuses = QueueRejected("full")
     with pytest.raises(QueueRejected):
-        world.door.enqueue(request)
+        world.scheduler.enqueue(request)
     assert request.reply is collector
     assert not collector.responses
-    assert world.door.asking == 0
+    assert world.scheduler.pending == 0
     world.queue.refuses = None
-    world.door.enqueue(request)
+    world.scheduler.enqueue(request)
     world.queue.answer(7)
     assert value(collector) == 7
 
@@ -282,7 +282,7 @@ def test_on_the_loop_an_answer_comes_after_the_question(make):
     world.ask()
     world.queue.answer(7)
     hit = world.ask()
-    assert not hit.answered  # the frontend is still busy with asking
+    assert not hit.answered  # the frontend is still busy with pending
     loop.turn()
     assert value(hit) == 7
     loop.gone = True
@@ -290,7 +290,7 @@ def test_on_the_loop_an_answer_comes_after_the_question(make):
 
 
 def test_much_to_hash_is_hashed_elsewhere(make, monkeypatch):
-    monkeypatch.setattr(door_module, "_HASH_ON_LOOP_BYTES", 3)
+    monkeypatch.setattr(scheduler_module, "_HASH_ON_LOOP_BYTES", 3)
     loop = Loop()
     world = make(loop=loop)
     gate, asked = threading.Event(), threading.Event()
@@ -304,12 +304,12 @@ def test_much_to_hash_is_hashed_elsewhere(make, monkeypatch):
     monkeypatch.setattr(world.store, "lookup", slow)
     collector = world.ask()
     assert asked.wait(WAIT_SECS)
-    assert world.door.asking == 1
+    assert world.scheduler.pending == 1
     gate.set()
     world.queue.answer(7)
     assert value(collector) == 7
     assert value(world.ask()) == 7
-    wait_until(lambda: world.door.asking == 0, "both threads have done their asking")
+    wait_until(lambda: world.scheduler.pending == 0, "both threads have done their pending")
 
 
 def test_a_cache_that_waits_is_never_asked_here(make):
@@ -342,7 +342,7 @@ def test_a_cancelled_request_reaches_the_queue_which_sees_it(make):
     world = make(cache)
     tensor = Tensor.from_array("X", np.array([1], np.int32))
     request, _ = make_request(tensor)
-    world.door.enqueue(request)
+    world.scheduler.enqueue(request)
     request.cancel()
     cache.gate.set()
     assert world.queue.take() is request
@@ -354,15 +354,15 @@ def test_closing_waits_for_those_that_are_asking(make):
     cache.gate.clear()
     world = make(cache)
     collector = world.ask()
-    closing = threading.Thread(target=world.door.close)
+    closing = threading.Thread(target=world.scheduler.close)
     closing.start()
-    wait_until(lambda: world.door._closed)
+    wait_until(lambda: world.scheduler._closed)
     with pytest.raises(BatcherClosed):
         world.ask(2)
     cache.gate.set()
     closing.join(WAIT_SECS)
     assert not closing.is_alive()
-    assert world.door.asking == 0
+    assert world.scheduler.pending == 0
     world.queue.waiting[0].reply.send(Response("m", 1))
     assert collector.answered
 
@@ -440,7 +440,7 @@ def test_an_answered_request_is_done(world):
     world.queue.answer(7)
     tensor = Tensor.from_array("X", np.array([1], np.int32))
     request, collector = make_request(tensor)
-    world.door.enqueue(request)
+    world.scheduler.enqueue(request)
     assert collector.answered
     assert request.state is State.DONE
     assert request.moments is None  # it was not executed
