@@ -22,7 +22,7 @@ def main(server: str) -> None:
         print("took " + ", ".join(f"{ms:.1f} ms" for ms in took_ms))
         (statistics,) = client.get_inference_statistics("primes")["model_stats"]
     counts = {name: entry["count"] for name, entry in statistics["inference_stats"].items()}
-    print(f"{counts['success']} answers, {statistics['execution_count']} execution")
+    print(f"{counts['success']} responses, {statistics['execution_count']} execution")
     print(f"{counts['cache_hit']} hits, {counts['cache_miss']} miss")
 
 

@@ -23,7 +23,7 @@ def test_the_second_answer_comes_from_the_cache():
     models = FOLDER / "response_cache" / "models"
     with running_server(models, cache_config=(NamedSetting("local", "size", "64M"),)) as running:
         printed = run("response_cache/ask.py", running.http_address)
-    assert "3 answers, 1 execution" in printed
+    assert "3 responses, 1 execution" in printed
     assert "2 hits, 1 miss" in printed
 
 
