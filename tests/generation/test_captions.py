@@ -129,7 +129,7 @@ def test_lengths_differ_and_still_share(copied, photos, form):
         alone = [running.post("/v2/models/single/caption", *each).json for each in asked]
         before = running.statistics("single")
         calls = [running.call("POST", "/v2/models/single/caption", *each) for each in asked]
-        assert [call.answer().json for call in calls] == alone
+        assert [call.response().json for call in calls] == alone
         after = running.statistics("single")
         inferences = after["inference_count"] - before["inference_count"]
         assert after["execution_count"] - before["execution_count"] < inferences
@@ -224,7 +224,7 @@ def test_a_person_who_goes_away_frees_the_models_place(copied, photos, form):
         for _ in range(5):
             call = running.call("POST", "/v2/models/captions/caption", body, headers)
             call.socket.recv(1)
-            call.leave()
+            call.disconnect()
         answer = running.post("/v2/models/captions/caption", body, headers)
         assert events(answer)[-1]["tokens"] == 63
 

@@ -281,7 +281,7 @@ def test_whoever_goes_away_frees_the_place(copied, photos, in_json):
         for _ in range(5):
             call = running.call("POST", "/v2/models/captions/generate_stream", long)
             call.socket.recv(1)  # the first event is on its way
-            call.leave()
+            call.disconnect()
         answer = running.post("/v2/models/captions/generate", long)
         assert answer.status == 200
         model = running.model("captions")

@@ -280,7 +280,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("method", "path"), UNKNOWN)
 def test_unknown_models(running, method, path):
-    answer = running.call(method, path, b"{}" if method == "POST" else None).answer()
+    answer = running.call(method, path, b"{}" if method == "POST" else None).response()
     check_refused(answer, "Request for unknown model: 'nope' is not found", status=404)
 
 
@@ -289,7 +289,7 @@ def test_unknown_models(running, method, path):
 def test_unknown_versions(running, method, path, version):
     """Version 1 is there, but the policy serves the latest one alone."""
     place = path.replace("nope", f"sum/versions/{version}")
-    answer = running.call(method, place, b"{}" if method == "POST" else None).answer()
+    answer = running.call(method, place, b"{}" if method == "POST" else None).response()
     check_refused(
         answer, f"Request for unknown model: 'sum' version {version} is not found", status=404
     )
@@ -311,7 +311,7 @@ def test_a_version_beyond_64_bits(running):
 )
 def test_path_tricks_in_model_names(running, name, action):
     method = "POST" if action == "infer" else "GET"
-    answer = running.call(method, f"/v2/models/{name}/{action}").answer()
+    answer = running.call(method, f"/v2/models/{name}/{action}").response()
     assert answer.status == 404, answer
     assert "root:" not in answer.body.decode()
 

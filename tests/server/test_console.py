@@ -66,7 +66,7 @@ def test_files_are_sent_once(running):
         "/console/app.js", {"Accept-Encoding": "gzip", "If-None-Match": first.headers["etag"]}
     )
     assert (again.status, again.body) == (304, b"")
-    head = running.call("HEAD", "/console/console.css").answer()
+    head = running.call("HEAD", "/console/console.css").response()
     assert (head.status, head.body) == (200, b"")
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_opened_to_other_origins(running):
             "OPTIONS",
             "/v2/repository/models/echo/unload",
             headers=evil | {"Access-Control-Request-Method": "POST"},
-        ).answer(),
+        ).response(),
     ):
         assert not [name for name in answer.headers if name.startswith("access-control")]
 

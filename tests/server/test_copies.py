@@ -135,7 +135,7 @@ def test_a_batch_is_joined_once_and_its_outputs_are_views(running, backend, witn
     ]
     calls = _batched(running, backend, requests, "narrow")
     for call, (_, array) in zip(calls, requests, strict=True):
-        assert (outputs(call.answer())["OUTPUT0"] == array * 2).all()
+        assert (outputs(call.response())["OUTPUT0"] == array * 2).all()
     joined = backend.batches[-1]["INPUT0"]
     (result,) = backend.results[-1]
     assert joined.shape[0] > 2
@@ -158,7 +158,7 @@ def test_the_loop_runs_large_inputs_alone_and_copies_none(running, backend, witn
     backend.gate.clear()
     requests = [ask(1000 * number, id=str(number)) for number in range(4)]
     for call, (_, array) in zip(_batched(running, backend, requests), requests, strict=True):
-        assert (outputs(call.answer())["OUTPUT0"] == array * 2).all()
+        assert (outputs(call.response())["OUTPUT0"] == array * 2).all()
     assert [batch["INPUT0"].shape[0] for batch in backend.batches] == [1] * 4
     for batch in backend.batches:
         copied = batch["INPUT0"].nbytes - shared(batch["INPUT0"], witness.received)
@@ -171,7 +171,7 @@ def test_the_memory_of_a_batch_is_used_again(running, backend, witness):
         backend.gate.clear()
         requests = [ask(number, columns=FEWER, id=str(number)) for number in range(4)]
         for call in _batched(running, backend, requests, "narrow"):
-            assert call.answer().status == 200
+            assert call.response().status == 200
         joined = backend.batches[-1]["INPUT0"]
         backend.batches.clear()
         backend.results.clear()
@@ -211,7 +211,7 @@ def test_a_result_that_is_its_input_is_not_overwritten_before_it_was_sent(runnin
         assert (outputs(infer.send(running, "huge"))["OUTPUT0"] == array).all()
         backend.batches.clear()
     for call, (_, array) in zip(unread, slow, strict=True):
-        assert (outputs(call.answer())["OUTPUT0"] == array).all()
+        assert (outputs(call.response())["OUTPUT0"] == array).all()
 
 
 def _at_rest(running, model):

@@ -221,9 +221,9 @@ class TestSteps:
         through = number(3).call(running, "pipe")
         assert fake.started.acquire(timeout=WAIT_SECS)  # in the first model
         fake.gate.set()
-        assert busy.answer().status == 200
-        assert outputs(direct.answer())["OUTPUT0"].tolist() == [[2]]
-        assert outputs(through.answer())["OUT"].tolist() == [[3]]
+        assert busy.response().status == 200
+        assert outputs(direct.response())["OUTPUT0"].tolist() == [[2]]
+        assert outputs(through.response())["OUT"].tolist() == [[3]]
         stats = running.statistics("shared")
         assert stats["inference_count"] == 3
 
@@ -243,7 +243,7 @@ class TestSteps:
         for _ in range(2):  # both have begun, and none has ended
             assert fake.started.acquire(timeout=WAIT_SECS)
         fake.gate.set()
-        found = outputs(call.answer())
+        found = outputs(call.response())
         assert {name: array.tolist() for name, array in found.items()} == {"A": [[5]], "B": [[5]]}
 
     def test_batches_go_through_models_without_them_and_back(self, serve, repository):
@@ -269,7 +269,7 @@ class TestSteps:
         add_model(repository, "pipe", fake_chain("ordered", "ordered", "ordered"))
         running = serve()
         calls = [number(value).call(running, "pipe") for value in range(8)]
-        found = [outputs(call.answer())["OUT"].tolist() for call in calls]
+        found = [outputs(call.response())["OUT"].tolist() for call in calls]
         assert found == [[[value]] for value in range(8)]
 
     def test_labels_of_the_models(self, serve, repository):
@@ -335,7 +335,7 @@ class TestTrouble:
         assert "in ensemble 'pipe', " in refused.error
         assert "Exceeds maximum queue size" in refused.error
         fake.gate.set()
-        assert [call.answer().status for call in calls] == [200, 200]
+        assert [call.response().status for call in calls] == [200, 200]
 
     def test_a_client_that_leaves(self, serve, repository, fake):
         for name in ("first", "second"):
@@ -347,7 +347,7 @@ class TestTrouble:
         assert fake.started.acquire(timeout=WAIT_SECS)
         call = number(2).call(running, "pipe")
         running.wait_for_pending("first", 1)
-        call.leave()
+        call.disconnect()
 
         def failed(model):
             return running.statistics(model)["inference_stats"]["fail"]["count"]
@@ -356,7 +356,7 @@ class TestTrouble:
         assert failed("first") == 1  # it left the queue
         wait_until(lambda: running.model("pipe").in_flight() == 0, "nothing is left of it")
         fake.gate.set()
-        assert busy.answer().status == 200
+        assert busy.response().status == 200
         assert running.statistics("second")["execution_count"] == 0
 
     def test_too_large_a_batch_for_a_model(self, serve, repository):
@@ -380,7 +380,7 @@ class TestTrouble:
         wait_until(lambda: pipe.in_flight() == 6, "all have come")
         assert running.model("slow").in_flight() == 2
         fake.gate.set()
-        assert [outputs(call.answer())["OUT"].tolist() for call in calls] == [
+        assert [outputs(call.response())["OUT"].tolist() for call in calls] == [
             [[value]] for value in range(6)
         ]
 
@@ -430,6 +430,6 @@ class TestControl:
             calls = [number(value).call(running, "pipe") for value in range(5)]
             (repository / "b" / "1" / "weights").write_text(str(turn))
             assert running.load("b").status == 200
-            assert [outputs(call.answer())["OUT"].tolist() for call in calls] == [
+            assert [outputs(call.response())["OUT"].tolist() for call in calls] == [
                 [[value]] for value in range(5)
             ]

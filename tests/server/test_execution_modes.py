@@ -11,7 +11,7 @@ import pytest
 from shoal.core.inbox import LoopInbox
 from shoal.instance.execution import Execution
 from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
-from shoal.testing.server import Call, running_server, wait_until
+from shoal.testing.server import HttpCall, running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -75,7 +75,7 @@ def mode(running, model="burner"):
     """Where the model runs, as statistics and metrics tell it; they must agree."""
     told = running.statistics(model)["execution"]
     assert told["reason"]
-    scraped = Call(running.server.metrics_port, "GET", "/metrics").answer().body.decode()
+    scraped = HttpCall(running.server.metrics_port, "GET", "/metrics").response().body.decode()
     on_loop = int(told["mode"] == "loop")
     assert f'shoal_model_on_loop{{model="{model}",version="1"}} {on_loop}\n' in scraped
     return told["mode"]
@@ -151,7 +151,7 @@ def test_others_are_served_while_a_slow_model_computes(running, burner):
         ask_other(running)
     assert mode(running, "other") == "loop"
     burner.gate.set()
-    assert call.answer().status == 200
+    assert call.response().status == 200
 
 
 def sized():
@@ -235,7 +235,7 @@ def test_the_answers_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypatch
         wait_until(lambda: not running.model("burner")._instances.busy(), "all were answered")
         release.set()
         holding.join()
-        assert [call.answer().status for call in calls] == [200] * 9
+        assert [call.response().status for call in calls] == [200] * 9
     assert woken == [9]
 
 

@@ -75,7 +75,7 @@ def test_why_batches_were_cut(running, fake):
         calls.append(infer(rows, width).call(running, "batched"))
         running.wait_for_pending("batched", len(calls) - 1)
     fake.gate.set()
-    assert [call.answer().status for call in calls] == [200] * 5
+    assert [call.response().status for call in calls] == [200] * 5
     told = explain(running, "batched")
     assert told["requests"] == {"succeeded": 5, "failed": 0}
     assert told["last_batches"] == {
@@ -102,7 +102,7 @@ def test_requests_that_wait_for_each_other(running, fake):
     calls = [infer().call(running, "plain") for _ in range(6)]
     running.wait_for_pending("plain", 5)
     fake.gate.set()
-    assert [call.answer().status for call in calls] == [200] * 6
+    assert [call.response().status for call in calls] == [200] * 6
     told = explain(running, "plain")
     assert told["last_batches"]["cut_because"] == {Reason.SINGLE.value: 6}
     assert told["change"] == "dynamic_batching { }"

@@ -174,7 +174,7 @@ def test_a_class_keeps_its_state(running):
 
 def test_calls_of_an_async_function_overlap(running):
     calls = [running.call("POST", "/v2/models/meet/generate", {"name": name}) for name in "ab"]
-    assert [call.answer().json["output"] for call in calls] == [2, 2]
+    assert [call.response().json["output"] for call in calls] == [2, 2]
 
 
 # ---- batching
@@ -190,7 +190,7 @@ def test_requests_that_wait_share_a_call(running):
     calls += [running.call("POST", "/v2/models/held/infer", body) for _ in range(3)]
     running.wait_for_pending("held", 3)
     gate.set()
-    assert [call.answer().status for call in calls] == [200] * 4
+    assert [call.response().status for call in calls] == [200] * 4
     assert batches == [1, 3]
 
 
@@ -207,7 +207,7 @@ def test_one_bad_request_costs_its_batch_nothing(running):
     calls += [running.call("POST", "/v2/models/held/infer", body) for body in bodies[1:]]
     running.wait_for_pending("held", 3)
     gate.set()
-    answers = [call.answer() for call in calls]
+    answers = [call.response() for call in calls]
     assert [answer.status for answer in answers] == [200, 200, 500, 200]
     assert answers[2].error == "ValueError: x must not be negative"
 

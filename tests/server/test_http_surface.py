@@ -130,7 +130,7 @@ def test_health_from_the_first_moment_to_the_last(repository):
 @pytest.mark.parametrize("path", READABLE)
 def test_head_is_get_without_its_body(running, path):
     get = running.get(path)
-    head = running.call("HEAD", path).answer()
+    head = running.call("HEAD", path).response()
     assert (head.status, head.body) == (get.status, b"")
     assert set(head.headers) == set(get.headers)
     assert head.headers.get("content-type") == get.headers.get("content-type")
@@ -140,7 +140,7 @@ def test_head_is_get_without_its_body(running, path):
 
 @pytest.mark.parametrize("path", [*READABLE, *WRITABLE])
 def test_options_says_what_is_allowed(running, path):
-    answer = running.call("OPTIONS", path).answer()
+    answer = running.call("OPTIONS", path).response()
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers["allow"] == (
         "POST, OPTIONS" if path in WRITABLE else "GET, HEAD, OPTIONS"
@@ -148,7 +148,7 @@ def test_options_says_what_is_allowed(running, path):
 
 
 def test_options_of_the_server_itself(running):
-    answer = running.call("OPTIONS", "*").answer()
+    answer = running.call("OPTIONS", "*").response()
     assert answer.status == 204
     assert "POST" in answer.headers["allow"]
 
@@ -156,7 +156,7 @@ def test_options_of_the_server_itself(running):
 @pytest.mark.parametrize("path", READABLE)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_what_can_only_be_read(running, path, method):
-    answer = running.call(method, path, b"{}").answer()
+    answer = running.call(method, path, b"{}").response()
     assert (answer.status, answer.error) == (405, "Method Not Allowed")
     assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
 
@@ -164,7 +164,7 @@ def test_what_can_only_be_read(running, path, method):
 @pytest.mark.parametrize("path", WRITABLE)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_what_can_only_be_posted(running, path, method):
-    answer = running.call(method, path).answer()
+    answer = running.call(method, path).response()
     assert answer.status == 405
     assert answer.headers["allow"] == "POST, OPTIONS"
 
@@ -241,7 +241,7 @@ def test_a_client_that_does_not_read_is_cut(repository):
         call = infer.call(server, "echo")
         wait_until(lambda: server.statistics("echo")["inference_count"] == 1)
         wait_until(lambda: not server.server._http.open_connections, "the client is cut")
-        call.leave()
+        call.disconnect()
         assert server.get("/v2/health/ready").status == 200
 
 
@@ -258,7 +258,7 @@ def test_pages_that_may_call(repository, origins, allowed):
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "content-type,inference-header-content-length",
         }
-        preflight = server.call("OPTIONS", "/v2/models/echo/infer", headers=asked).answer()
+        preflight = server.call("OPTIONS", "/v2/models/echo/infer", headers=asked).response()
         assert (preflight.status, preflight.body) == (204, b"")
         assert preflight.headers["access-control-allow-origin"] == allowed
         assert "POST" in preflight.headers["access-control-allow-methods"]
@@ -281,7 +281,7 @@ def test_pages_that_may_not_call(repository, running):
     with running_server(repository, cors=(HOME,)) as server:
         for answer in (
             server.get("/v2", stranger),
-            server.call("OPTIONS", "/v2/models/echo/infer", headers=stranger).answer(),
+            server.call("OPTIONS", "/v2/models/echo/infer", headers=stranger).response(),
             server.get("/v2"),
             running.get("/v2", {"Origin": HOME}),  # nobody asked for CORS there
         ):

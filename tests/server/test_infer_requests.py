@@ -171,7 +171,7 @@ def test_requests_of_several_rows_sent_at_once(running):
             infer.want("OUTPUT0", binary_data=True)
         calls.append(infer.call(running, "sum"))
     for number, (call, wanted) in enumerate(zip(calls, expected, strict=True)):
-        got = outputs(call.answer())
+        got = outputs(call.response())
         np.testing.assert_array_equal(got["OUTPUT0"], wanted)
         assert ("OUTPUT1" in got) == (number % 3 != 0)
 
@@ -183,7 +183,7 @@ def test_different_shapes_sent_at_once_are_never_mixed(running):
         for array in arrays
     ]
     for call, array in zip(calls, arrays, strict=True):
-        np.testing.assert_array_equal(outputs(call.answer())["OUTPUT0"], array)
+        np.testing.assert_array_equal(outputs(call.response())["OUTPUT0"], array)
 
 
 def test_a_model_without_a_batch_dimension(running):
@@ -420,7 +420,7 @@ def test_a_model_that_fails_costs_nobody_else(tmp_path, mode):
             for n in numbers
         ]
         for number, call in zip(numbers, calls, strict=True):
-            answer = call.answer()
+            answer = call.response()
             if number == 99:
                 assert answer.status == 500
                 assert "model 'picker' failed" in answer.error

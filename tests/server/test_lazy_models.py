@@ -210,7 +210,7 @@ class TestFirstUse:
             assert running.get("/v2/health/ready").status == 200  # nobody else waits
             assert row(running, "a")["state"] == "LOADING"
             fake.load_gate.set()
-            answers = [call.answer() for call in calls]
+            answers = [call.response() for call in calls]
             assert [outputs(answer)["OUTPUT0"][0, 0] for answer in answers[:20]] == list(range(20))
             assert answers[20].json["name"] == "a"
             assert fake.names == ["a"]
@@ -249,7 +249,7 @@ class TestFailures:
             calls = [infer().call(running, "a") for _ in range(3)]
             assert fake.loading.acquire(timeout=WAIT_SECS)
             fake.load_gate.set()
-            answers = [call.answer() for call in calls]
+            answers = [call.response() for call in calls]
             for answer in answers:
                 assert answer.status == 503
                 assert answer.error.startswith("load failed for model 'a': version 1 is at")
@@ -287,10 +287,10 @@ class TestFailures:
             assert fake.loading.acquire(timeout=WAIT_SECS)
             waiting = partial(running.metric, "shoal_on_demand_waiting", model="a")
             wait_until(lambda: waiting() == 2, "both wait")
-            gone.leave()
+            gone.disconnect()
             wait_until(lambda: running.server._http.open_connections == 1, "one client is left")
             fake.load_gate.set()
-            assert outputs(stays.answer())["OUTPUT0"][0, 0] == 2
+            assert outputs(stays.response())["OUTPUT0"][0, 0] == 2
             assert running.statistics("a")["inference_count"] == 1
 
     def test_the_end_of_the_server_waits_for_a_load(self, repository, fake, serve):
@@ -299,7 +299,7 @@ class TestFailures:
         with serve(repository) as running:
             call = infer().call(running, "a")
             assert fake.loading.acquire(timeout=WAIT_SECS)
-            call.leave()
+            call.disconnect()
             threading.Timer(0.1, fake.load_gate.set).start()
         assert fake.open_models == 0
 
@@ -420,8 +420,8 @@ class TestBudget:
             assert fake.started.acquire(timeout=WAIT_SECS)
             assert loaded(running) == ["a", "b"]
             fake.gate.set()
-            assert outputs(held.answer())["OUTPUT0"][0, 0] == 1
-            assert outputs(other.answer())["OUTPUT0"][0, 0] == 2
+            assert outputs(held.response())["OUTPUT0"][0, 0] == 1
+            assert outputs(other.response())["OUTPUT0"][0, 0] == 2
             wait_until(lambda: len(loaded(running)) == 1, "one of them has gone")
 
     def test_a_model_larger_than_the_budget_is_served_alone(self, repository, serve, caplog):
@@ -492,7 +492,7 @@ class TestBudget:
             ask(running, "b")
             assert loaded(running) == ["b", "later"]
             (repository / "later" / "go").touch()
-            assert b'"OUTPUT0":5' in call.answer().body
+            assert b'"OUTPUT0":5' in call.response().body
             ask(running, "b")
             wait_until(lambda: loaded(running) == ["b"], "what it owed has been answered")
 

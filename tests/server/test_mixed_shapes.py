@@ -66,7 +66,7 @@ def together(running, fake, requests):
         if number < len(requests):
             running.wait_for_pending("m", number)
     for call, (_, array) in zip(calls, requests, strict=True):
-        answer = outputs(call.answer())["OUTPUT0"]
+        answer = outputs(call.response())["OUTPUT0"]
         assert answer.dtype == np.int32
         assert np.array_equal(answer, array * 2)
     return [batch["INPUT0"].shape for batch in fake.batches]
@@ -115,7 +115,7 @@ def test_one_bad_request_of_a_padded_batch_fails_alone(serve, fake):
         running.model("m")._batcher._hold_until = 3
         requests = [ask(2), ask(4, start=665), ask(3)]
         calls = [infer.call(running, "m") for infer, _ in requests]
-        answers = [call.answer() for call in calls]
+        answers = [call.response() for call in calls]
         assert [answer.status for answer in answers] == [200, 500, 200]
         assert "the number of the beast" in answers[1].error
         assert outputs(answers[2])["OUTPUT0"].tolist() == [[0, 2, 4]]
@@ -202,7 +202,7 @@ def test_a_model_that_is_handed_requests_gets_them_as_they_are(tmp_path):
             calls.append(ask(length)[0].call(running, "m"))
             if number == 1:
                 running.wait_for_pending("m", 1)
-        assert [outputs(call.answer())["OUTPUT0"].shape for call in calls] == [(1, 2), (1, 4)]
+        assert [outputs(call.response())["OUTPUT0"].shape for call in calls] == [(1, 2), (1, 4)]
         assert seen == [[(1, 2), (1, 4)]]
 
 

@@ -90,7 +90,7 @@ def test_more_instances_really_run_side_by_side(repository, running, fake):
     for _ in calls:
         assert fake.started.acquire(timeout=WAIT_SECS)
     fake.gate.set()
-    assert [call.answer().status for call in calls] == [200] * 3
+    assert [call.response().status for call in calls] == [200] * 3
 
 
 # ---- failing loads
@@ -225,9 +225,9 @@ def test_requests_in_flight_finish_on_the_old_version(repository, running, fake)
     fresh = infer.call(running, "held")
     assert fake.started.acquire(timeout=WAIT_SECS)
     fake.gate.set()
-    assert executing.answer().json["model_version"] == "1"
-    assert queued.answer().json["model_version"] == "1"
-    assert fresh.answer().json["model_version"] == "2"
+    assert executing.response().json["model_version"] == "1"
+    assert queued.response().json["model_version"] == "1"
+    assert fresh.response().json["model_version"] == "2"
     wait_until(lambda: running.states("held") == {"1": "UNAVAILABLE", "2": "READY"})
     assert fake.open_models == 1
 
@@ -244,8 +244,8 @@ def test_unload_answers_what_is_queued(repository, running, fake):
     wait_until(lambda: running.states("held") == {"1": "UNLOADING"})
     assert infer.send(running, "held").status == 404
     fake.gate.set()
-    assert [call.answer().status for call in calls] == [200] * 4
-    check_empty(unloading.answer())
+    assert [call.response().status for call in calls] == [200] * 4
+    check_empty(unloading.response())
     wait_until(lambda: running.states("held") == {"1": "UNAVAILABLE"})
     assert (fake.open_models, fake.open_executors) == (0, 0)
 
@@ -263,7 +263,7 @@ def test_a_batch_that_gathers_is_not_left_behind(repository, running, mode, acti
     onnx_models.save(onnx_models.plus(2), folder / "1" / "model.onnx")
     check_empty(running.post(f"/v2/repository/models/sum/{action}"))
     for call in calls:
-        assert outputs(call.answer())["OUTPUT0"].tolist() == [[8]]
+        assert outputs(call.response())["OUTPUT0"].tolist() == [[8]]
 
 
 def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
@@ -288,7 +288,7 @@ def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
     assert running.get("/v2/health/live").status == 200
     assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
     may_load.set()
-    check_empty(loading.answer())
+    check_empty(loading.response())
     assert running.get("/v2/health/ready").status == 200
 
 
@@ -372,7 +372,7 @@ def test_unload_gives_the_memory_back(repository, running):
 def test_two_clients_load_at_once(repository, running, fake):
     add_fake(repository, "held")
     calls = [running.call("POST", "/v2/repository/models/held/load") for _ in range(4)]
-    assert [call.answer().status for call in calls] == [200] * 4
+    assert [call.response().status for call in calls] == [200] * 4
     assert len(fake.loads) == 1
 
 

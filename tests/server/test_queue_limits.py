@@ -27,7 +27,7 @@ def test_a_full_queue_turns_requests_away(serve_held, fake, scheduler):
         first = hold(running, fake)
         waiting = queue(running, *(lambda n=n: ask(running, n) for n in (1, 2)))
         for number in (3, 4):
-            answer = ask(running, number).answer()
+            answer = ask(running, number).response()
             assert (answer.status, answer.error) == (503, FULL % number)
         fake.gate.set()
         for number, call in enumerate([first, *waiting]):
@@ -53,8 +53,8 @@ def test_each_level_has_its_own_limit(serve_held, fake):
             lambda: ask(running, 2, priority=2),
             lambda: ask(running, 3, priority=1),
         )
-        assert ask(running, 4, priority=2).answer().status == 503
-        assert ask(running, 5, priority=1).answer().status == 503
+        assert ask(running, 4, priority=2).response().status == 503
+        assert ask(running, 5, priority=1).response().status == 503
         fake.gate.set()
         for number, call in enumerate([first, *waiting]):
             check(call, number)
@@ -70,10 +70,10 @@ def test_a_full_queue_of_an_onnx_model(tmp_path, mode):
     with running_server(tmp_path) as running:
         waiting = [ask(running, n, model="echo") for n in (1, 2)]
         running.wait_for_pending("echo", 2)
-        answer = ask(running, 3, model="echo").answer()
+        answer = ask(running, 3, model="echo").response()
         assert (answer.status, answer.error) == (503, FULL % 3)
         for call in waiting:
-            call.leave()
+            call.disconnect()
         running.wait_for_pending("echo", 0)
 
 
@@ -105,7 +105,7 @@ def test_a_request_that_waits_too_long_is_rejected(serve_held, fake):
     """While the only instance works, so nobody but the clock could have noticed."""
     with serve_held(levels(100_000)) as running:
         first = hold(running, fake)  # it may wait as long as it likes
-        answer = ask(running, 1, priority=2).answer()
+        answer = ask(running, 1, priority=2).response()
         assert (answer.status, answer.error) == (503, EXPIRED)
         fake.gate.set()
         check(first, 0)
@@ -118,8 +118,8 @@ def test_a_request_may_shorten_its_time_and_not_extend_it(serve_held, fake):
         first = hold(running, fake)
         short = ask(running, 1, priority=2, timeout=100_000)
         long = ask(running, 2, priority=3, timeout=60_000_000)
-        assert short.answer().error == EXPIRED
-        assert long.answer().error == EXPIRED
+        assert short.response().error == EXPIRED
+        assert long.response().error == EXPIRED
         fake.gate.set()
         check(first, 0)
 
@@ -155,7 +155,7 @@ def test_time_outs_without_a_batcher(serve_held, fake, by_request):
     config = "" if by_request else parameter("default_timeout_microseconds", "2000000")
     with serve_held(config) as running:
         first = hold(running, fake)  # which is taken well within the time
-        answer = ask(running, 1, **({"timeout": 100_000} if by_request else {})).answer()
+        answer = ask(running, 1, **({"timeout": 100_000} if by_request else {})).response()
         assert (answer.status, answer.error) == (503, EXPIRED)
         fake.gate.set()
         check(first, 0)
@@ -169,7 +169,7 @@ def test_a_time_out_beyond_all_clocks_silences_nobody_else(serve_held, fake, mon
     with serve_held("") as running:
         first = hold(running, fake)
         (patient,) = queue(running, lambda: ask(running, 1, timeout=timeout))
-        answer = ask(running, 2, timeout=100_000).answer()
+        answer = ask(running, 2, timeout=100_000).response()
         assert (answer.status, answer.error) == (503, EXPIRED)
         fake.gate.set()
         check(first, 0)
@@ -209,7 +209,7 @@ def test_time_outs_while_a_batch_gathers(tmp_path, mode, action):
         if action == "DELAY":
             check(call, 1)
         else:
-            answer = call.answer()
+            answer = call.response()
             assert (answer.status, answer.error) == (503, EXPIRED)
             assert running.statistics("echo")["execution_count"] == 0
 
@@ -222,7 +222,7 @@ def test_a_request_whose_client_left_never_runs(serve_held, fake, batcher):
     with serve_held(batcher) as running:
         first = hold(running, fake)
         leaves, stays = queue(running, lambda: ask(running, 1), lambda: ask(running, 2))
-        leaves.leave()
+        leaves.disconnect()
         running.wait_for_pending("held", 1)
         fake.gate.set()
         check(first, 0)
@@ -240,7 +240,7 @@ def test_a_request_whose_client_left_while_a_batch_gathers(tmp_path, mode):
     with running_server(tmp_path) as running:
         call = ask(running, 1, model="echo")
         running.wait_for_pending("echo", 1)
-        call.leave()
+        call.disconnect()
         running.wait_for_pending("echo", 0)
         wait_until(lambda: running.statistics("echo")["inference_stats"]["fail"]["count"] == 1)
         assert running.statistics("echo")["execution_count"] == 0
@@ -249,7 +249,7 @@ def test_a_request_whose_client_left_while_a_batch_gathers(tmp_path, mode):
 def test_a_client_that_leaves_while_its_request_runs(serve_held, fake):
     with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
-        first.leave()
+        first.disconnect()
         wait_until(lambda: not running.server._http.in_flight, "the connection is gone")
         fake.gate.set()
         check(ask(running, 1), 1)
@@ -261,7 +261,7 @@ def test_a_whole_crowd_leaves(serve_held, fake):
         first = hold(running, fake)
         crowd = queue(running, *(lambda n=n: ask(running, n) for n in range(1, 30)))
         for call in crowd[::2]:
-            call.leave()
+            call.disconnect()
         running.wait_for_pending("held", len(crowd[1::2]))
         fake.gate.set()
         check(first, 0)

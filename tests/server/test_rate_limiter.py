@@ -120,8 +120,8 @@ def test_two_models_that_need_the_same_take_turns(world):
         wait_until(instances.busy)
         assert not world.has_begun("b")
         world.backends["a"].gate.set()
-        assert value(first.answer()) == 1
-        assert value(second.answer()) == 2
+        assert value(first.response()) == 1
+        assert value(second.response()) == 2
         assert running.statistics("a")["execution_count"] == 1
 
 
@@ -132,9 +132,9 @@ def test_without_the_flag_nobody_waits(world):
     with world.serve(rate_limit="off") as running:
         first = call(running, "a")
         assert world.began("a")
-        assert value(call(running, "b", 2).answer()) == 2
+        assert value(call(running, "b", 2).response()) == 2
         world.backends["a"].gate.set()
-        assert value(first.answer()) == 1
+        assert value(first.response()) == 1
 
 
 def test_what_they_do_not_share_does_not_matter(world):
@@ -144,9 +144,9 @@ def test_what_they_do_not_share_does_not_matter(world):
     with world.serve() as running:
         first = call(running, "a")
         assert world.began("a")
-        assert value(call(running, "b", 2).answer()) == 2
+        assert value(call(running, "b", 2).response()) == 2
         world.backends["a"].gate.set()
-        assert value(first.answer()) == 1
+        assert value(first.response()) == 1
 
 
 def test_explicit_limits_let_more_run_at_once(world):
@@ -158,7 +158,7 @@ def test_explicit_limits_let_more_run_at_once(world):
         assert world.began("a")
         assert not world.has_begun("a")
         world.backends["a"].gate.set()
-        assert [value(one.answer()) for one in calls] == [0, 1, 2]
+        assert [value(one.response()) for one in calls] == [0, 1, 2]
 
 
 def test_a_limit_too_small_fails_the_load(world, caplog):
@@ -188,7 +188,7 @@ def test_limits_follow_the_models(world):
         assert running.load("a").status == 200
         assert list(limiter.limits().values()) == [4]
         for name in ("a", "b"):
-            assert value(call(running, name, 3).answer()) == 3
+            assert value(call(running, name, 3).response()) == 3
 
 
 def test_instances_change_in_place(world):
@@ -200,12 +200,12 @@ def test_instances_change_in_place(world):
         refused = running.load("a")
         assert refused.status == 400
         assert 'Resource count for "R" is limited to 10' in refused.error
-        assert value(call(running, "a", 4).answer()) == 4
+        assert value(call(running, "a", 4).response()) == 4
         world.add("a", group("R:10"))
         assert running.load("a").status == 200
         assert running.model("a") is model  # it was not loaded again
         assert world.backends["a"].open_executors == 1
-        assert value(call(running, "a", 5).answer()) == 5
+        assert value(call(running, "a", 5).response()) == 5
 
 
 def test_a_model_that_gets_resources_leaves_the_event_loop(world):
@@ -233,7 +233,7 @@ def test_of_idle_instances_the_one_that_ran_least_is_next(world):
 
         for number in range(40):
             wait_until(both_idle)  # an answer is sent before its instance is free again
-            assert value(call(running, "a", number).answer()) == number
+            assert value(call(running, "a", number).response()) == number
     ran = world.backends["named"].ran
     assert ran == {"often_0": 30, "seldom_0": 10}
 
@@ -242,7 +242,7 @@ def test_passive_instances_need_nothing(world):
     world.add("a", group("R:1") + group("R:50", more="passive: true"))
     with world.serve() as running:
         assert list(running.model("a").spec.limiter.limits().values()) == [1]
-        assert value(call(running, "a", 2).answer()) == 2
+        assert value(call(running, "a", 2).response()) == 2
 
 
 def test_sequences_take_turns_too(world):
@@ -258,10 +258,10 @@ def test_sequences_take_turns_too(world):
         wait_until(instances.busy)
         assert not world.has_begun("b")
         world.backends["a"].gate.set()
-        assert value(first.answer()) == 5
-        assert value(blocking.answer()) == 1
+        assert value(first.response()) == 5
+        assert value(blocking.response()) == 1
         last = call(running, "b", 6, sequence_id=7, sequence_end=True)
-        assert value(last.answer()) == 6
+        assert value(last.response()) == 6
 
 
 def test_an_ensemble_of_models_that_need_the_same(world):
@@ -280,7 +280,7 @@ def test_an_ensemble_of_models_that_need_the_same(world):
     add_model(world.folder, "both", config)
     with world.serve() as running:
         calls = [call(running, "both", number) for number in range(8)]
-        assert [value(one.answer()) for one in calls] == list(range(8))
+        assert [value(one.response()) for one in calls] == list(range(8))
 
 
 def test_many_clients_of_several_models_are_all_served(world):
@@ -291,7 +291,7 @@ def test_many_clients_of_several_models_are_all_served(world):
 
         def ask(name):
             for number in range(15):
-                results.append(value(call(running, name, number).answer()) == number)
+                results.append(value(call(running, name, number).response()) == number)
 
         threads = [threading.Thread(target=ask, args=(name,)) for name in "aabb"]
         for thread in threads:

@@ -39,7 +39,7 @@ def call(running, value, model="echo"):
 
 
 def ask(running, value, model="echo"):
-    answer = call(running, value, model).answer()
+    answer = call(running, value, model).response()
     assert answer.status == 200, answer
     assert int(outputs(answer)["OUTPUT0"][0, 0]) == value
 
@@ -163,7 +163,7 @@ def test_the_event_loop_does_not_wait_for_redis(folder, redis):
             assert running.get("/v2/models/echo").status == 200
         finally:
             redis.resume()
-        assert waiting.answer().status == 200
+        assert waiting.response().status == 200
         assert counts(running) == (1, 1)
 
 
@@ -234,7 +234,7 @@ def test_many_requests_at_once(folder, redis):
     with running_server(folder, cache_config=redis.settings()) as running:
         calls = [(value, call(running, value)) for value in [*range(30)] * 2]
         for value, one in calls:
-            answer = one.answer()
+            answer = one.response()
             assert answer.status == 200
             assert int(outputs(answer)["OUTPUT0"][0, 0]) == value
         hits, misses = counts(running)

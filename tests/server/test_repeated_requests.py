@@ -267,29 +267,29 @@ def test_repeated_requests_expire_leave_and_are_turned_away(tmp_path, fake):
 
         for _ in range(TIMES):  # everything below has been seen before
             for parameters in ({}, {"timeout": 50_000_000}, {"priority": 2}):
-                outputs(ask(1, **parameters).answer())
-            assert ask(1, timeout=100_000).answer().status in (200, 503)  # or too late
+                outputs(ask(1, **parameters).response())
+            assert ask(1, timeout=100_000).response().status in (200, 503)  # or too late
         while fake.started.acquire(blocking=False):
             pass
         fake.batches.clear()
         fake.gate.clear()
         first = ask(0)
         assert fake.started.acquire(timeout=WAIT_SECS)
-        answer = ask(2, timeout=100_000).answer()
+        answer = ask(2, timeout=100_000).response()
         assert (answer.status, answer.error) == (503, "Request timeout expired")
         last = ask(3, priority=2)
         running.wait_for_pending("held", 1)
         leaves = ask(4)
         running.wait_for_pending("held", 2)
-        leaves.leave()
+        leaves.disconnect()
         running.wait_for_pending("held", 1)
         others = []
         for number in (5, 6, 7):
             others.append(ask(number))
             running.wait_for_pending("held", len(others) + 1)
-        answer = ask(8).answer()
+        answer = ask(8).response()
         assert (answer.status, answer.error) == (503, "[request id: 8] Exceeds maximum queue size")
         fake.gate.set()
         for number, call in zip((0, 5, 6, 7, 3), (first, *others, last), strict=True):
-            assert outputs(call.answer())["OUTPUT0"].tolist() == [[number]]
+            assert outputs(call.response())["OUTPUT0"].tolist() == [[number]]
         assert [int(batch["INPUT0"][0, 0]) for batch in fake.batches] == [0, 5, 6, 7, 3]

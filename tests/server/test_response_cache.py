@@ -33,7 +33,7 @@ def call(running, model, value=1, **options):
 
 
 def ask(running, model, value=1, **options):
-    answer = call(running, model, value, **options).answer()
+    answer = call(running, model, value, **options).response()
     assert answer.status == 200, answer
     return int(outputs(answer)["OUTPUT0"][0, 0])
 
@@ -133,7 +133,7 @@ def test_a_failed_execution_is_tried_again(tmp_path, serve, fake):
     add_fake(tmp_path, "m", CACHED)
     with serve() as running:
         fake.compute = broken
-        assert call(running, "m").answer().status == 500
+        assert call(running, "m").response().status == 500
         fake.compute = plus(0)
         assert ask(running, "m", 1) == 1
         assert counts(running, "m", "fail", "cache_hit", "cache_miss") == (1, 0, 1)
@@ -149,7 +149,7 @@ def test_hits_are_answered_while_the_model_is_busy(tmp_path, serve, fake):
         assert fake.started.acquire(timeout=WAIT_SECS)
         assert ask(running, "m", 1) == 1
         fake.gate.set()
-        assert slow.answer().status == 200
+        assert slow.response().status == 200
 
 
 def test_preserve_ordering_holds_for_hits_too(tmp_path, serve, fake):
@@ -164,7 +164,7 @@ def test_preserve_ordering_holds_for_hits_too(tmp_path, serve, fake):
         answered = threading.Event()
 
         def wait():
-            assert hit.answer().status == 200
+            assert hit.response().status == 200
             answered.set()
 
         waiting = threading.Thread(target=wait, daemon=True)
@@ -172,7 +172,7 @@ def test_preserve_ordering_holds_for_hits_too(tmp_path, serve, fake):
         wait_until(lambda: counts(running, "m", "cache_hit") == (1,))
         assert not answered.is_set()
         fake.gate.set()
-        assert slow.answer().status == 200
+        assert slow.response().status == 200
         assert answered.wait(WAIT_SECS)
         waiting.join(WAIT_SECS)
 
@@ -188,12 +188,12 @@ def test_full_queues_refuse_misses_alone(tmp_path, serve, fake):
         assert fake.started.acquire(timeout=WAIT_SECS)
         waiting = call(running, "m", 3)
         running.wait_for_pending("m", 1)
-        refused = call(running, "m", 4).answer()
+        refused = call(running, "m", 4).response()
         assert refused.status == 503
         assert "Exceeds maximum queue size" in refused.error
         assert ask(running, "m", 1) == 1
         fake.gate.set()
-        assert (running_now.answer().status, waiting.answer().status) == (200, 200)
+        assert (running_now.response().status, waiting.response().status) == (200, 200)
 
 
 def test_least_recently_used_answers_go(tmp_path, serve):

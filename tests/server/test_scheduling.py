@@ -53,7 +53,7 @@ def test_different_shapes_never_share_a_batch(serve_held, fake):
         infers = [Infer().add("INPUT0", np.zeros(shape, np.int32)) for shape in shapes]
         waiting = queue(running, *(lambda i=i: i.call(running, "held") for i in infers))
         fake.gate.set()
-        assert [call.answer().status for call in [first, *waiting]] == [200] * 5
+        assert [call.response().status for call in [first, *waiting]] == [200] * 5
         assert [batch["INPUT0"].shape for batch in fake.batches[1:]] == [(2, 2), (1, 3), (1, 2)]
 
 
@@ -69,7 +69,7 @@ def test_different_inputs_never_share_a_batch(serve_held, fake):
             *(lambda i=i: i.call(running, "held") for i in (without, without, with_it, with_it)),
         )
         fake.gate.set()
-        assert [call.answer().status for call in [first, *waiting]] == [200] * 5
+        assert [call.response().status for call in [first, *waiting]] == [200] * 5
         assert [sorted(batch) for batch in fake.batches[1:]] == [["INPUT0"], ["INPUT0", "INPUT1"]]
         assert [len(batch["INPUT0"]) for batch in fake.batches[1:]] == [2, 2]
 
@@ -189,9 +189,9 @@ def test_order_is_kept_past_requests_that_fail_or_leave(serve_held, fake):
         second = ask(running, 2)
         assert fake.started.acquire(timeout=WAIT_SECS)
         third, fourth = queue(running, lambda: ask(running, 3), lambda: ask(running, 4))
-        third.leave()
+        third.disconnect()
         running.wait_for_pending("held", 1)
-        first.leave()
+        first.disconnect()
         fake.gate.set()
         check(second, 2)
         check(fourth, 4)
@@ -218,7 +218,7 @@ def test_ordered_answers_on_one_connection(tmp_path, mode):
             received += piece
         places = [received.index(b'"data":[%d]' % number) for number in range(1, 30)]
         assert places == sorted(places)
-        call.leave()
+        call.disconnect()
 
 
 # ---- models that fail
@@ -233,7 +233,7 @@ def test_a_model_that_raises(serve_held, fake, error):
 
     fake.compute = compute
     with serve_held("dynamic_batching { }") as running:
-        answer = ask(running, 1).answer()
+        answer = ask(running, 1).response()
         assert answer.status == 500
         assert "the model is out of sorts" in answer.error
         assert "Traceback" not in answer.error
@@ -252,6 +252,6 @@ def test_a_model_that_raises(serve_held, fake, error):
 def test_a_model_that_answers_with_other_rows(serve_held, fake, wrong):
     fake.compute = lambda inputs, wanted: [wrong(inputs["INPUT0"])]
     with serve_held("dynamic_batching { }") as running:
-        answer = ask(running, 1).answer()
+        answer = ask(running, 1).response()
         assert answer.status == 500
         assert "'OUTPUT0'" in answer.error

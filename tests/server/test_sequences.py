@@ -174,7 +174,7 @@ def test_a_state_that_grows(tmp_path, strategy, memory):
             calls = [
                 step(n, value=v).call(running, "history") for n, v in ((1, value), (2, -value))
             ]
-            answers = [outputs(call.answer())["SEEN"].reshape(-1).tolist() for call in calls]
+            answers = [outputs(call.response())["SEEN"].reshape(-1).tolist() for call in calls]
             assert answers[0] == [0, *range(1, value + 1)]
             assert answers[1] == [0, *range(-1, -value - 1, -1)]
         assert send(running, "history", 1, "start", value=9)["SEEN"] == [0, 9]
@@ -191,7 +191,7 @@ def test_sequences_of_different_lengths_do_not_meet(tmp_path):
         for _ in range(5):
             calls = [step(n, value=n).call(running, "history") for n in (11, 12, 13)]
             for call, number in zip(calls, (11, 12, 13), strict=True):
-                seen = outputs(call.answer())["SEEN"].reshape(-1).tolist()
+                seen = outputs(call.response())["SEEN"].reshape(-1).tolist()
                 assert set(seen[1:]) == {number}
 
 
@@ -400,7 +400,7 @@ def ask(running, correlation_id, *flags, value=0, **parameters):
 
 
 def check(call, value):
-    assert outputs(call.answer())["OUTPUT0"].item() == value
+    assert outputs(call.response())["OUTPUT0"].item() == value
 
 
 def hold(running, fake, correlation_id=1, *flags):
@@ -441,7 +441,7 @@ def test_a_batch_spans_the_slots(serve, fake):
         calls = [ask(running, 1, value=10), ask(running, 3, value=30)]
         running.wait_for_pending("held", 2)
         fake.gate.set()
-        held.answer()
+        held.response()
         check(calls[0], 10)
         check(calls[1], 30)
         assert fake.batches[-1]["READY"].reshape(-1).tolist() == [1, 0, 1]
@@ -461,7 +461,7 @@ def test_an_idle_sequence_ends(serve, fake):
         check(ask(running, 1, "start", value=1), 1)
         # Its slot is the only one: this one runs when the first has been given up.
         check(ask(running, 2, "start", value=2), 2)
-        refused = ask(running, 1).answer()
+        refused = ask(running, 1).response()
         assert refused.status == 400
         assert NO_START in refused.error
 
@@ -475,7 +475,7 @@ def test_waiting_for_a_slot_may_be_limited(serve, fake):
         running.wait_for_pending("held", 2)
         hasty.append(ask(running, 3, timeout=20_000))  # the hastiest of a sequence decides
         for call in hasty:
-            answer = call.answer()
+            answer = call.response()
             assert answer.status == 503
             assert answer.error == "timeout of the corresponding sequence has been expired"
         name = "nv_inference_request_failure"
@@ -502,7 +502,7 @@ def test_starting_again_without_an_end(serve, fake, caplog):
         check(ask(running, 1, "start", value=2), 2)
         assert "sequence 1 of model 'held' starts again without having ended" in caplog.text
         check(ask(running, 1, "end", value=3), 3)
-        assert NO_START in ask(running, 1).answer().error
+        assert NO_START in ask(running, 1).response().error
 
 
 def test_a_client_that_leaves_takes_its_sequence_along(serve, fake):
@@ -514,13 +514,13 @@ def test_a_client_that_leaves_takes_its_sequence_along(serve, fake):
         running.wait_for_pending("held", 2)
         waiting = ask(running, 2, "start", value=2)
         running.wait_for_pending("held", 3)
-        gone.leave()
-        assert kept.answer().error == "[request id: <id_unknown>] Request cancelled"
+        gone.disconnect()
+        assert kept.response().error == "[request id: <id_unknown>] Request cancelled"
         running.wait_for_pending("held", 1)
         fake.gate.set()
         check(held, 0)
         check(waiting, 2)  # in the slot that the first has lost
-        assert NO_START in ask(running, 1).answer().error
+        assert NO_START in ask(running, 1).response().error
         assert len(fake.batches) == 2
 
 
@@ -532,7 +532,7 @@ def test_requests_of_one_sequence_keep_their_order(serve, fake):
             calls.append(ask(running, 1, value=value))
             running.wait_for_pending("held", value)
         fake.gate.set()
-        held.answer()
+        held.response()
         for value, call in enumerate(calls, start=1):
             check(call, value)
         seen = [batch["INPUT0"].item() for batch in fake.batches]
@@ -624,7 +624,7 @@ def test_a_new_version_knows_nothing_of_the_sequences(serve, fake, tmp_path):
         config = running.get("/v2/models/held/config").json
         config["max_batch_size"] = 3
         assert running.load("held", config=config).status == 200
-        assert NO_START in ask(running, 1).answer().error
+        assert NO_START in ask(running, 1).response().error
         check(ask(running, 1, "start", value=2), 2)
         wait_until(lambda: fake.open_models == 1, "the old one is closed")
 
@@ -633,7 +633,7 @@ def test_an_exiting_server_lets_sequences_go_on(serve, fake):
     with serve(LONG) as running:
         check(ask(running, 1, "start", value=1), 1)
         running.server.engine.begin_exit()
-        refused = ask(running, 2, "start").answer()
+        refused = ask(running, 2, "start").response()
         assert refused.status == 503
         assert refused.error == (
             "Server is stopping, scheduler for model has stopped accepting new inference requests"
@@ -703,7 +703,7 @@ def test_iterative_sequences(tmp_path, strategy):
             Infer().add("IN", np.array([[number]], np.int32)).call(running, "countdown")
             for number in numbers
         ]
-        counted = [outputs(call.answer())["OUT"].item() for call in calls]
+        counted = [outputs(call.response())["OUT"].item() for call in calls]
         assert counted == numbers
 
         def executed():  # what the model answers itself is counted when it has returned
@@ -791,5 +791,5 @@ def test_a_python_model_may_ask_for_a_request_again(tmp_path, where):
             Infer().add("IN", np.array([[number]], np.int32)).call(running, "patient")
             for number in (5, 1, 3)
         ]
-        ids = [outputs(call.answer())["OUT"].item() for call in calls]
+        ids = [outputs(call.response())["OUT"].item() for call in calls]
         assert sorted(ids) == [1, 2, 3]  # made up by the server, a sequence for each

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from shoal.testing.server import Call, running_server
+from shoal.testing.server import HttpCall, running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -107,7 +107,7 @@ def test_a_batch_counts_in_full_for_each_of_its_requests(running):
         for _ in range(8)
     ]
     for call in calls:
-        np.testing.assert_allclose(outputs(call.answer())["OUTPUT0"], rows, rtol=1e-5)
+        np.testing.assert_allclose(outputs(call.response())["OUTPUT0"], rows, rtol=1e-5)
     entry = running.statistics("dense")
     check_invariants(entry)
     (batch,) = entry["batch_stats"]
@@ -252,13 +252,13 @@ def test_the_time_a_load_took(running):
 
 def test_the_metrics_port(running):
     port = running.server.metrics_port
-    answer = Call(port, "GET", "/metrics").answer()
+    answer = HttpCall(port, "GET", "/metrics").response()
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    head = Call(port, "HEAD", "/metrics").answer()
+    head = HttpCall(port, "HEAD", "/metrics").response()
     assert (head.status, head.body) == (200, b"")
-    other = Call(port, "GET", "/anything/else").answer()
+    other = HttpCall(port, "GET", "/anything/else").response()
     assert (other.status, other.body) == (200, b"")
-    assert Call(port, "POST", "/metrics", b"x").answer().status == 405
+    assert HttpCall(port, "POST", "/metrics", b"x").response().status == 405
 
 
 def test_the_same_metrics_on_the_http_port(running):
@@ -282,7 +282,7 @@ def test_what_waits_is_a_gauge(tmp_path):
         of = {"model": "held", "version": "1"}
         assert running.metric("nv_inference_pending_request_count", **of) == 3
         fake.gate.set()
-        assert [call.answer().status for call in calls] == [200] * 4
+        assert [call.response().status for call in calls] == [200] * 4
         assert running.metric("nv_inference_pending_request_count", **of) == 0
 
 

@@ -210,10 +210,10 @@ def test_a_client_that_goes_away(tmp_path, path):
         assert fake.started.acquire(timeout=WAIT_SECS)
         second = asked.call(running, "held")
         running.wait_for_pending("held", 1)
-        second.leave()
+        second.disconnect()
         running.wait_for_pending("held", 0)
         fake.gate.set()
-        assert first.answer().status == 200
+        assert first.response().status == 200
     traces = {tuple(sorted(trace["events"])) for trace in by_id(path)}
     gone = [*HTTP_ALL[:2], *MODEL_EVENTS, "REQUEST_END", "INFER_RESPONSE_COMPLETE"]
     assert traces == {tuple(sorted(HTTP_ALL)), tuple(sorted(gone))}
@@ -336,7 +336,7 @@ def test_spans_of_both_protocols(spans, collector):
 def test_a_callers_trace_goes_on(spans, collector):
     with spans("rate=0") as running:
         assert numbers().send(running, "sum").status == 200
-        assert numbers().call(running, "sum", headers=CALLER).answer().status == 200
+        assert numbers().call(running, "sum", headers=CALLER).response().status == 200
         with grpcclient.InferenceServerClient(running.grpc_address) as client:
             client.infer("sum", grpc_numbers())
             client.infer("sum", grpc_numbers(), headers=CALLER)

@@ -1,9 +1,9 @@
-"""Inference bodies written and read by hand, as simply as the protocol allows.
+"""Inference requests and responses written and read by hand, as simply as the protocol allows.
 
     Infer().add("INPUT0", array).want("OUTPUT0", binary=True).send(running, "model")
 
-Unlike real clients these let a test say what is wrong on purpose: any field of the JSON can be
-changed before it is sent. BF16 tensors are `uint16` arrays and have to be named as such.
+Unlike real clients these let a test send what is wrong: any field of the JSON can be changed
+before it is sent. BF16 tensors are `uint16` arrays and their datatype has to be given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.core import bytes_tensor
 from shoal.core.dtypes import BF16, BYTES, FP16, DataType, from_name, from_numpy
-from shoal.testing.server import Answer, Call, RunningServer
+from shoal.testing.server import HttpCall, HttpResponse, RunningServer
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
 
@@ -68,34 +68,34 @@ class Infer:
 
     def call(
         self, running: RunningServer, model: str, headers: dict[str, str] | None = None
-    ) -> Call:
-        """Send it without waiting; `model` may go on with `/versions/<n>`."""
+    ) -> HttpCall:
+        """Send it without waiting; `model` may end with `/versions/<n>`."""
         body, needed = self.body()
         return running.call("POST", f"/v2/models/{model}/infer", body, needed | (headers or {}))
 
     def send(
         self, running: RunningServer, model: str, headers: dict[str, str] | None = None
-    ) -> Answer:
-        """Send it and wait for the answer, whatever it is."""
-        return self.call(running, model, headers).answer()
+    ) -> HttpResponse:
+        """Send it and wait for the response, whatever it is."""
+        return self.call(running, model, headers).response()
 
 
 def echo(
     running: RunningServer, model: str, number: float = 7, datatype: Any = np.float32
-) -> Answer:
-    """Send one number as INPUT0 and wait for the answer, whatever it is."""
+) -> HttpResponse:
+    """Send one number as INPUT0 and wait for the response, whatever it is."""
     return Infer().add("INPUT0", np.array([[number]], datatype)).send(running, model)
 
 
-def check_empty(answer: Answer) -> None:
+def check_empty(response: HttpResponse) -> None:
     """A call that succeeded and has nothing to report, like a load or an unload."""
-    assert (answer.status, answer.body) == (200, b""), answer
+    assert (response.status, response.body) == (200, b""), response
 
 
-def outputs(answer: Answer) -> dict[str, np.ndarray]:
-    """Every output of a successful answer, checked to fill the body to its last byte."""
-    assert answer.status == 200, answer
-    return read_outputs(answer.headers, answer.body)
+def outputs(response: HttpResponse) -> dict[str, np.ndarray]:
+    """Every output of a successful response, checked to fill the body to its last byte."""
+    assert response.status == 200, response
+    return read_outputs(response.headers, response.body)
 
 
 def read_outputs(headers: dict[str, str], body: bytes) -> dict[str, np.ndarray]:
@@ -131,7 +131,7 @@ def to_list(array: np.ndarray, kind: DataType) -> list[Any]:
 
 def from_list(data: list[Any], kind: DataType, shape: list[int]) -> np.ndarray:
     """An output's `data`, which must be flat and complete."""
-    assert kind not in (FP16, BF16), "half floats have no form in JSON"
+    assert kind not in (FP16, BF16), "half floats cannot be written in JSON"
     assert len(data) == math.prod(shape), (len(data), shape)
     if kind is BYTES:
         data = [text.encode() for text in data]

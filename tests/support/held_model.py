@@ -56,5 +56,5 @@ def failures(running, reason, model="held"):
 
 def check(call, number, rows=1):
     """Wait for the response, whose elements must all be `number`."""
-    got = outputs(call.answer())["OUTPUT0"]
+    got = outputs(call.response())["OUTPUT0"]
     assert got.tolist() == [[number]] * rows

@@ -633,7 +633,7 @@ def test_errors_below_v1_have_one_shape(running):
         ("GET", "/v1/embeddings", 405),
         ("POST", "/v1/embeddings", 400),
     ):
-        answer = running.call(method, path, b"not json").answer()
+        answer = running.call(method, path, b"not json").response()
         assert answer.status == status
         error = answer.json["error"]
         assert set(error) == {"message", "type", "param", "code"}

@@ -386,7 +386,7 @@ def test_a_client_that_leaves_takes_its_call_along(server, url, photos):
         patched.setattr(door.task.context, "infer", never)
         call = server.call("POST", "/v2/models/photos/classify", photos["china"])
         assert asked.wait(WAIT_SECS)
-        call.leave()
+        call.disconnect()
         wait_until(lambda: door.calls == 0, "it is over")
     assert counts(door)["fail"] == before["fail"] + 1
     assert labels(post(f"{url}?top=1", [("a.jpg", photos["flower"])])) == [["daisy"]]

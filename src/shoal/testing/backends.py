@@ -1,11 +1,11 @@
-"""Testing a backend without a server: complete, check, load, run.
+"""Test a backend without a server: complete, check, load, run.
 
     with BackendRunner(NpzBackend(), repository / "prices") as model:
         assert model.config.max_batch_size == 4
         outputs = model.run({"x": np.ones((2, 3), np.float32)})
 
-The steps are the server's own. What is left out is everything before and behind the backend:
-validation of requests, queues, joining and cutting of batches.
+The steps are those of the server. Everything before and after the backend is left out: validation
+of requests, queues, making and splitting batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.config.model import ModelConfig
 
 
 class BackendRunner:
-    """One instance of one version of a model, in the hands of a test."""
+    """One instance of one version of a model, driven by a test."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class BackendRunner:
         settings: Mapping[str, str] | None = None,
         cores: int = 1,
     ) -> None:
-        """`settings` is what --backend-config would say; config.pbtxt is read where there is one.
+        """`settings` are those of --backend-config; config.pbtxt is read where there is one.
 
         Raises what the backend raises.
         """
@@ -62,7 +62,7 @@ class BackendRunner:
         )
         made = self._loaded.executor(placement)
         if not isinstance(made, Executor):
-            raise TypeError(f"{type(made).__name__} is handed requests, not tensors")
+            raise TypeError(f"{type(made).__name__} takes requests, not tensors")
         self._executor = made
 
     def __enter__(self) -> BackendRunner:  # noqa: PYI034 - typing.Self is newer than our oldest Python

@@ -1,13 +1,13 @@
-"""Testing a Python model like any other class: no server, no sockets, no processes.
+"""Test a Python model like any other class: without server, sockets or processes.
 
     with PythonModelRunner("model_repository/sentiment/1/model.py") as model:
         outputs = model.infer({"TEXT": np.array([b"what a day"], dtype=object)})
         assert outputs["LABEL"][0] == b"positive"
 
 The model is initialised as the server would do it: with its config.pbtxt, where there is one, and
-completed by its `auto_complete_config`. Models that it asks are played by functions. Requests go
-to `execute` just as they are; nothing checks them against the config, so a test can also send
-what a server would have refused.
+completed by its `auto_complete_config`. Functions stand in for the models that it calls. Requests
+go to `execute` as they are; nothing checks them against the config, so a test can also send what a
+server would have refused.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.api.tensor import Tensor
 from shoal.backends.python.instance import ModelInstance
 from shoal.config import codec, pbtxt
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Tensor as CoreTensor
@@ -41,12 +42,12 @@ from shoal.statistics.exposition import Exposition
 from shoal.testing import WAIT_SECS
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-# What plays another model: inputs to outputs, or for a decoupled one to several of them.
-Player: TypeAlias = Callable[[dict[str, np.ndarray]], Arrays | Iterable[Arrays]]
+# Stands in for another model: inputs to outputs, or for a decoupled one to several of them.
+StandIn: TypeAlias = Callable[[dict[str, np.ndarray]], Arrays | Iterable[Arrays]]
 
 
 class ModelFailed(Exception):
-    """The model answered with an error."""
+    """The model responded with an error."""
 
     def __init__(self, error: TritonError) -> None:
         super().__init__(error.message())
@@ -54,14 +55,14 @@ class ModelFailed(Exception):
 
 
 class PythonModelRunner:
-    """One instance of a Python model in the hands of a test."""
+    """One instance of a Python model, driven by a test."""
 
     def __init__(
         self,
         model: str | Path | type,
         *,
         config: str | Path | dict[str, Any] | None = None,
-        models: Mapping[str, Player] | None = None,
+        models: Mapping[str, StandIn] | None = None,
         arguments: Mapping[str, str] | None = None,
     ) -> None:
         """Import (unless `model` is the class itself) and initialise.
@@ -82,7 +83,9 @@ class PythonModelRunner:
         self.config = self._complete(found, _read(config, folder))
         name = str(self.config["name"])
         self.metrics = CustomMetrics()
-        self._context = Context(_Stage(models or {}, self.metrics), name, f"{name}_0", str(folder))
+        self._context = Context(
+            _TestHost(models or {}, self.metrics), name, f"{name}_0", str(folder)
+        )
         policy = self.config.get("model_transaction_policy", {})
         self.decoupled = bool(policy.get("decoupled"))
         self._names = frozenset(str(tensor["name"]) for tensor in self.config.get("output", ()))
@@ -117,10 +120,10 @@ class PythonModelRunner:
     ) -> None:
         self.close()
 
-    # ---- asking the model
+    # ---- calling the model
 
     def infer(self, inputs: Arrays, **options: Any) -> dict[str, np.ndarray]:
-        """The outputs for one request; ModelFailed when the answer is an error.
+        """The outputs for one request; raises ModelFailed when the response is an error.
 
         `options` are those of `request`.
         """
@@ -128,7 +131,7 @@ class PythonModelRunner:
         return outputs
 
     def batch(self, batch: Sequence[Arrays], **options: Any) -> list[dict[str, np.ndarray]]:
-        """The outputs for requests that are executed together; each must have one response."""
+        """The outputs for requests that are executed as one batch; each must have one response."""
         exchanges = [self.request(inputs, **options) for inputs in batch]
         self.execute(exchanges)
         results = []
@@ -139,7 +142,7 @@ class PythonModelRunner:
         return results
 
     def stream(self, inputs: Arrays, **options: Any) -> list[dict[str, np.ndarray]]:
-        """All responses of a decoupled model to one request, once it has said the last."""
+        """All responses of a decoupled model to one request, once it has sent the last."""
         exchange = self.request(inputs, **options)
         self.execute([exchange])
         exchange.wait()
@@ -156,11 +159,11 @@ class PythonModelRunner:
         flags: int = 0,
         timeout_us: int = 0,
     ) -> ModelExchange:
-        """A request and its responses to be; give it to `execute`."""
+        """A request and its future responses, for `execute`."""
         core = Request(
             str(self.config["name"]),
             {name: Tensor(name, array)._to_core() for name, array in inputs.items()},
-            _UNUSED,
+            DISCARD,  # the exchange gets the responses
             id=id,
             requested_outputs=tuple(requested_outputs),
             parameters=parameters,
@@ -171,12 +174,12 @@ class PythonModelRunner:
         return ModelExchange(core, self._names, decoupled=self.decoupled)
 
     def execute(self, exchanges: Sequence[ModelExchange]) -> None:
-        """Have the model execute these together. What it raises becomes their answer."""
+        """Have the model execute these as one batch. What it raises becomes their response."""
         requests = [exchange._take_request() for exchange in exchanges]
         self._instance.execute(requests)
 
     def ready(self) -> bool:
-        """What the model's `is_ready` says; true if it has none."""
+        """The result of the model's `is_ready`; true if it has none."""
         return self._instance.ready()
 
     def metrics_text(self) -> str:
@@ -186,7 +189,7 @@ class PythonModelRunner:
         return text.encode().decode()
 
     def close(self) -> None:
-        """Finalise the model and forget its modules."""
+        """Finalise the model and unload its modules."""
         self._instance.finalize()
         host.withdraw(self._context, self._module.package if self._module else "")
         if self._module is not None:
@@ -194,7 +197,7 @@ class PythonModelRunner:
 
 
 class ModelExchange(ResponseStream):
-    """One request to a model under test, and everything it answers."""
+    """One request to a model under test, and all its responses."""
 
     __slots__ = ("_core", "_done", "_names", "_request", "responses")
 
@@ -207,17 +210,17 @@ class ModelExchange(ResponseStream):
         self.responses: list[InferenceResponse] = []
 
     def cancel(self) -> None:
-        """Withdraw the request, as a client that leaves does."""
+        """Cancel the request, as a client that disconnects does."""
         self._core.cancelled = True
 
     def wait(self, timeout_secs: float = WAIT_SECS) -> list[InferenceResponse]:
         """The responses, once the last one has come."""
         if not self._done.wait(timeout_secs):
-            raise TimeoutError("the model did not answer the request to its end")
+            raise TimeoutError("the model did not send the final response")
         return self.responses
 
     def cancelled(self) -> bool:
-        """Whether the request was withdrawn."""
+        """Whether the request was cancelled."""
         return self._core.cancelled
 
     def _take_request(self) -> InferenceRequest:
@@ -240,48 +243,38 @@ class ModelExchange(ResponseStream):
             self._done.set()
 
 
-class _Unused:
-    """The reply of requests that are answered through their exchange."""
+class _TestHost(NoServer):
+    """The host of a model under test: functions stand in for other models."""
 
-    def send(self, response: Response) -> None:
-        """Nobody sends here."""
-
-
-_UNUSED = _Unused()
-
-
-class _Stage(NoServer):
-    """The host of a model under test: other models are played by functions."""
-
-    def __init__(self, models: Mapping[str, Player], metrics: CustomMetrics) -> None:
+    def __init__(self, models: Mapping[str, StandIn], metrics: CustomMetrics) -> None:
         self._models = models
         self._metrics = metrics
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
-        """Have the function of that name answer."""
-        player = self._models.get(request.model_name)
-        if player is None:
+        """Respond with what the function of that name returns."""
+        stand_in = self._models.get(request.model_name)
+        if stand_in is None:
             super().infer(request, decoupled=decoupled, waiting=waiting)
             return
         inputs = {name: tensor.array for name, tensor in request.inputs.items()}
         try:
-            played = player(inputs)
-            several = [played] if isinstance(played, Mapping) else list(played)
+            result = stand_in(inputs)
+            several = [result] if isinstance(result, Mapping) else list(result)
         except ShoalError as refused:
-            self._answer(request, error=refused)
+            self._respond(request, error=refused)
             return
         except Exception as failure:  # noqa: BLE001 - as a model's would be
             text = f"{type(failure).__name__}: {failure}"
-            self._answer(request, error=BackendFailure(text))
+            self._respond(request, error=BackendFailure(text))
             return
         if len(several) != 1 and not decoupled:
             raise Internal(f"'{request.model_name}' is decoupled: use exec(decoupled=True)")
         for outputs in several:
-            self._answer(request, outputs, final=not decoupled)
+            self._respond(request, outputs, final=not decoupled)
         if decoupled:
-            self._answer(request)
+            self._respond(request)
 
-    def _answer(
+    def _respond(
         self,
         request: Request,
         outputs: Arrays | None = None,
@@ -297,7 +290,7 @@ class _Stage(NoServer):
         )
 
     def is_model_ready(self, name: str, version: int) -> bool:
-        """Whether there is somebody to play it."""
+        """Whether a function stands in for it."""
         del version
         return name in self._models
 

@@ -4,8 +4,7 @@
         assert running.get("/v2/health/ready").status == 200
 
 The test may block, because the server does not run on its thread. Leaving the block stops the
-server in order, and fails when it did not stop cleanly or when something went wrong on its loop
-that no client was told about.
+server, and fails when it did not stop cleanly or when its event loop reported an unhandled error.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def wait_until(condition: Callable[[], Result], what: str = "") -> Result:
-    """The first true value of `condition`, asked again and again.
+    """Call `condition` until its value is true, and return that value.
 
-    Raises TimeoutError, which names `what`, when none came within WAIT_SECS. For what no event
-    tells of; where there is an event, wait on that.
+    Raises TimeoutError, which names `what`, after WAIT_SECS. Only for conditions without an event:
+    where there is one, wait on that.
     """
     deadline = time.monotonic() + WAIT_SECS
     while True:
@@ -54,8 +53,8 @@ def wait_until(condition: Callable[[], Result], what: str = "") -> Result:
         time.sleep(_LOOK_SECS)
 
 
-class Answer:
-    """What came back for one request. Header names are in lower case."""
+class HttpResponse:
+    """The response to one request. Header names are in lower case."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         """Read the response to its end."""
@@ -70,17 +69,17 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The text of an error, which must be all there is in the body."""
+        """The text of an error, which must be all that the body holds."""
         document = self.json
         assert list(document) == ["error"], document
         return str(document["error"])
 
     def __repr__(self) -> str:
-        return f"Answer({self.status}, {self.body[:500]!r})"
+        return f"HttpResponse({self.status}, {self.body[:500]!r})"
 
 
-class Call:
-    """A request that has been sent and not been answered yet, on a connection of its own."""
+class HttpCall:
+    """A request that was sent on a connection of its own and has no response yet."""
 
     def __init__(
         self,
@@ -95,33 +94,33 @@ class Call:
 
     @property
     def socket(self) -> Any:
-        """The socket, to look whether something has arrived."""
+        """The socket, for tests that look whether something has arrived."""
         return self._connection.sock
 
-    def answer(self) -> Answer:
-        """Wait for the answer, then close the connection."""
+    def response(self) -> HttpResponse:
+        """Wait for the response, then close the connection."""
         try:
             with self._connection.getresponse() as response:
-                return Answer(response)
+                return HttpResponse(response)
         finally:
             self._connection.close()
 
-    def leave(self) -> None:
-        """Go away without waiting for the answer."""
+    def disconnect(self) -> None:
+        """Close the connection without waiting for the response."""
         self._connection.close()
 
 
 class RunningServer:
-    """A started server and the ways to reach it. Any thread may use it."""
+    """A started server and its addresses. Any thread may use it."""
 
     def __init__(self, server: Server, loop: LoopThread) -> None:
         self.server = server
         self._loop = loop
-        self.faults: list[dict[str, Any]] = []  # what the loop's exception handler was told
+        self.faults: list[dict[str, Any]] = []  # what the loop's exception handler got
 
     @property
     def http_address(self) -> str:
-        """`host:port`, as clients want it."""
+        """`host:port` of HTTP."""
         return f"{ADDRESS}:{self.server.http_port}"
 
     @property
@@ -140,40 +139,40 @@ class RunningServer:
         path: str,
         body: bytes | dict[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Call:
-        """Send a request without waiting for its answer; a dict becomes JSON."""
+    ) -> HttpCall:
+        """Send a request without waiting for its response; a dict becomes JSON."""
         data = json.dumps(body).encode() if isinstance(body, dict) else body
-        return Call(self.server.http_port, method, path, data, headers)
+        return HttpCall(self.server.http_port, method, path, data, headers)
 
-    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
         """GET `path`."""
-        return self.call("GET", path, headers=headers).answer()
+        return self.call("GET", path, headers=headers).response()
 
     def post(
         self,
         path: str,
         body: bytes | dict[str, Any] | None = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """POST `body` to `path`."""
-        return self.call("POST", path, body, headers).answer()
+        return self.call("POST", path, body, headers).response()
 
-    def load(self, name: str, **parameters: Any) -> Answer:
+    def load(self, name: str, **parameters: Any) -> HttpResponse:
         """Load a model; its config may be given as a dict."""
         if isinstance(parameters.get("config"), dict):
             parameters["config"] = json.dumps(parameters["config"])
         body = {"parameters": parameters} if parameters else b""
         return self.post(f"/v2/repository/models/{name}/load", body)
 
-    def unload(self, name: str) -> Answer:
+    def unload(self, name: str) -> HttpResponse:
         """Unload a model."""
         return self.post(f"/v2/repository/models/{name}/unload")
 
     def index(self) -> list[dict[str, str]]:
         """The repository's index."""
-        answer = self.post("/v2/repository/index")
-        assert answer.status == 200, answer
-        rows: list[dict[str, str]] = answer.json
+        response = self.post("/v2/repository/index")
+        assert response.status == 200, response
+        rows: list[dict[str, str]] = response.json
         return rows
 
     def states(self, name: str) -> dict[str, str]:
@@ -183,28 +182,28 @@ class RunningServer:
 
     def config(self, name: str) -> dict[str, Any]:
         """The config of one model."""
-        answer = self.get(f"/v2/models/{name}/config")
-        assert answer.status == 200, answer
-        config: dict[str, Any] = answer.json
+        response = self.get(f"/v2/models/{name}/config")
+        assert response.status == 200, response
+        config: dict[str, Any] = response.json
         return config
 
     def statistics(self, name: str, version: int | None = None) -> dict[str, Any]:
         """The statistics of one model version."""
         place = f"/v2/models/{name}" + (f"/versions/{version}" if version is not None else "")
-        answer = self.get(f"{place}/stats")
-        assert answer.status == 200, answer
-        (entry,) = answer.json["model_stats"]
+        response = self.get(f"{place}/stats")
+        assert response.status == 200, response
+        (entry,) = response.json["model_stats"]
         assert isinstance(entry, dict)
         return entry
 
     def metrics(self) -> str:
         """The text on the metrics port."""
-        answer = Call(self.server.metrics_port, "GET", "/metrics").answer()
-        assert answer.status == 200, answer
-        return answer.body.decode()
+        response = HttpCall(self.server.metrics_port, "GET", "/metrics").response()
+        assert response.status == 200, response
+        return response.body.decode()
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """One sample of the metrics, whatever the order of its labels; None when it is missing."""
+        """One sample of the metrics, in any order of its labels; None when it is missing."""
         for line in self.metrics().splitlines():
             sample, _, value = line.rpartition(" ")
             found, _, written = sample.partition("{")
@@ -213,7 +212,7 @@ class RunningServer:
         return None
 
     def model(self, name: str, version: int = -1) -> ServedModel:
-        """The model inside the server, for what no client can see."""
+        """The model inside the server, for what clients cannot see."""
         return self.server.repository.find(name, version)
 
     def wait_for_pending(self, name: str, count: int) -> None:
@@ -244,10 +243,9 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """A server of `repositories` and `functions`, stopped when the block ends.
 
-    `options` are the fields of `Options`; ports are free ones unless told otherwise. `log` is the
-    one whose settings clients may change. Raises what
-    `Server.start` raises. With `start` false nothing is opened yet: run `server.listen` and
-    `server.load` yourself.
+    `options` are the fields of `Options`; ports are free ones unless given. `log` is the one whose
+    settings clients may change. Raises what `Server.start` raises. With `start` false nothing is
+    opened yet: run `server.listen` and `server.load` yourself.
     """
     paths = tuple(str(path) for path in repositories)
     made = Options(model_repository=paths, **{**DEFAULTS, **options})
@@ -270,7 +268,7 @@ def running_server(
 
 
 async def _started(server: Server) -> None:
-    """Start, and put into the test's log why a model failed: the error itself does not say."""
+    """Start, and log why a model failed, which the error itself does not name."""
     try:
         await server.start()
     except ModelsFailed as error:

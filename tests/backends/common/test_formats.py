@@ -98,7 +98,7 @@ def test_requests_are_joined(served):
         for row in rows
     ]
     for row, call in zip(rows, calls, strict=True):
-        answer = outputs(call.answer())[want]
+        answer = outputs(call.response())[want]
         assert np.allclose(answer, served.format.expected(row, 2.0), atol=1e-4)
     statistics = counted(served, "joined", 4)
     assert statistics["inference_count"] == 4
@@ -154,12 +154,12 @@ def test_an_error_in_the_model_reaches_the_client(served):
             request.add(name, array, binary=True)
         return request.want(failing.output, binary_data=True).call(served.running, "failing")
 
-    first = outputs(send(failing.good).answer())[failing.output]
+    first = outputs(send(failing.good).response())[failing.output]
     for _ in range(3):
-        answer = send(failing.bad).answer()
+        answer = send(failing.bad).response()
         assert answer.status in (400, 500)
         assert failing.says in answer.error
-    assert np.array_equal(outputs(send(failing.good).answer())[failing.output], first)
+    assert np.array_equal(outputs(send(failing.good).response())[failing.output], first)
     check(served, "bystander", ROWS, 2.0)
     assert served.running.get("/v2/health/ready").status == 200
     statistics = counted(served, "failing", 2)["inference_stats"]
@@ -181,7 +181,7 @@ def test_an_error_costs_no_batch_mate(served):
         for name, array in inputs.items():
             request.add(name, array, binary=True)
         calls.append(request.want(failing.output, binary_data=True).call(served.running, "mates"))
-    answers = [call.answer() for call in calls]
+    answers = [call.response() for call in calls]
     assert sorted(answer.status for answer in answers) == [200, 200, 500]
     assert failing.says in next(answer.error for answer in answers if answer.status == 500)
 
