@@ -10,48 +10,9 @@ import pytest
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
+from tests.support.ensembles import chain, ensemble, tensors
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, add_onnx, execution
-
-HEAD = """
-platform: "ensemble"
-max_batch_size: %d
-"""
-STEP = 'step { model_name: "%s" model_version: %d %s }\n'
-
-
-def maps(taken, given):
-    lines = [f'input_map {{ key: "{own}" value: "{name}" }}' for own, name in taken.items()]
-    lines += [f'output_map {{ key: "{own}" value: "{name}" }}' for own, name in given.items()]
-    return " ".join(lines)
-
-
-def tensors(kind, names, datatype="INT32", dims="1"):
-    return "".join(
-        f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }}\n'
-        for name in names
-    )
-
-
-def ensemble(*steps, inputs, outputs, max_batch_size=8, more=""):
-    """A config. Steps are (model, inputs by name, outputs by name) and perhaps a version."""
-    lines = [
-        STEP % (model, (*version, -1)[0], maps(taken, given))
-        for model, taken, given, *version in steps
-    ]
-    scheduling = f"ensemble_scheduling {{ {more} {''.join(lines)} }}"
-    return HEAD % max_batch_size + inputs + outputs + scheduling
-
-
-def fake_chain(*models, more="", max_batch_size=8, dims="1"):
-    """An ensemble of fake models, one after the other."""
-    names = ["IN", *(f"t{number}" for number in range(len(models) - 1)), "OUT"]
-    steps = [
-        (model, {"INPUT0": taken}, {"OUTPUT0": given})
-        for model, taken, given in zip(models, names, names[1:], strict=False)
-    ]
-    inputs, given = tensors("input", ["IN"], dims=dims), tensors("output", ["OUT"], dims=dims)
-    return ensemble(*steps, inputs=inputs, outputs=given, more=more, max_batch_size=max_batch_size)
 
 
 @pytest.fixture
@@ -200,7 +161,7 @@ class TestSteps:
         fake.compute = lambda inputs, names: [made for _ in names]
         for name in ("one", "two"):
             add_fake(repository, name, dims="-1")
-        add_model(repository, "pipe", fake_chain("one", "two", dims="-1"))
+        add_model(repository, "pipe", chain("one", "two", dims="-1"))
         running = serve()
         answer = outputs(Infer().add("IN", made, binary=True).send(running, "pipe"))
         assert np.array_equal(answer["OUT"], made)
@@ -211,7 +172,7 @@ class TestSteps:
         batching = "\ndynamic_batching { }"
         add_fake(repository, "first", execution("threads"))
         add_fake(repository, "shared", batching + execution("threads"))
-        add_model(repository, "pipe", fake_chain("first", "shared"))
+        add_model(repository, "pipe", chain("first", "shared"))
         running = serve()
         fake.gate.clear()
         busy = number(1, "INPUT0").call(running, "shared")
@@ -249,12 +210,12 @@ class TestSteps:
     def test_batches_go_through_models_without_them_and_back(self, serve, repository):
         add_fake(repository, "batching", dims="2")
         add_fake(repository, "whole", dims="-1, 2", max_batch_size=0)
-        add_model(repository, "mixed", fake_chain("batching", "whole", "batching", dims="2"))
+        add_model(repository, "mixed", chain("batching", "whole", "batching", dims="2"))
         add_fake(repository, "single", dims="2", max_batch_size=0)
         add_model(
             repository,
             "one",
-            fake_chain("single", "batching", "single", dims="2", max_batch_size=0),
+            chain("single", "batching", "single", dims="2", max_batch_size=0),
         )
         running = serve()
         array = np.arange(6, dtype=np.int32).reshape(3, 2)
@@ -266,7 +227,7 @@ class TestSteps:
     def test_an_ordered_model_twice_in_a_row(self, serve, repository):
         ordered = "\ndynamic_batching { preserve_ordering: true }"
         add_fake(repository, "ordered", ordered + execution("threads"))
-        add_model(repository, "pipe", fake_chain("ordered", "ordered", "ordered"))
+        add_model(repository, "pipe", chain("ordered", "ordered", "ordered"))
         running = serve()
         calls = [number(value).call(running, "pipe") for value in range(8)]
         found = [outputs(call.response())["OUT"].tolist() for call in calls]
@@ -323,7 +284,7 @@ class TestTrouble:
     def test_a_queue_that_is_full(self, serve, repository, fake):
         full = "\ndynamic_batching { default_queue_policy { max_queue_size: 1 } }"
         add_fake(repository, "slow", full + execution("threads"))
-        add_model(repository, "pipe", fake_chain("slow"))
+        add_model(repository, "pipe", chain("slow"))
         running = serve()
         fake.gate.clear()
         calls = [number(1).call(running, "pipe")]
@@ -340,7 +301,7 @@ class TestTrouble:
     def test_a_client_that_leaves(self, serve, repository, fake):
         for name in ("first", "second"):
             add_fake(repository, name, execution("threads"))
-        add_model(repository, "pipe", fake_chain("first", "second"))
+        add_model(repository, "pipe", chain("first", "second"))
         running = serve()
         fake.gate.clear()
         busy = number(1, "INPUT0").call(running, "first")
@@ -361,7 +322,7 @@ class TestTrouble:
 
     def test_too_large_a_batch_for_a_model(self, serve, repository):
         add_fake(repository, "whole", dims="2, 1", max_batch_size=0)
-        add_model(repository, "pipe", fake_chain("whole"))
+        add_model(repository, "pipe", chain("whole"))
         running = serve()
         three = Infer().add("IN", np.zeros((3, 1), np.int32)).send(running, "pipe")
         assert three.status == 400
@@ -370,7 +331,7 @@ class TestTrouble:
 
     def test_no_more_in_flight_than_allowed(self, serve, repository, fake):
         add_fake(repository, "slow", execution("threads") + "\ninstance_group { count: 4 }")
-        add_model(repository, "pipe", fake_chain("slow", more="max_inflight_requests: 2"))
+        add_model(repository, "pipe", chain("slow", more="max_inflight_requests: 2"))
         running = serve()
         fake.gate.clear()
         calls = [number(value).call(running, "pipe") for value in range(6)]
@@ -389,7 +350,7 @@ class TestControl:
     def test_load_and_unload(self, serve, repository):
         for name in ("a", "b"):
             add_fake(repository, name)
-        add_model(repository, "pipe", fake_chain("a", "b"))
+        add_model(repository, "pipe", chain("a", "b"))
         running = serve(model_control_mode="explicit")
         assert running.load("pipe").status == 200
         assert [running.states(name) for name in ("pipe", "a", "b")] == [{"1": "READY"}] * 3
@@ -410,7 +371,7 @@ class TestControl:
     def test_a_graph_that_does_not_fit_is_told_at_load(self, serve, repository):
         add_fake(repository, "a")
         add_fake(repository, "wide", dims="3")
-        add_model(repository, "pipe", fake_chain("a", "wide"))
+        add_model(repository, "pipe", chain("a", "wide"))
         running = serve(model_control_mode="explicit")
         answer = running.load("pipe")
         assert answer.status == 400
@@ -424,7 +385,7 @@ class TestControl:
         """Requests in flight while a model is replaced again and again: none is lost."""
         for name in ("a", "b"):
             add_fake(repository, name)
-        add_model(repository, "pipe", fake_chain("a", "b"))
+        add_model(repository, "pipe", chain("a", "b"))
         running = serve(model_control_mode="explicit", load_model=("pipe",))
         for turn in range(10):
             calls = [number(value).call(running, "pipe") for value in range(5)]

@@ -7,21 +7,9 @@ from shoal.config.options import NamedSetting
 from shoal.scheduler.policy import Reason
 from shoal.testing.server import running_server
 from tests.support.client import Infer
+from tests.support.ensembles import chain
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import EXECUTION_MODES, add_fake, add_model, execution
-
-ENSEMBLE = """
-platform: "ensemble"
-max_batch_size: 8
-input { name: "A" data_type: TYPE_INT32 dims: [ 1 ] }
-output { name: "B" data_type: TYPE_INT32 dims: [ 1 ] }
-ensemble_scheduling {
-  step {
-    model_name: "plain" model_version: -1
-    input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "B" }
-  }
-}
-"""
 
 
 @pytest.fixture
@@ -38,7 +26,7 @@ def repository(tmp_path):
     add_fake(tmp_path, "batched", "dynamic_batching { }" + one, dims="-1")
     add_fake(tmp_path, "two", "version_policy { all { } }", versions=(1, 2))
     add_fake(tmp_path, "in_turns", "sequence_batching { }")
-    add_model(tmp_path, "both", ENSEMBLE)
+    add_model(tmp_path, "both", chain("plain", first="A", last="B"))
     for mode in EXECUTION_MODES:
         add_fake(tmp_path, f"on_{mode}", "dynamic_batching { }" + execution(mode))
     return tmp_path

@@ -9,28 +9,14 @@ import pytest
 
 from shoal.testing.server import running_server, wait_until
 from tests.support.client import Infer, outputs
+from tests.support.ensembles import chain
 from tests.support.fakes import WAIT_SECS, FakeClock, HeldLoads
 from tests.support.repositories import add_fake, add_model
 
 NOT_LOADED = "not loaded: it loads at its first request"
 AGAIN = "; it loads again at its next request"
 MIB = 1 << 20
-ENSEMBLE = """
-platform: "ensemble"
-max_batch_size: 8
-input { name: "A" data_type: TYPE_INT32 dims: [ 1 ] }
-output { name: "B" data_type: TYPE_INT32 dims: [ 1 ] }
-ensemble_scheduling {
-  step {
-    model_name: "first" model_version: -1
-    input_map { key: "INPUT0" value: "A" } output_map { key: "OUTPUT0" value: "t" }
-  }
-  step {
-    model_name: "second" model_version: -1
-    input_map { key: "INPUT0" value: "t" } output_map { key: "OUTPUT0" value: "B" }
-  }
-}
-"""
+ENSEMBLE = chain("first", "second", first="A", last="B")
 CALLER = """
 backend: "python"
 max_batch_size: 0

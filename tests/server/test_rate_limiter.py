@@ -14,6 +14,7 @@ from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
+from tests.support.ensembles import chain
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import add_model, add_onnx
 
@@ -267,17 +268,7 @@ def test_sequences_take_turns_too(world):
 def test_an_ensemble_of_models_that_need_the_same(world):
     world.add("a", group("R:1"))
     world.add("b", group("R:1"))
-    config = """
-        platform: "ensemble" max_batch_size: 8
-        input { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
-        output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
-        ensemble_scheduling { step [
-          { model_name: "a" model_version: -1
-            input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "m" } },
-          { model_name: "b" model_version: -1
-            input_map { key: "INPUT0" value: "m" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
-        ] }"""
-    add_model(world.folder, "both", config)
+    add_model(world.folder, "both", chain("a", "b", first="INPUT0", last="OUTPUT0"))
     with world.serve() as running:
         calls = [call(running, "both", number) for number in range(8)]
         assert [value(one.response()) for one in calls] == list(range(8))

@@ -13,6 +13,7 @@ from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
+from tests.support.ensembles import chain
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import (
     EXECUTION_MODES,
@@ -278,23 +279,16 @@ def test_a_hit_is_traced_without_an_execution(tmp_path, serve):
 
 # ---- ensembles
 
-ENSEMBLE = """
-platform: "ensemble" max_batch_size: 8
-input { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
-output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
-ensemble_scheduling { step [
-  { model_name: "a" model_version: -1
-    input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "m" } },
-  { model_name: "%s" model_version: -1
-    input_map { key: "INPUT0" value: "m" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
-] }
-"""
+
+def a_and(other):
+    """An ensemble of "a" and another model, with the names of a fake model."""
+    return chain("a", other, first="INPUT0", last="OUTPUT0")
 
 
 def test_a_cached_ensemble_runs_none_of_its_models_again(tmp_path, serve):
     add_fake(tmp_path, "a")
     add_fake(tmp_path, "b")
-    add_model(tmp_path, "both", ENSEMBLE % "b" + CACHED)
+    add_model(tmp_path, "both", a_and("b") + CACHED)
     with serve() as running:
         assert [ask(running, "both", 3) for _ in range(3)] == [3, 3, 3]
         assert counts(running, "both", "success", "cache_hit", "cache_miss") == (3, 2, 1)
@@ -307,7 +301,7 @@ def test_a_cached_ensemble_runs_none_of_its_models_again(tmp_path, serve):
 def test_a_step_may_be_cached_where_the_ensemble_is_not(tmp_path, serve):
     add_fake(tmp_path, "a", CACHED)
     add_fake(tmp_path, "b")
-    add_model(tmp_path, "both", ENSEMBLE % "b")
+    add_model(tmp_path, "both", a_and("b"))
     with serve() as running:
         assert [ask(running, "both", 3) for _ in range(3)] == [3, 3, 3]
         assert counts(running, "a", "success", "cache_hit", "cache_miss") == (3, 2, 1)
@@ -319,8 +313,8 @@ def test_a_step_may_be_cached_where_the_ensemble_is_not(tmp_path, serve):
 def test_an_ensemble_notices_that_one_of_its_models_is_another(tmp_path, serve, fake):
     folder = add_fake(tmp_path, "a")
     add_fake(tmp_path, "b")
-    add_model(tmp_path, "both", ENSEMBLE % "b" + CACHED)
-    add_model(tmp_path, "around", ENSEMBLE % "both" + CACHED)
+    add_model(tmp_path, "both", a_and("b") + CACHED)
+    add_model(tmp_path, "around", a_and("both") + CACHED)
     with serve(**EXPLICIT) as running:
         before = ask(running, "both", 1), ask(running, "around", 1)
         assert before == (1, 1)
@@ -336,9 +330,9 @@ def test_an_ensemble_of_what_cannot_be_cached_cannot_be_either(tmp_path, serve, 
     add_fake(tmp_path, "a")
     sequences = "sequence_batching { max_sequence_idle_microseconds: 1000000 }"
     add_fake(tmp_path, "b", sequences)
-    add_model(tmp_path, "both", ENSEMBLE % "b" + CACHED)
-    add_model(tmp_path, "around", ENSEMBLE % "inner" + CACHED)
-    add_model(tmp_path, "inner", ENSEMBLE % "b")
+    add_model(tmp_path, "both", a_and("b") + CACHED)
+    add_model(tmp_path, "around", a_and("inner") + CACHED)
+    add_model(tmp_path, "inner", a_and("b"))
     with pytest.raises(ModelsFailed), serve():
         pass
     for name in ("both", "around"):

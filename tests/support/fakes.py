@@ -126,13 +126,8 @@ def echo(inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[n
     return [first for _ in outputs]
 
 
-class RequestBackend(Backend):
-    """A backend whose executor hands the requests of each batch to a function of the test's."""
-
-    name = "requests"
-
-    def __init__(self, execute: Callable[[Sequence[PendingRequest]], None]) -> None:
-        self.execute = execute
+class _TestBackend(Backend):
+    """Adds nothing to configs."""
 
     def complete(
         self,
@@ -145,14 +140,23 @@ class RequestBackend(Backend):
         del model_folder, version_folder, settings
         return config
 
+    def registry(self) -> BackendRegistry:
+        """This backend alone, for `running_server(backends=...)`."""
+        return BackendRegistry({self.name: lambda: self})
+
+
+class RequestBackend(_TestBackend):
+    """A backend whose executor hands the requests of each batch to a function of the test's."""
+
+    name = "requests"
+
+    def __init__(self, execute: Callable[[Sequence[PendingRequest]], None]) -> None:
+        self.execute = execute
+
     def load(self, context: LoadContext) -> LoadedModel:
         """A model that passes its requests on."""
         del context
         return _RequestModel(self)
-
-    def registry(self) -> BackendRegistry:
-        """This backend alone, for `running_server(backends=...)`."""
-        return BackendRegistry({self.name: lambda: self})
 
 
 class _RequestModel(LoadedModel):
@@ -172,7 +176,7 @@ class _RequestExecutor(RequestExecutor):
         self._owner.execute(batch)
 
 
-class FakeBackend(Backend):
+class FakeBackend(_TestBackend):
     """A backend whose executions a test can hold (`gate`), see (`batches`) and fail (`compute`)."""
 
     name = "fake"
@@ -193,17 +197,6 @@ class FakeBackend(Backend):
         self.open_models = 0
         self.loads: list[LoadContext] = []
 
-    def complete(
-        self,
-        config: ModelConfig,
-        model_folder: Path,
-        version_folder: Path,
-        settings: Mapping[str, str],
-    ) -> ModelConfig:
-        """Nothing to add."""
-        del model_folder, version_folder, settings
-        return config
-
     def load(self, context: LoadContext) -> LoadedModel:
         """Note the load."""
         self.loads.append(context)
@@ -211,10 +204,6 @@ class FakeBackend(Backend):
         loaded = FakeLoadedModel(self)
         loaded.may_run_on_loop = self.may_run_on_loop
         return loaded
-
-    def registry(self) -> BackendRegistry:
-        """This backend alone, for `running_server(backends=...)`."""
-        return BackendRegistry({self.name: lambda: self})
 
 
 class HeldLoads(FakeBackend):
