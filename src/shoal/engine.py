@@ -1,6 +1,7 @@
-"""The one door: every frontend calls these methods, and nothing else of the server.
+"""The one entry point: every frontend calls these methods, and nothing else of the server.
 
-    frontend --infer--> engine --> the model's queue --> ... --> request.reply
+    full request   --infer-------> engine --> validation --> the model's queue --> request.reply
+    template hits  --infer_group-> engine -----------------> the model's queue --> request.reply
 
 Methods return plain data in the protocol's terms (field names of KServe v2), so that HTTP and
 gRPC only have to write it down. `index`, `load` and `unload` block: call them off the event loop.
@@ -17,9 +18,9 @@ from typing import Any
 import shoal
 from shoal.config import codec
 from shoal.core.planned import PlannedRequest
-from shoal.core.request import Request
+from shoal.core.request import DONE, Request
 from shoal.core.signature import Signature, TensorSpec
-from shoal.errors import InvalidArgument, NotFound
+from shoal.errors import InvalidArgument, NotFound, ShoalError
 from shoal.explanation import explained
 from shoal.instance import device
 from shoal.logs import Log
@@ -89,30 +90,30 @@ class Engine:
         """
         self._repository.infer(request)
 
-    def infer_planned(self, request: Request, model: ServedModel) -> bool:
-        """Take over a request that differs from one `model` accepted only in its id and tensors.
+    def infer_group(
+        self, requests: Sequence[PlannedRequest], model: ServedModel
+    ) -> Sequence[PlannedRequest]:
+        """Take over requests made from one template of `model`, which need no validation.
 
-        Such a request needs no validation; its `rows` and `batch_key` are set. False, with the
-        request untouched, when another model serves that name now. Raises as `infer` does.
-        """
-        if self._repository.serving(request.model_name, request.model_version) is not model:
-            return False
-        try:
-            model.accept_checked(request)
-        except BatcherClosed:  # it is being replaced this very moment
-            return False
-        return True
-
-    def infer_group(self, requests: Sequence[PlannedRequest], model: ServedModel) -> bool:
-        """As `infer_planned`, for requests of one plan that arrived together: all or none.
-
-        False, with the requests untouched, where they have to be handed over one by one. Never
-        raises.
+        They are queued as a group, or one by one where the model needs that; a refusal goes to the
+        request's reply. Returns those it did not take because `model` no longer serves: `infer`
+        checks them anew.
         """
         first = requests[0]
         if self._repository.serving(first.model_name, first.model_version) is not model:
-            return False
-        return model.accept_group(requests)
+            return requests
+        if model.accept_group(requests):
+            return ()
+        replaced: list[PlannedRequest] = []
+        for request in requests:
+            try:
+                model.accept_checked(request)
+            except BatcherClosed:  # it is being replaced at this moment
+                replaced.append(request)
+            except ShoalError as error:
+                request.state = DONE
+                request.fail(error)
+        return replaced
 
     # ---- health
 

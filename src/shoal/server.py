@@ -152,7 +152,7 @@ class Server:
             )
             application = self._application
             self._http = HttpListener(
-                application.handle, settings.http_limits(options), application.lane
+                application.handle, settings.http_limits(options), application.fast_path
             )
             self.http_port = await _open(
                 self._http,

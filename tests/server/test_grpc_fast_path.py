@@ -35,17 +35,16 @@ def read(answer):
 
 @pytest.fixture
 def together(monkeypatch):
-    """How many requests were handed over together, by read."""
+    """How many requests were submitted as a group, by loop iteration."""
     from shoal.engine import Engine
 
     taken = []
-    hand_over = Engine.infer_group
+    infer_group = Engine.infer_group
 
     def counted(self, requests, model):
-        accepted = hand_over(self, requests, model)
-        if accepted:
-            taken.append(len(requests))
-        return accepted
+        left = infer_group(self, requests, model)
+        taken.append(len(requests) - len(left))
+        return left
 
     monkeypatch.setattr(Engine, "infer_group", counted)
     return taken

@@ -94,8 +94,14 @@ class DirectInbox(LoopInbox):
     """An inbox without a loop: responses are delivered where they are sent."""
 
     def __init__(self) -> None:
-        """There is nothing to keep."""
-        self.after_reading = lambda callback: callback()
+        """A test ends the loop iterations."""
+        self._later: list[Callable[[], None]] = []
+        self.after_reading = self._later.append
+
+    def end_iteration(self) -> None:
+        """Call what waits for the end of the loop iteration."""
+        while self._later:
+            self._later.pop(0)()
 
     def post(self, deliver: Callable[[Answer], None], response: Answer) -> None:
         """Deliver at once."""

@@ -35,7 +35,7 @@ class ScriptedEngine(RuntimeSettings):
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[Request] = []
-        self.planned: list[Request] = []  # those of them that came by `infer_planned`
+        self.planned: list[Request] = []  # those of them that came by `infer_group`
         self.model: ScriptedModel | None = None  # who accepts requests, where it matters
         self.validated: tuple[int, object] = (1, ())  # the rows and key that `infer` finds out
         self.refusal: Exception | None = None  # raised by `infer`
@@ -73,19 +73,18 @@ class ScriptedEngine(RuntimeSettings):
         request.rows, request.batch_key = self.validated
         self._take(request)
 
-    def infer_planned(self, request: Request, model: Any) -> bool:
-        """Keep the request, if `model` is the one that accepts now."""
+    def infer_group(self, requests: Sequence[Request], model: Any) -> Sequence[Request]:
+        """Keep the requests, if `model` is the one that accepts now, or refuse them."""
         if model is not self.model:
-            return False
-        self._take(request)
-        self.planned.append(request)
-        return True
-
-    def infer_group(self, requests: Sequence[Request], model: Any) -> bool:
-        """Keep the requests, if `model` is the one that accepts now; or none where it refuses."""
-        if self.refusal is not None:
-            return False
-        return all(self.infer_planned(request, model) for request in requests)
+            return requests
+        for request in requests:
+            try:
+                self._take(request)
+            except ShoalError as error:
+                request.fail(error)
+            else:
+                self.planned.append(request)
+        return ()
 
     def exiting(self) -> bool:
         """As the test says."""

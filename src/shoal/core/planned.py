@@ -30,7 +30,7 @@ class BatchReplies(Protocol):
         """Answer each of `requests`, in the order of `responses`, with its only response."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RequestTemplate:
     """What all requests made from it have in common; compare with `is`."""
 
@@ -45,21 +45,23 @@ class RequestTemplate:
     batch_key: Any
     replies: BatchReplies
     sizes: tuple[int, ...] = ()  # of the inputs, in bytes
-    model: weakref.ref[Any] | None = None  # the version that accepted it; None: for tests
+    sent_shapes: tuple[tuple[int, ...], ...] = ()  # of the inputs, before a `reshape`
+    model: weakref.ref[Any] | None = None  # the version that accepted it
+    expired: bool = False  # another version serves that name now
 
     @classmethod
     def of(
-        cls, accepted: Request, sizes: Mapping[str, int], replies: BatchReplies
+        cls, accepted: Request, sent: Mapping[str, Tensor], replies: BatchReplies
     ) -> RequestTemplate | None:
         """A template from a request that a model has accepted; None if one must be checked anew
         each time: it belongs to a sequence, or its strings have to be decoded.
 
-        `sizes` are the bytes of each input, in the order in which they were sent.
+        `sent` are its inputs as they came, in their order: the model's may have another shape.
         """
         model = accepted.served_by
         if model is None or accepted.correlation_id or accepted.flags:
             return None
-        tensors = [accepted.inputs[name] for name in sizes]
+        tensors = [accepted.inputs[name] for name in sent]
         if any(tensor.datatype is BYTES for tensor in tensors):
             return None
         return cls(
@@ -73,9 +75,14 @@ class RequestTemplate:
             accepted.rows,
             accepted.batch_key,
             replies,
-            tuple(sizes.values()),
+            tuple([tensor.nbytes for tensor in sent.values()]),
+            tuple([tensor.shape for tensor in sent.values()]),
             weakref.ref(model),
         )
+
+    def live_model(self) -> Any:
+        """The model for which it holds; None if that is gone or no longer serves."""
+        return None if self.expired or self.model is None else self.model()
 
 
 class PlannedRequest(Request):
@@ -142,6 +149,15 @@ class PlannedRequest(Request):
     def inputs(self, inputs: dict[str, Tensor]) -> None:
         self._inputs = inputs
         self.template = None
+
+    def leave_template(self) -> None:
+        """Become a full request, with its inputs as they came, to be validated."""
+        assert self.template is not None
+        sent = zip(self.template.inputs, self.template.sent_shapes, self.places, strict=True)
+        self.inputs = {
+            name: Tensor(name, datatype, shape, raw=self.message[place])
+            for (name, datatype, _), shape, place in sent
+        }
 
 
 class ResponseLayout:

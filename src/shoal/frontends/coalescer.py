@@ -1,10 +1,10 @@
-"""Requests of one plan that arrive in the same turn of the loop: handed over and answered together.
+"""Submits the template hits of one loop iteration as a group, and answers them as a group.
 
-    Form.take / InferLane.take --requests--> hand_over, once per turn --> engine
-    one write per call <-- write_all, once per batch <-- send_all <-------'
+    pattern match --PlannedRequest--> requests --submit, once per iteration--> Engine.infer_group
+    one write per call <-- write_all, once per batch <-- send_all <------------------'
 
-What a request looks like and how its answer is written is each protocol's own; a lane of HTTP and
-one of gRPC inherit the rest.
+How a request is matched and how its response is written belongs to the protocol: `HttpFastPath`
+and `GrpcFastPath` inherit everything else.
 """
 
 from __future__ import annotations
@@ -12,124 +12,145 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.planned import PlannedRequest, PlannedResponses
+from shoal.core.model_loading import ModelLoading
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
+from shoal.core.request import Request
 from shoal.core.response import Response
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, Unsupported
+from shoal.statistics.tracer import Tracer
 
 
-class GatheredPlan(Protocol):
-    """A protocol's plan, as far as it matters here."""
-
-    alone: bool  # whether such requests have to be handed over one by one
-
-
-class GatheredCall(Protocol):
-    """The reply of a request that was gathered."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether it was answered, or its client has left."""
+class FastPathCall(Protocol):
+    """The reply of a planned request."""
 
     def deliver(self, response: Response) -> None:
-        """Answer the usual way, on the loop."""
-
-    def begin_again(self) -> None:
-        """Start anew, as a request that nobody knows."""
+        """Answer with a response of its own, on the loop. Does nothing if it was answered already
+        or its client has disconnected."""
 
 
-class Together(Protocol):
-    """The engine, as far as it matters here."""
+class InferenceEngine(Protocol):
+    """The part of the engine that is used here."""
 
-    def infer_group(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
-        """Take over all of `requests`, or none."""
+    @property
+    def tracer(self) -> Tracer:
+        """Which requests are traced."""
+
+    def infer(self, request: Request) -> None:
+        """Take the request over, or raise a ShoalError."""
+
+    def infer_group(
+        self, requests: Sequence[PlannedRequest], model: Any
+    ) -> Sequence[PlannedRequest]:
+        """Take over requests of one template; returns those whose model no longer serves."""
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Whether a model may send any number of responses."""
 
 
 class Coalescer(ABC):
-    """What was taken since the last `hand_over`: requests of one plan, for one model.
+    """Planned requests of one template that wait to be submitted.
 
-    Its methods belong to the loop, but for `send_all`.
+    Its methods belong to the loop, except `send_all`.
     """
 
     def __init__(
         self,
-        engine: Together,
+        engine: InferenceEngine,
         inbox: LoopInbox,
         call_type: type,
         as_error: Callable[[BaseException], ShoalError],
+        decoupled_error: str,
     ) -> None:
-        """`call_type` is the GatheredCall of the requests; `as_error` says, and puts into the log,
-        what clients are told of a fault of ours."""
+        """`call_type` is the FastPathCall of the requests. `as_error` logs an unexpected failure
+        and says what clients are told; `decoupled_error` is what they are told about a decoupled
+        model."""
         self.inbox = inbox
         self.reply_type = call_type
         self.requests: list[PlannedRequest] = []
-        self.plan: GatheredPlan | None = None  # of all of them
+        self.template: RequestTemplate | None = None  # of all of them
         self.model: Any = None
         self.now_ns = 0  # when they arrived
         self._engine = engine
         self._as_error = as_error
-        self._deferred = False
+        self._decoupled_error = decoupled_error
+        self._scheduled = False
 
     # ---- in
 
-    def begin(self, plan: GatheredPlan, model: Any) -> None:
-        """The next requests follow `plan`; what was taken before has been handed over."""
-        self.plan = plan
+    def begin(self, template: RequestTemplate) -> bool:
+        """Submit what waits; the next requests are made from `template`. False if it is expired, or
+        if requests are traced, which takes the slow path."""
+        self.submit()
+        model = template.live_model()
+        if model is None or self._engine.tracer.active:
+            return False
+        self.template = template
         self.model = model
         self.now_ns = time.monotonic_ns()
+        if not self._scheduled:  # other connections are read first
+            self._scheduled = True
+            self.inbox.after_reading(self._iteration_ended)
+        return True
 
-    def hand_over_later(self) -> None:
-        """Hand over at the end of this turn of the loop, once other connections have been read."""
-        if not self._deferred:
-            self._deferred = True
-            self.inbox.after_reading(self._turn_ended)
+    def _iteration_ended(self) -> None:
+        self._scheduled = False
+        self.submit()
 
-    def _turn_ended(self) -> None:
-        self._deferred = False
-        self.hand_over()
-
-    def hand_over(self) -> None:
-        """Hand over what was taken; what is not taken over together goes the usual way."""
-        plan, self.plan = self.plan, None
+    def submit(self) -> None:
+        """Submit what waits: before a request that takes the slow path, so that requests are queued
+        in the order in which they came."""
+        template, self.template = self.template, None
         model, self.model = self.model, None
-        if plan is None or not self.requests:
+        if template is None or not self.requests:
             return
         requests, self.requests = self.requests, []
-        if self._engine.infer_group(requests, model):
-            return
-        plan.alone = True
-        for request in requests:
-            if not request.cancelled:
-                cast("GatheredCall", request.reply).begin_again()
+        try:
+            for request in self._engine.infer_group(requests, model):
+                template.expired = True
+                self._validate_again(request)
+        except Exception as failure:  # noqa: BLE001 - becomes the response
+            self._fail(requests, failure)
+
+    def _validate_again(self, request: PlannedRequest) -> None:
+        """Submit a request whose model was replaced after its template had matched."""
+        try:
+            with suppress(ModelLoading):  # the engine waits for it
+                if self._engine.is_decoupled(request.model_name, request.model_version):
+                    raise Unsupported(self._decoupled_error)
+            request.leave_template()
+            self._engine.infer(request)
+        except Exception as failure:  # noqa: BLE001 - becomes the response
+            self._fail((request,), failure)
 
     # ---- out
 
-    def send_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
-        """Answer the requests of a batch, from whichever thread ran it."""
-        self.inbox.post(self._answer_all, (answer, requests))
+    def send_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+        """Answer the requests of a batch, from any thread."""
+        self.inbox.post(self._write_batch, (responses, requests))
 
-    def _answer_all(self, batch: tuple[PlannedResponses, Sequence[PlannedRequest]]) -> None:
-        """Answer, on the loop. Never raises: others wait behind it."""
-        answer, requests = batch
+    def _write_batch(self, batch: tuple[PlannedResponses, Sequence[PlannedRequest]]) -> None:
+        """Answer, on the loop. Never raises: other responses wait behind it."""
         try:
-            self.write_all(answer, requests)
-        except Exception as failure:  # noqa: BLE001 - becomes the answer of those who have none
-            error = self._as_error(failure)
-            name, version = answer.layout.model_name, answer.layout.model_version
-            for request in requests:
-                call = cast("GatheredCall", request.reply)
-                if not call.gone:
-                    call.deliver(Response(name, version, request.id, error=error))
+            self.write_all(*batch)
+        except Exception as failure:  # noqa: BLE001 - becomes the response
+            self._fail(batch[1], failure)
 
     @abstractmethod
-    def write_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
-        """Write the answers. What it raises becomes the answer of those it has not answered."""
+    def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+        """Write the responses. If it raises, requests without a response get the error."""
 
-    def write_one_by_one(
-        self, answer: PlannedResponses, requests: Sequence[PlannedRequest]
+    def write_individually(
+        self, responses: PlannedResponses, requests: Sequence[PlannedRequest]
     ) -> None:
-        """Have each of them answered the usual way."""
+        """Answer each request with a response of its own, as the slow path does."""
         for index, request in enumerate(requests):
-            cast("GatheredCall", request.reply).deliver(answer.response(index, request.id))
+            cast("FastPathCall", request.reply).deliver(responses.response(index, request.id))
+
+    def _fail(self, requests: Sequence[PlannedRequest], failure: Exception) -> None:
+        error = self._as_error(failure)
+        for request in requests:
+            request.fail(error)  # those that were answered ignore it

@@ -127,11 +127,6 @@ class EnsembleModel:
         request.served_by = self
         self._enqueue(request)
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether `accept_group` takes requests: no, each is started by itself."""
-        return False
-
     def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
         """Takes none of them: pass each to `accept_checked`."""
         return False

@@ -173,11 +173,6 @@ class Model:
             self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
             raise
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether `accept_group` takes requests without a time-out; it does not change."""
-        return self._cache is None and self._batcher.takes_groups
-
     def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:
         """Queue valid requests that arrived at the same moment: all of them, or none (False).
 

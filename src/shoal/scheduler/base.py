@@ -46,10 +46,6 @@ class Scheduler(Protocol):
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether `enqueue_group` takes requests without a time-out; it does not change."""
-
     def enqueue_group(self, requests: Sequence[Request]) -> bool:
         """Take over requests that arrived at the same moment: all of them, or none (False).
 

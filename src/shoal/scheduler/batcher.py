@@ -107,11 +107,6 @@ class Batcher:
         if request.cancelled:  # before `on_cancel` was set
             self._cancelled()
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether `enqueue_group` takes requests without a time-out; it does not change."""
-        return self._order is None and self._queue.plain
-
     def enqueue_group(self, requests: Sequence[Request]) -> bool:
         """Take over requests that arrived at the same moment: all of them or, if this returns
         False, none.

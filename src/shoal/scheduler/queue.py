@@ -92,11 +92,6 @@ class RequestQueue:
         level.on_time.append(request)
         self._size += 1
 
-    @property
-    def plain(self) -> bool:
-        """Whether requests without a time-out of their own are never refused and never expire."""
-        return self._plain
-
     def push_all(self, requests: Sequence[Request], now_ns: int) -> bool:
         """Queue them all; false, with none queued, where some could be refused or expire."""
         level = self._levels[0]

@@ -132,11 +132,6 @@ class SequenceBatcher:
         if request.cancelled:  # before `on_cancel` was set
             self._cut_off(run)
 
-    @property
-    def takes_groups(self) -> bool:
-        """No: each request joins its own sequence."""
-        return False
-
     def enqueue_group(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - the contract
         """Takes none of them: `enqueue` them one by one."""
         return False

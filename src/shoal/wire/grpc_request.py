@@ -2,14 +2,13 @@
 
     message bytes --InferDecoder-->  InferMessage
 
-Raw tensor contents that are large are not copied here: inputs are views of the message. Clients
-repeat themselves: what a request says around its id and its tensors is remembered by its bytes and
-not read twice.
+Raw tensor contents are not copied here: inputs are views of the message. Clients repeat
+themselves: what a message means, apart from its ids and its tensors, is cached by its bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ from shoal.core.dtypes import DataType, from_name
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.wire.grpc_layout import Found, KnownMessages, Pattern, Places, Span, find_sequence
+from shoal.wire.grpc_pattern import Span, split_sequence
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import malformed, tag, take_out
 from shoal.wire.regions import Lease, Regions, RegionSlice
@@ -30,12 +29,12 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 
 _ID_TAG = tag(3)  # of ModelInferRequest
 _RAW_INPUT_TAG = tag(7)
-_REMEMBERED_HEADS = 512
-_REMEMBERED_HEAD_BYTES = 2_048
+_MOST_HEADS = 512
+_LARGEST_HEAD_BYTES = 2_048
 _NO_SLICES: Mapping[str, RegionSlice] = MappingProxyType({})
 
-# Each typed field: the datatype it is told by in errors, the datatypes it carries, and what numpy
-# reads it as. FP16 and BF16 have none: they travel raw.
+# Each typed field: its datatype in error texts, the datatypes it carries, and the dtype with which
+# numpy reads it. FP16 and BF16 have none: they are sent raw.
 _CONTENTS: dict[str, tuple[DataType, tuple[DataType, ...], str]] = {
     "bool_contents": (dtypes.BOOL, (dtypes.BOOL,), "?"),
     "int_contents": (dtypes.INT32, (dtypes.INT8, dtypes.INT16, dtypes.INT32), "<i4"),
@@ -54,15 +53,15 @@ Sent: TypeAlias = tuple[str, DataType, tuple[int, ...]]
 
 @dataclass(slots=True, eq=False)
 class InferHead:
-    """What a ModelInferRequest says around its ids and its data. Equal requests share one, so
-    compare with `is`; whoever wants to change its parameters makes a copy of them."""
+    """What a ModelInferRequest means, apart from its ids and its data. Equal requests share one:
+    copy its parameters before changing them."""
 
     model_name: str
     model_version: str
     inputs: list[Sent] = field(default_factory=list)
-    outputs: dict[str, int] = field(default_factory=dict)  # name -> classes wanted, 0: the tensor
+    outputs: dict[str, int] = field(default_factory=dict)  # name -> classes, 0: the tensor
     output_names: tuple[str, ...] = ()
-    classifies: bool = False  # whether any output is wanted as classes
+    classifies: bool = False  # whether any output is requested as classes
     parameters: dict[str, ParameterValue] = field(default_factory=dict)  # meant for the model
     sequence_id: int | str = 0  # of the first such request; each message has its own
     sequence_start: bool = False
@@ -72,28 +71,23 @@ class InferHead:
     empty_final_response: bool = False
     input_regions: dict[str, Place] = field(default_factory=dict)  # inputs in shared memory
     output_regions: dict[str, Place] = field(default_factory=dict)
-    remembered: bool = False  # whether the next request like this one gets this very object
 
 
 class InferMessage:
-    """What a ModelInferRequest asks for."""
+    """A decoded ModelInferRequest."""
 
-    __slots__ = ("head", "id", "inputs", "leases", "sequence_id", "sizes", "slices")
+    __slots__ = ("contents", "head", "id", "ids", "inputs", "leases", "sequence_id", "slices")
 
-    def __init__(
-        self,
-        head: InferHead,
-        id: str,
-        inputs: dict[str, Tensor],
-        sizes: tuple[int, ...] | None = None,
-    ) -> None:
+    def __init__(self, head: InferHead, id: str, inputs: dict[str, Tensor]) -> None:
         self.head = head
         self.id = id
         self.inputs = inputs
         self.sequence_id = head.sequence_id
-        self.sizes = sizes  # of raw contents, in the order of the inputs; None: other contents
         self.slices: Mapping[str, RegionSlice] = _NO_SLICES  # where outputs shall be put
-        self.leases: Sequence[Lease] = ()  # shared memory in use until the answer
+        self.leases: Sequence[Lease] = ()  # shared memory in use until the response
+        # Where its ids and raw contents are, if all inputs have those; None otherwise.
+        self.ids: tuple[Span, ...] = ()
+        self.contents: tuple[Span, ...] | None = None
 
     def release(self) -> None:
         """Give back the shared memory this request uses."""
@@ -102,41 +96,31 @@ class InferMessage:
 
 
 class InferDecoder:
-    """Reads ModelInferRequests, and remembers what those say that come again and again."""
+    """Reads ModelInferRequests, and caches what repeated ones mean."""
 
-    def __init__(self, *, remembers: bool = True) -> None:
-        self._heads: dict[bytes, InferHead] = {}
-        self._known: KnownMessages[InferHead] | None = KnownMessages() if remembers else None
+    def __init__(self, *, caches: bool = True) -> None:
+        self._heads: dict[Hashable, InferHead] | None = {} if caches else None
 
     def decode(self, message: Buffer, regions: Regions | None = None) -> InferMessage:
         """Read a message. Raises a ShoalError that names the field and what was expected.
 
-        Whether the inputs fit their shapes is for validation to say, whichever way they came. What
-        it uses of `regions` is given back if this raises, and by `InferMessage.release` if not.
+        Whether the inputs fit their shapes is left to validation. What it uses of `regions` is
+        given back if this raises, and by `InferMessage.release` if not.
         """
-        if self._known is not None and isinstance(message, bytes):
-            found = self._known.find(message)
-            if found is not None:
-                return _like(found)
-        return self._read(message, regions)
-
-    def pattern(self, message: bytes) -> Pattern[InferHead] | None:
-        """What to expect of the next message like `message`, if it is known and of no sequence."""
-        return None if self._known is None else self._known.pattern(message)
-
-    def _read(self, message: Buffer, regions: Regions | None) -> InferMessage:
-        """Read a message field by field."""
         ids: list[Span] = []
         raw: list[Span] = []
         around = take_out(message, {_ID_TAG: ids, _RAW_INPUT_TAG: raw})
         view = memoryview(message)
         request_id = _text(view[slice(*ids[-1])]) if ids else ""
-        head = self._heads.get(around)
+        sequence = split_sequence(around)
+        key: Hashable = around if sequence is None else sequence[1]
+        head = None if self._heads is None else self._heads.get(key)
         if head is None:
             request = parse(messages.ModelInferRequest, around)
             head = _read_head(request, request_id)
             if not any(entry.HasField("contents") for entry in request.inputs):
-                self._remember(around, head)
+                if sequence is None or sequence[0] == head.sequence_id:
+                    self._cache(key, len(around), head)
             elif not raw:
                 decoded = InferMessage(head, request_id, _typed_inputs(request, head))
                 return _with_regions(decoded, regions)
@@ -151,40 +135,25 @@ class InferDecoder:
             name: Tensor(name, datatype, shape, raw=view[slice(*span)])
             for (name, datatype, shape), span in zip(sent, raw, strict=True)
         }
+        decoded = InferMessage(head, request_id, inputs)
+        if sequence is not None:
+            decoded.sequence_id = sequence[0]
         if head.input_regions or head.output_regions:
-            return _with_regions(InferMessage(head, request_id, inputs), regions)
-        if self._known is not None and head.remembered and isinstance(message, bytes):
-            sequence = find_sequence(message)
-            if sequence is not None:
-                self._known.learn(message, Places(tuple(ids), tuple(raw), *sequence), head)
-        sizes = tuple([end - start for start, end in raw])
-        return InferMessage(head, request_id, inputs, sizes)
+            return _with_regions(decoded, regions)
+        decoded.ids, decoded.contents = tuple(ids), tuple(raw)
+        return decoded
 
-    def _remember(self, around: bytes, head: InferHead) -> None:
-        if self._known is None or len(around) > _REMEMBERED_HEAD_BYTES:
+    def _cache(self, key: Hashable, key_bytes: int, head: InferHead) -> None:
+        heads = self._heads
+        if heads is None or key_bytes > _LARGEST_HEAD_BYTES:
             return
-        if len(self._heads) >= _REMEMBERED_HEADS:
-            del self._heads[next(iter(self._heads))]
-        self._heads[around] = head
-        head.remembered = True
-
-
-def _like(found: Found[InferHead]) -> InferMessage:
-    """A message that differs from one before in its ids and contents alone."""
-    head = found.read
-    request_id, _, *contents, _ = found.parts
-    inputs = {
-        name: Tensor(name, datatype, shape, raw=content)
-        for (name, datatype, shape), content in zip(head.inputs, contents, strict=True)
-    }
-    message = InferMessage(head, _text(request_id), inputs, found.sizes)
-    if found.sequence_id is not None:
-        message.sequence_id = found.sequence_id
-    return message
+        if len(heads) >= _MOST_HEADS:
+            del heads[next(iter(heads))]
+        heads[key] = head
 
 
 def _with_regions(decoded: InferMessage, regions: Regions | None) -> InferMessage:
-    """Add the inputs that lie in shared memory, and where outputs are wanted there."""
+    """Add the inputs that lie in shared memory, and the places of outputs there."""
     head = decoded.head
     if not head.input_regions and not head.output_regions:
         return decoded

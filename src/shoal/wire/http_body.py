@@ -1,25 +1,29 @@
 """The bodies of HTTP inference: a JSON header, then the bytes of the binary tensors.
 
-    request body  --decode_infer / decode_raw-->  InferBody
-    Response      --encode_infer-->               EncodedBody
+    request body  --InferBodyDecoder / decode_raw-->  InferBody
+    Response      --encode_infer-->                   EncodedBody
 
     {"inputs":[{"name":"a", … "parameters":{"binary_data_size":64}}]}<64 bytes>
 
 The header's length travels in an HTTP header field; without it the whole body is JSON. Binary
 tensors follow in the order of the inputs, with nothing in between, and are never copied here:
-inputs are views of the body, outputs leave as the buffers the model made.
+inputs are views of the body, outputs leave as the buffers the model made. The meaning of a JSON
+header is cached by its bytes, and so is the JSON of a response whose tensors are all binary.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from shoal.core.dtypes import BYTES
+from shoal.core.dtypes import BYTES, DataType
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
@@ -28,6 +32,13 @@ from shoal.wire import json_data, json_text
 from shoal.wire.classification import classify
 from shoal.wire.infer_json import InferBody, WantedOutput, id_prefix, read_request
 from shoal.wire.regions import Regions
+from shoal.wire.template import (
+    LONGEST_KEY,
+    TemplateCache,
+    is_plain_json,
+    split_json_id,
+    split_json_sequence,
+)
 
 __all__ = [
     "BINARY_TYPE",
@@ -35,9 +46,10 @@ __all__ = [
     "LENGTH_HEADER",
     "EncodedBody",
     "InferBody",
+    "InferBodyDecoder",
     "WantedOutput",
+    "binary_json",
     "check_json_size",
-    "decode_infer",
     "decode_raw",
     "encode_infer",
     "is_raw",
@@ -78,32 +90,104 @@ def is_raw(header_length: int | None, body: Buffer) -> bool:
     return header_length == 0 or (header_length is None and not len(body))
 
 
-def decode_infer(
-    body: Buffer,
-    header_length: int | None,
-    *,
-    model_name: str,
-    max_json_bytes: int,
-    regions: Regions | None = None,
-) -> InferBody:
-    """Read a request body. Raises a ShoalError that names the field and what was expected.
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a JSON header means whose inputs are all binary, less its ids."""
 
-    `max_json_bytes` bounds the JSON text and each tensor made from it, not the binary tensors,
-    which are views of `body`.
-    """
-    size = len(body)
-    if header_length is None:
-        header_length = size
-    check_json_size(header_length, max_json_bytes)
-    view = memoryview(body)
-    document = json_text.loads(view[:header_length])
-    return read_request(
-        document,
-        view[header_length:],
-        model_name=model_name,
-        max_json_bytes=max_json_bytes,
-        regions=regions,
-    )
+    inputs: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]  # ..., start, end
+    total_bytes: int  # of all inputs together
+    decoded: InferBody  # with everything else
+
+    @classmethod
+    def of(cls, decoded: InferBody) -> _Header | None:
+        """What the header of a body means; None if some of it has to be read each time."""
+        inputs = []
+        position = 0
+        for name, tensor in decoded.inputs.items():
+            if not tensor.has_raw:
+                return None
+            end = position + tensor.nbytes
+            inputs.append((name, tensor.datatype, tensor.shape, position, end))
+            position = end
+        if decoded.leases:
+            return None
+        plain = dataclasses.replace(decoded, inputs={}, parameters=dict(decoded.parameters))
+        return cls(tuple(inputs), position, plain)
+
+    def body(
+        self, request_id: str, sequence_id: int | str, tail: memoryview, key: tuple[bool, bytes]
+    ) -> InferBody:
+        """A body with this header."""
+        decoded = self.decoded
+        inputs = {
+            name: Tensor(name, datatype, shape, raw=tail[start:end])
+            for name, datatype, shape, start, end in self.inputs
+        }
+        return InferBody(
+            request_id,
+            inputs,
+            decoded.outputs,
+            dict(decoded.parameters),
+            sequence_id,
+            decoded.sequence_start,
+            decoded.sequence_end,
+            decoded.priority,
+            decoded.timeout_us,
+            decoded.binary_default,
+            template_key=key,
+        )
+
+
+class InferBodyDecoder:
+    """Reads the bodies of inference requests. Any thread may use it."""
+
+    def __init__(self, *, caches: bool = True) -> None:
+        """With `caches`, the meaning of a JSON header is kept for the next body that has it."""
+        self._headers: TemplateCache[_Header] | None = TemplateCache() if caches else None
+        self._lock = threading.Lock()  # guards changes of _headers
+
+    def decode(
+        self,
+        body: Buffer,
+        header_length: int | None,
+        *,
+        model_name: str,
+        max_json_bytes: int,
+        regions: Regions | None = None,
+    ) -> InferBody:
+        """Read a request body. Raises a ShoalError that names the field and what was expected.
+
+        `max_json_bytes` bounds the JSON text and each tensor made from it, not the binary tensors,
+        which are views of `body`.
+        """
+        size = len(body)
+        length = size if header_length is None else header_length
+        check_json_size(length, max_json_bytes)
+        view = memoryview(body)
+        tail = view[length:]
+        headers = self._headers
+        if headers is None or header_length is None or length > LONGEST_KEY:
+            document = json_text.loads(view[:length])
+            return read_request(document, tail, model_name, max_json_bytes, regions)
+        header = bytes(view[:length])
+        request_id, rest = split_json_id(header)
+        template_key = (request_id is None, rest)
+        sequence = split_json_sequence(rest)
+        key: Hashable = template_key if sequence is None else (request_id is None, *sequence[1])
+        sequence_id = 0 if sequence is None else sequence[0]
+        found = headers.get(key)
+        if found is not None and found.total_bytes == len(tail):
+            text = request_id.decode("ascii") if request_id else ""
+            return found.body(text, sequence_id, tail, template_key)
+        document = json_text.loads(header)
+        decoded = read_request(document, tail, model_name, max_json_bytes, regions)
+        if decoded.sequence_id == sequence_id and is_plain_json(header, rest):
+            entry = _Header.of(decoded)
+            if entry is not None:
+                decoded.template_key = template_key
+                with self._lock:
+                    headers.put(key, entry, len(rest))
+        return decoded
 
 
 def check_json_size(size: int, max_json_bytes: int) -> None:
@@ -169,6 +253,14 @@ def encode_infer(
     Raises InvalidArgument when an output cannot be sent in the form the client asked for.
     """
     by_name = {output.name: output for output in wanted}
+    if (
+        not response.parameters
+        and all(output.binary and not output.classification for output in wanted)
+        and (binary_default or all(output.name in by_name for output in response.outputs))
+    ):
+        encoded = _encode_binary(response)
+        if encoded is not None:
+            return encoded
     entries: list[dict[str, Any]] = []
     blobs: list[Buffer] = []
     for output in response.outputs:
@@ -202,6 +294,49 @@ def encode_infer(
     if not blobs:
         return EncodedBody(JSON_TYPE, None, [header])
     return EncodedBody(BINARY_TYPE, len(header), [header, *blobs])
+
+
+def _encode_binary(response: Response) -> EncodedBody | None:
+    """A response whose outputs are all binary; None if its JSON cannot be cached."""
+    outputs = response.outputs
+    if any(tensor.datatype is BYTES for tensor in outputs):
+        return None
+    described = tuple([(one.name, one.datatype, one.shape, one.nbytes) for one in outputs])
+    rest = binary_json(response.model_name, response.model_version, described)
+    if rest is None:
+        return None
+    if response.request_id:
+        header = b'{"id":%b,%b' % (json_text.dumps(response.request_id), rest)
+    else:
+        header = b"{" + rest
+    return EncodedBody(BINARY_TYPE, len(header), [header, *[tensor.raw for tensor in outputs]])
+
+
+@lru_cache(1024)
+def binary_json(
+    model_name: str,
+    model_version: int,
+    outputs: tuple[tuple[str, DataType, tuple[int, ...], int], ...],
+) -> bytes | None:
+    """The JSON of a response after its id, all of whose outputs (name, datatype, shape, bytes)
+    follow as bytes; None where none has any."""
+    if not any(size for *_, size in outputs):
+        return None
+    entries = [
+        {
+            "name": name,
+            "datatype": datatype.name,
+            "shape": shape,
+            "parameters": {"binary_data_size": size},
+        }
+        for name, datatype, shape, size in outputs
+    ]
+    document = {
+        "model_name": model_name,
+        "model_version": str(model_version),
+        "outputs": entries,
+    }
+    return json_text.dumps(document)[1:]
 
 
 def _classified(tensor: Tensor, count: int, signature: Signature | None) -> Tensor:

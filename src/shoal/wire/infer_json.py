@@ -38,7 +38,7 @@ class WantedOutput:
 
 @dataclass(slots=True)
 class InferBody:
-    """What a request body asks for. `binary_default` is how outputs nobody named are sent."""
+    """A decoded request body. `binary_default` is how outputs are sent that it does not name."""
 
     id: str = ""
     inputs: dict[str, Tensor] = field(default_factory=dict)
@@ -50,7 +50,9 @@ class InferBody:
     priority: int = 0
     timeout_us: int = 0
     binary_default: bool = False
-    leases: list[Lease] = field(default_factory=list)  # shared memory in use until the answer
+    leases: list[Lease] = field(default_factory=list)  # shared memory in use until the response
+    # The JSON header without its id, if any id may stand there: a key for a template.
+    template_key: tuple[bool, bytes] | None = None
 
     def release(self) -> None:
         """Give back the shared memory this request uses."""
@@ -61,10 +63,9 @@ class InferBody:
 def read_request(
     document: Any,
     tail: memoryview,
-    *,
     model_name: str,
     max_json_bytes: int,
-    regions: Regions | None = None,
+    regions: Regions | None,
 ) -> InferBody:
     """The whole request; `tail` is what follows the JSON and must be used up by its inputs.
 

@@ -29,7 +29,7 @@ def with_input(datatype="FP32", shape=(1,), raw=b"\0\0\0\0", **fields):
     return request
 
 
-decode_infer = InferDecoder().decode  # one for all tests: what it remembers must do no harm
+decode_infer = InferDecoder().decode  # one for all tests: what it caches must do no harm
 
 
 def decode(request):
@@ -167,7 +167,7 @@ def test_requests_that_differ_in_their_id_and_data_share_a_head():
 
 
 def test_the_memory_of_heads_is_bounded(monkeypatch):
-    monkeypatch.setattr(grpc_request, "_REMEMBERED_HEADS", 3)
+    monkeypatch.setattr(grpc_request, "_MOST_HEADS", 3)
     decoder = InferDecoder()
     for number in range(5):
         decoder.decode(with_input(model_version=str(number)).SerializeToString())
@@ -176,8 +176,8 @@ def test_the_memory_of_heads_is_bounded(monkeypatch):
     assert len(decoder._heads) == 3
 
 
-def test_nothing_is_remembered_where_that_is_off():
-    decoder = InferDecoder(remembers=False)
+def test_nothing_is_cached_where_that_is_off():
+    decoder = InferDecoder(caches=False)
     message = with_input(id="1").SerializeToString()
     assert decoder.decode(message).head is not decoder.decode(message).head
 

@@ -9,8 +9,8 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import Code, InvalidArgument, ShoalError, Unsupported
 from shoal.wire.http_body import (
+    InferBodyDecoder,
     WantedOutput,
-    decode_infer,
     decode_raw,
     encode_infer,
     is_raw,
@@ -18,12 +18,13 @@ from shoal.wire.http_body import (
 )
 
 MOST = 1 << 16
+DECODER = InferBodyDecoder()  # one for all tests: what it caches must do no harm
 
 
 def decode(document, tail=b"", most=MOST):
     header = document if isinstance(document, bytes) else json.dumps(document).encode()
     length = len(header) if tail else None
-    return decode_infer(header + tail, length, model_name="m", max_json_bytes=most)
+    return DECODER.decode(header + tail, length, model_name="m", max_json_bytes=most)
 
 
 def one_input(**fields):
@@ -116,7 +117,7 @@ def test_binary_tensors_are_views_of_the_body(whole):
     first, last = np.array([1, 2], "<i4").tobytes(), bytes_tensor.encode([b"abc"])
     plain = header + first + last
     body = whole(plain)
-    decoded = decode_infer(body, len(header), model_name="m", max_json_bytes=len(header))
+    decoded = DECODER.decode(body, len(header), model_name="m", max_json_bytes=len(header))
     assert list(decoded.inputs) == ["a", "json", "empty", "b"]
     assert decoded.inputs["a"].array.tolist() == [1, 2]
     assert decoded.inputs["empty"].array.shape == (0,)
@@ -334,9 +335,9 @@ def test_shared_memory_is_not_there(place):
 def test_the_json_has_a_limit_and_the_binary_tail_has_none():
     header = json.dumps({"inputs": [binary_input("a", 5000, "UINT8", (5000,))]}).encode()
     body = header + bytes(5000)
-    decode_infer(body, len(header), model_name="m", max_json_bytes=len(header))
+    DECODER.decode(body, len(header), model_name="m", max_json_bytes=len(header))
     with pytest.raises(InvalidArgument) as caught:
-        decode_infer(body, len(header), model_name="m", max_json_bytes=len(header) - 1)
+        DECODER.decode(body, len(header), model_name="m", max_json_bytes=len(header) - 1)
     assert caught.value.message == (
         f"request JSON size of {len(header)} bytes exceeds the maximum allowed input size of "
         f"{len(header) - 1} bytes. Use --http-max-input-size to increase the limit."

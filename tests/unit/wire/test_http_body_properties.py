@@ -13,9 +13,10 @@ from shoal.core.dtypes import ALL, BF16, BYTES, FP16
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.errors import ShoalError
-from shoal.wire.http_body import decode_infer, encode_infer, parse_header_length
+from shoal.wire.http_body import InferBodyDecoder, encode_infer, parse_header_length
 
 MOST = 1 << 20
+DECODER = InferBodyDecoder()  # one for all tests: what it caches must do no harm
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
@@ -74,7 +75,7 @@ def test_inputs_arrive_as_they_were_sent(sent):
         entries.append(entry)
         blobs += blob
     header = json.dumps({"inputs": entries}).encode()
-    decoded = decode_infer(header + blobs, len(header), model_name="m", max_json_bytes=MOST)
+    decoded = DECODER.decode(header + blobs, len(header), model_name="m", max_json_bytes=MOST)
     assert len(decoded.inputs) == len(sent)
     for position, (datatype, array, _, _) in enumerate(sent):
         tensor = decoded.inputs[f"in{position}"]
@@ -109,7 +110,7 @@ def test_outputs_arrive_as_they_were_made(made, request_id):
 
 def attempt(body, length):
     try:
-        decoded = decode_infer(body, length, model_name="m", max_json_bytes=MOST)
+        decoded = DECODER.decode(body, length, model_name="m", max_json_bytes=MOST)
     except ShoalError:
         return
     for tensor in decoded.inputs.values():
@@ -166,3 +167,47 @@ documents = st.fixed_dictionaries(
 def test_any_json_at_all(document, tail):
     header = json.dumps(document).encode()
     attempt(header + tail, len(header))
+
+
+ids = st.one_of(
+    st.none(),
+    st.sampled_from(['"1"', '"22"', '""', '"\\u0031"', '"\\""', '"x","id":"y"', "7", "null"]),
+)
+sequences = st.one_of(
+    st.none(),
+    st.sampled_from(
+        ["1", "2", "300", "0", "07", "1.0", "-1", '"a"', '"bc"', '""', '"a\\u0041"', '3,"x":1']
+    ),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(ids, sequences, st.integers(0, 9), st.sampled_from(["", " "])),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_caching_headers_changes_no_result(bodies):
+    caching, plain = InferBodyDecoder(), InferBodyDecoder(caches=False)
+    for request_id, sequence_id, size, space in bodies:
+        members = [] if request_id is None else [f'"id":{space}{request_id}']
+        if sequence_id is not None:
+            members.append(f'"parameters":{{"sequence_id":{space}{sequence_id}}}')
+        members.append(
+            '"inputs":[{"name":"a","datatype":"UINT8","shape":[4],'
+            '"parameters":{"binary_data_size":4}}]'
+        )
+        header = ("{" + f",{space}".join(members) + "}").encode()
+        outcomes = []
+        for decoder in (plain, caching, caching):
+            try:
+                read = decoder.decode(
+                    header + bytes(size), len(header), model_name="m", max_json_bytes=MOST
+                )
+            except ShoalError as error:
+                outcomes.append(error.message)
+            else:
+                inputs = [(one.name, one.shape, bytes(one.raw)) for one in read.inputs.values()]
+                outcomes.append((read.id, read.sequence_id, read.parameters, inputs))
+        assert outcomes[0] == outcomes[1] == outcomes[2]

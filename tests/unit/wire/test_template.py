@@ -1,20 +1,14 @@
-"""Plans: what may be a key, what is learnt, and how much is kept."""
+"""The template cache and its keys: what may be one, and how much is kept."""
 
 from __future__ import annotations
 
-import gc
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.core import dtypes
-from shoal.core.request import Request
-from shoal.core.tensor import Tensor
-from shoal.wire import json_text
-from shoal.wire import template as plan
+from shoal.wire import json_text, template
 from shoal.wire.template import TemplateCache
 
 plain_text = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
@@ -56,14 +50,14 @@ def write(document, style, **options):
     ],
 )
 def test_only_a_plain_id_in_front_is_taken_out(header, request_id, rest):
-    assert plan.split_json_id(header) == (request_id, rest)
+    assert template.split_json_id(header) == (request_id, rest)
 
 
 @given(documents, plain_text, styles, st.booleans())
 def test_what_is_left_is_the_document_without_its_id(document, name, style, ascii_only):
     document = {"id": name, **{key: value for key, value in document.items() if key != "id"}}
     header = write(document, style, ensure_ascii=ascii_only)
-    request_id, rest = plan.split_json_id(header)
+    request_id, rest = template.split_json_id(header)
     if request_id is not None:
         assert request_id.decode() == name
         assert json.loads(b'{"id":"' + request_id + b'",' + rest) == document
@@ -80,8 +74,8 @@ def test_a_key_means_the_same_after_any_id(tail, other):
     """What one header with this rest means, any other header with it means too."""
     for rest in (tail, tail.removeprefix(b"{")):
         header = b'{"id":"1",' + rest
-        request_id, left = plan.split_json_id(header)
-        if not plan.is_plain_json(header, left):
+        request_id, left = template.split_json_id(header)
+        if not template.is_plain_json(header, left):
             continue
         document = json_text.loads(header)
         if request_id is None:
@@ -89,7 +83,7 @@ def test_a_key_means_the_same_after_any_id(tail, other):
         assert document.pop("id") == "1"
         escaped = other.replace("\\", "").replace('"', "") or "2"
         again = b'{"id": "' + escaped.encode() + b'", ' + left
-        assert plan.split_json_id(again) == (escaped.encode(), left)
+        assert template.split_json_id(again) == (escaped.encode(), left)
         assert json_text.loads(again) == {"id": escaped, **document}
 
 
@@ -107,77 +101,13 @@ def test_a_key_means_the_same_after_any_id(tail, other):
     ],
 )
 def test_what_might_mean_something_else_after_another_id_is_no_key(header):
-    assert not plan.is_plain_json(header, plan.split_json_id(header)[1])
+    assert not template.is_plain_json(header, template.split_json_id(header)[1])
 
 
 def test_headers_without_an_id_may_be_keys():
     header = b'{"inputs":[]}'
-    assert plan.split_json_id(header) == (None, header)
-    assert plan.is_plain_json(header, header)
-
-
-# ---- learning
-
-
-class Model:
-    """Stands for a loaded version."""
-
-
-def accepted(*tensors, **options):
-    request = Request("m", {tensor.name: tensor for tensor in tensors}, None, **options)
-    request.served_by = Model()
-    request.rows = 3
-    request.batch_key = ("key",)
-    return request
-
-
-def tensor(name, datatype, shape):
-    size = int(np.prod(shape)) * datatype.itemsize
-    return Tensor(name, datatype, shape, raw=bytes(size))
-
-
-TWO = (tensor("a", dtypes.INT32, (3, 2)), tensor("b", dtypes.FP64, (3, 1)))
-
-
-def test_a_plan_repeats_the_request():
-    request = accepted(*TWO, requested_outputs=("y",), model_version=4, priority=2, timeout_us=9)
-    learnt = plan.learn(request, {"b": 24, "a": 24})  # in the order they were sent
-    assert learnt.model() is request.served_by
-    assert (learnt.rows, learnt.batch_key, learnt.total_bytes) == (3, ("key",), 48)
-    assert (learnt.requested_outputs, learnt.model_version) == (("y",), 4)
-    assert (learnt.priority, learnt.timeout_us) == (2, 9)
-    body = b"head" + bytes(range(48))
-    for buffer in (body, memoryview(body)):
-        inputs = learnt.tensors(buffer, 4)
-        assert list(inputs) == ["b", "a"]
-        assert bytes(inputs["b"].raw) == bytes(range(24))
-        assert bytes(inputs["a"].raw) == bytes(range(24, 48))
-        assert (inputs["b"].datatype, inputs["b"].shape) == (dtypes.FP64, (3, 1))
-
-
-def test_the_tensors_of_a_large_body_are_views_of_it():
-    learnt = plan.learn(accepted(*TWO), {"a": 24, "b": 24})
-    memory = np.zeros(52, np.uint8)
-    for found in learnt.tensors(memory.data, 4).values():
-        assert np.shares_memory(found.array, memory)
-
-
-def test_a_plan_does_not_keep_its_model():
-    request = accepted(*TWO)
-    learnt = plan.learn(request, {"a": 24, "b": 24})
-    del request
-    gc.collect()
-    assert learnt.model() is None
-
-
-def test_what_the_model_is_told_besides_is_not_learnt():
-    assert plan.learn(accepted(*TWO, parameters={"x": 1}), {"a": 24, "b": 24}) is None
-
-
-def test_where_in_its_sequence_a_request_stands_is_learnt():
-    flags = Request.SEQUENCE_START
-    request = accepted(*TWO, correlation_id=7, flags=flags)
-    assert plan.learn(request, {"a": 24, "b": 24}).flags == flags
+    assert template.split_json_id(header) == (None, header)
+    assert template.is_plain_json(header, header)
 
 
 @pytest.mark.parametrize(
@@ -200,83 +130,54 @@ def test_where_in_its_sequence_a_request_stands_is_learnt():
     ],
 )
 def test_the_id_of_a_sequence_in_json(header, split):
-    assert plan.split_json_sequence(header) == split
-
-
-def test_strings_are_not_learnt():
-    strings = Tensor("a", dtypes.BYTES, (1,), raw=b"\x01\0\0\0x")
-    assert plan.learn(accepted(strings), {"a": 5}) is None
-
-
-def test_nothing_is_learnt_from_a_request_that_nobody_has_accepted():
-    request = Request("m", {}, None)
-    assert plan.learn(request, {}) is None
-
-
-def test_the_form_of_an_answer_is_all_that_its_header_says():
-    def form(*outputs):
-        return plan.form_of(outputs)
-
-    one = tensor("y", dtypes.INT32, (1, 2))
-    assert form(one) == form(tensor("y", dtypes.INT32, (1, 2)))
-    assert form(one) != form(tensor("z", dtypes.INT32, (1, 2)))
-    assert form(one) != form(tensor("y", dtypes.FP32, (1, 2)))
-    assert form(one) != form(tensor("y", dtypes.INT32, (2, 1)))
-    assert form(one) != form(one, one)
-
-
-def test_the_answers_of_a_plan_are_few():
-    learnt = plan.learn(accepted(*TWO), {"a": 24, "b": 24})
-    for number in range(100):
-        learnt.remember_answer(number, b"answer")
-    assert len(learnt.answers) == 16
+    assert template.split_json_sequence(header) == split
 
 
 # ---- keeping
 
 
-def test_the_oldest_plans_make_room():
-    cache = TemplateCache(most_plans=3, most_bytes=100)
+def test_the_oldest_entries_make_room():
+    cache = TemplateCache(most_entries=3, most_bytes=100)
     for number in range(4):
-        cache.put(number, f"plan {number}", 10)
-    assert [cache.get(number) for number in range(4)] == [None, "plan 1", "plan 2", "plan 3"]
-    cache.put(1, "plan 1 again", 10)
-    cache.put(4, "plan 4", 10)
-    assert cache.get(1) == "plan 1 again"
+        cache.put(number, f"entry {number}", 10)
+    assert [cache.get(number) for number in range(4)] == [None, "entry 1", "entry 2", "entry 3"]
+    cache.put(1, "entry 1 again", 10)
+    cache.put(4, "entry 4", 10)
+    assert cache.get(1) == "entry 1 again"
     assert cache.get(2) is None
-    cache.put(5, "plan 5", 90)
+    cache.put(5, "entry 5", 90)
     assert (len(cache), cache.bytes) == (2, 100)
 
 
 def test_very_long_keys_are_not_kept():
     cache = TemplateCache()
-    cache.put("long", "plan", plan.LONGEST_KEY + 1)
+    cache.put("long", "entry", template.LONGEST_KEY + 1)
     assert (len(cache), cache.bytes, cache.get("long")) == (0, 0, None)
 
 
-def test_dropping_twice_is_dropping_once():
+def test_evicting_twice_is_evicting_once():
     cache = TemplateCache()
-    cache.put("key", "plan", 10)
-    cache.drop("key")
-    cache.drop("key")
+    cache.put("key", "entry", 10)
+    cache.evict("key")
+    cache.evict("key")
     assert (len(cache), cache.bytes) == (0, 0)
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["put", "drop"]), st.integers(0, 12), st.integers(0, 40)),
+        st.tuples(st.sampled_from(["put", "evict"]), st.integers(0, 12), st.integers(0, 40)),
         max_size=60,
     )
 )
 def test_bounds_and_counts_hold_whatever_is_done(steps):
-    cache = TemplateCache(most_plans=5, most_bytes=100)
+    cache = TemplateCache(most_entries=5, most_bytes=100)
     kept = {}  # what a cache without eviction would hold
     for step, key, size in steps:
         if step == "put":
             cache.put(key, (key, size), size)
             kept[key] = (key, size)
         else:
-            cache.drop(key)
+            cache.evict(key)
             kept.pop(key, None)
         assert len(cache) <= 5
         assert cache.bytes <= 100

@@ -13,13 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression, status
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
-from shoal.frontends.grpc.familiar import Lane
 from shoal.frontends.grpc.flow import Stream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import (
@@ -35,6 +34,9 @@ from shoal.frontends.grpc.method import Kind, Method, Service
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
 from shoal.wire.http2_frames import ErrorCode
+
+if TYPE_CHECKING:
+    from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 __all__ = ["Call", "CallResources", "Kind", "Method", "Route", "Service"]
 
@@ -54,7 +56,7 @@ class CallResources:
 class Route:
     """A method as one listener offers it: with the limits of both."""
 
-    __slots__ = ("compresses", "lane", "max_receive_bytes", "max_send_bytes", "start", "unary")
+    __slots__ = ("compresses", "fast_path", "max_receive_bytes", "max_send_bytes", "start", "unary")
 
     def __init__(self, method: Method, settings: GrpcSettings) -> None:
         limits = settings.limits
@@ -63,7 +65,7 @@ class Route:
         self.compresses = method.compress and settings.compression is not CompressionLevel.NONE
         self.max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
         self.max_send_bytes = _least(limits.max_send_message_bytes, method.max_send_bytes)
-        self.lane: Lane | None = None  # set by whoever offers the usual way
+        self.fast_path: GrpcFastPath | None = None  # set by the dispatcher
 
 
 class Call:

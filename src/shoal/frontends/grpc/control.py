@@ -308,7 +308,6 @@ class ControlFrames(ABC):
     def answered(self, stream: Stream) -> None:
         """The answer to a request that has come whole is on its way, with nothing left over."""
         del self.streams[stream.id]
-        stream.local_closed = True
         stream.receiver = None
         if self.drained_at is not None and not self.streams:
             self.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from shoal.core import buffers
 from shoal.core.buffers import BufferPool
@@ -11,12 +12,14 @@ from shoal.frontends.grpc import status
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
-from shoal.frontends.grpc.familiar import Lane
 from shoal.frontends.grpc.flow import Stream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import ReceiveMemory
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.status import StatusCode
+
+if TYPE_CHECKING:
+    from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 
 class Dispatcher:
@@ -34,7 +37,7 @@ class Dispatcher:
         self.clock = clock
         self.deadlines = Deadlines(deadline_earlier)
         self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, pool)
-        self._lanes: list[Lane] = []
+        self._fast_paths: list[GrpcFastPath] = []
         self._method = service.method
         self._routes: dict[str, Route] = {}  # of methods that there are
         self._resources = CallResources(settings, self.memory, self.deadlines, clock)
@@ -46,8 +49,8 @@ class Dispatcher:
 
         `message` is all that the client sends, where that is known already.
         """
-        for lane in self._lanes:
-            lane.hand_over()  # what came first is queued first
+        for fast_path in self._fast_paths:
+            fast_path.submit()  # what came first is queued first
         route = self._routes.get(head.path)
         if route is None:
             route = self._find(head.path)
@@ -68,19 +71,19 @@ class Dispatcher:
         """A call on `stream`, like others that were accepted before; it is not started."""
         return Call(self._resources, connection, stream, head, self._routes[head.path])
 
-    def lane(self, head: RequestHead, message_bytes: int) -> Lane | None:
-        """The short way for calls with such a head and messages so large, if there is one."""
+    def fast_path(self, head: RequestHead, message_bytes: int) -> GrpcFastPath | None:
+        """The fast path for calls with such a head and messages so large, if there is one."""
         route = self._routes.get(head.path)
         if route is None or head.timeout_ns is not None:
             return None
-        return route.lane if message_bytes <= route.max_receive_bytes else None
+        return route.fast_path if message_bytes <= route.max_receive_bytes else None
 
     def _find(self, path: str) -> Route | None:
         method = self._method(path)
         if method is None:
             return None
         route = self._routes[path] = Route(method, self.settings)
-        if method.lane is not None and route.unary and not route.compresses:
-            route.lane = method.lane(self, route.max_send_bytes)
-            self._lanes.append(route.lane)
+        if method.fast_path is not None and route.unary and not route.compresses:
+            route.fast_path = method.fast_path(self, route.max_send_bytes)
+            self._fast_paths.append(route.fast_path)
         return route

@@ -1,11 +1,10 @@
-"""The short way of ModelInfer: calls like others before them, begun and answered many at a time.
+"""The fast path of ModelInfer: calls whose message matches a template.
 
-    connection --take--> call, PlannedRequest --submit, once per loop iteration--> engine
-    connection <--one piece per call-- send_all, once per batch <-----------------------'
+    connection --take--> call, PlannedRequest --> Coalescer
+    connection <--one piece per call-- write_all, once per batch
 
-A call on this way is one object where the usual way has four. Whatever is not plain about it (it
-cannot be queued with the others, the model failed, the client does not read) sends it back to the
-usual way, from its message or from its response, so that there is one place for each special case.
+A call here is one object, where the slow path has four. What does not match takes the slow path
+(`infer`), and so does a response that cannot be written with those of its batch.
 """
 
 from __future__ import annotations
@@ -15,109 +14,106 @@ from functools import lru_cache
 from typing import Any
 
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
+from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.frontends.coalescer import Coalescer
+from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
-from shoal.frontends.grpc.door import InferDoor, Plan
+from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import as_shoal_error
-from shoal.frontends.grpc.familiar import Form, UsualWay
 from shoal.frontends.grpc.flow import Stream, unary_pieces
 from shoal.frontends.grpc.headers import RequestHead
-from shoal.frontends.grpc.infer import InferCall
+from shoal.frontends.grpc.infer import DECOUPLED, InferCall, InferMethod
 from shoal.frontends.grpc.message import PREFIX_BYTES
-from shoal.wire.grpc_layout import Pattern
+from shoal.wire.grpc_pattern import LARGEST_MESSAGE_BYTES, MessagePatterns
 from shoal.wire.grpc_request import InferHead, InferMessage
 from shoal.wire.grpc_response import id_field, small_columns
 
 _pieces = lru_cache(1024)(unary_pieces)
 
 
-class _Known:
-    """What the messages of a form are like, and where that leads."""
-
-    __slots__ = ("lane", "pattern", "plan", "shared")
-
-    def __init__(self, lane: GrpcFastPath, pattern: Pattern[InferHead], plan: Plan) -> None:
-        self.lane = lane
-        self.pattern = pattern
-        self.plan = plan
-        self.shared: RequestTemplate = lane.door.shared_template(pattern.read, plan, lane)
-
-
 class GrpcFastPath(Coalescer):
-    """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
+    """The templates of one listener, and the calls that match them."""
 
-    def __init__(self, door: InferDoor, usual: UsualWay, max_send_bytes: int) -> None:
-        super().__init__(door.engine, door.inbox, GrpcFastPathCall, as_shoal_error)
-        self.door = door
-        self.usual = usual
+    def __init__(self, method: InferMethod, dispatcher: Dispatcher, max_send_bytes: int) -> None:
+        """`method` is the slow path; what it accepts becomes a template here."""
+        inference = method.inference
+        super().__init__(
+            inference.engine, inference.inbox, GrpcFastPathCall, as_shoal_error, DECOUPLED
+        )
+        method.on_accepted = self._learn
+        self.method = method
+        self.dispatcher = dispatcher
         self.max_send_bytes = max_send_bytes
+        self._patterns = MessagePatterns()
 
     # ---- in
 
     def take(
-        self, connection: ControlFrames, form: Form, stream_id: int, window: int, message: bytes
+        self,
+        connection: ControlFrames,
+        pattern: CallPattern,
+        stream_id: int,
+        window: int,
+        message: bytes,
     ) -> bool:
-        """Start a call with `message`; false, with nothing done, if it is not like the others."""
-        known: _Known | None = form.known
-        if known is None or not known.pattern.fits(message):
-            self.hand_over()  # what came first is queued first
-            known = form.known = self._recognise(message)
-            if known is None:
+        """Begin a call with `message`; false, with nothing done, if it matches no template."""
+        match = pattern.message
+        if match is None or not match.matches(message):
+            match = self._patterns.find(message)
+            pattern.message = match
+            if match is None:
                 return False
-        if known.plan is not self.plan and not self._turn_to(known):
-            form.known = None
+        template = match.template
+        if template is not self.template and not self.begin(template):
+            pattern.message = None
             return False
-        pattern = known.pattern
         request_id = ""
-        if pattern.id is not None:
+        if match.id is not None:
             try:
-                request_id = message[pattern.id].decode()
+                request_id = message[match.id].decode()
             except UnicodeDecodeError:
-                self.hand_over()
                 return False
-        call = GrpcFastPathCall(stream_id, window, connection, form.head, known)
+        call = GrpcFastPathCall(self, stream_id, window, connection, pattern.head)
         call.request = request = PlannedRequest(
-            known.shared, message, pattern.contents, request_id, call, self.model, self.now_ns
+            template, message, match.contents, request_id, call, self.model, self.now_ns
         )
         connection.streams[stream_id] = call
         self.requests.append(request)
         return True
 
-    def read_ended(self) -> None:
-        """Hand over what was taken, once other connections have been read as well."""
-        if self.requests:
-            self.hand_over_later()
+    def begin(self, template: RequestTemplate) -> bool:
+        """See `Coalescer`; nothing is accepted while the server shuts down."""
+        return self.method.inference.accepting and super().begin(template)
 
-    def _recognise(self, message: bytes) -> _Known | None:
-        found = self.door.pattern(message)
-        if found is None:
-            return None
-        pattern, plan = found
-        return _Known(self, pattern, plan)
-
-    def _turn_to(self, known: _Known) -> bool:
-        """Have the next requests follow what is known, if that still holds."""
-        self.hand_over()
-        model = known.plan.model()
-        if model is None or not self.door.holds(known.pattern.read, known.plan):
-            return False
-        self.begin(known.plan, model)
-        return True
+    def _learn(self, source: bytes, message: InferMessage, accepted: Request) -> None:
+        """Make a template of a request that the engine has accepted, if others can match it."""
+        if (
+            message.contents is None
+            or message.head.classifies
+            or len(source) > LARGEST_MESSAGE_BYTES
+        ):
+            return
+        known = self._patterns.find(source)
+        if known is not None and known.template.live_model() is accepted.served_by:
+            return
+        template = RequestTemplate.of(accepted, message.inputs, self)
+        if template is not None:
+            self._patterns.put(source, message.ids, message.contents, template)
 
     # ---- out
 
-    def write_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+    def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """One piece per call; see `Coalescer`."""
-        small = small_columns(answer)
+        small = small_columns(responses)
         if small is None:
-            self.write_one_by_one(answer, requests)
+            self.write_individually(responses, requests)
             return
         columns, message_bytes = small
-        rows = zip(*columns, strict=False)  # what is the same in all of them has no end
+        rows = zip(*columns, strict=False)  # columns that are the same for all have no end
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
             call: Any = request.reply  # a GrpcFastPathCall; a `cast` takes 5 % of this loop
-            if call.gone:  # the client has left
+            if call.gone:
                 continue
             field = id_field(request.id) if request.id else b""
             size = message_bytes + len(field)
@@ -125,86 +121,68 @@ class GrpcFastPath(Coalescer):
             message = b"".join((prefix, field, *row, after))
             whole = call.id.to_bytes(4, "big").join((before, between, message, trailers))
             if size > self.max_send_bytes or not call.finish_with(whole, size + PREFIX_BYTES):
-                call.deliver(answer.response(index, request.id))
+                call.deliver(responses.response(index, request.id))
 
 
 class GrpcFastPathCall(Stream):
-    """A unary call that has come whole: its stream, who receives what becomes of that, and the
-    reply of its request."""
+    """A unary call that arrived in one piece: its stream, the stream's receiver, and the reply of
+    its request."""
 
-    __slots__ = ("_head", "_infer", "_known", "connection", "gone", "request")
+    __slots__ = ("_fast_path", "_head", "_infer", "connection", "gone", "request")
+
+    remote_closed = True
+    must_end = True
 
     def __init__(
         self,
+        fast_path: GrpcFastPath,
         stream_id: int,
         window: int,
         connection: ControlFrames,
         head: RequestHead,
-        known: _Known,
     ) -> None:
-        # All that `Stream.__init__` sets; one call less is 2 % of such a request.
-        self.id = stream_id
-        self.send_window = window
-        self.receive_window = 0
-        self.receiver = self
-        self.remote_closed = True
-        self.local_closed = False
-        self.receive_paused = False
-        self.must_end = True
-        self.content_length = None
-        self.received_bytes = 0
-        self.swept_bytes = 0
-        self.idle_sweeps = 0
-        self.queue = None
-        self.queued_bytes = 0
-        self.trailers = None
-        self.scheduled = False
-        self.waits_for_drain = False
+        super().__init__(stream_id, window, 0, self)
         self.connection = connection
-        self.gone = False  # from the wire
+        self.gone = False  # the stream has ended
         self.request: PlannedRequest | None = None
+        self._fast_path = fast_path
         self._head = head
-        self._known = known
-        self._infer: InferCall | None = None  # once it has gone the usual way
+        self._infer: InferCall | None = None  # answers a response that is not written with a batch
 
-    # ---- what the engine answers (Reply)
+    # ---- what the engine calls (Reply)
 
     def send(self, response: Response) -> None:
-        """Take a response from whichever thread made it."""
-        self._known.lane.door.inbox.post(self.deliver, response)
+        """Take a response from the thread that made it."""
+        self._fast_path.inbox.post(self.deliver, response)
 
     def deliver(self, response: Response) -> None:
-        """Answer, on the loop, the usual way. Never raises."""
+        """Answer as the slow path does, on the loop. Never raises."""
+        if self.gone:
+            return
         infer = self._infer
         if infer is None:
-            lane = self._known.lane
-            call = lane.usual.call(self.connection, self, self._head)
-            if self.gone:
-                call.closed()
-            elif self.request is not None:
-                self.receiver = call
-                call.on_cancel = self.request.cancel
-            head = self._known.pattern.read
-            infer = self._infer = InferCall(lane.door, call, InferMessage(head, "", {}))
+            assert self.request is not None
+            fast_path = self._fast_path
+            call = fast_path.dispatcher.call(self.connection, self, self._head)
+            self.receiver = call
+            call.on_cancel = self.reset
+            message = InferMessage(InferHead(self.request.model_name, ""), self.request.id, {})
+            infer = self._infer = InferCall(fast_path.method, call, message)
+        if response.final:
+            self.request = None  # which refers to this call: both are freed at once
         infer.deliver(response)
 
-    def finish_with(self, answer: bytes, total: int) -> bool:
-        """End with an answer that is ready to be sent, with `total` bytes of data; false, with
+    def finish_with(self, response: bytes, total: int) -> bool:
+        """End with a response that is ready to be sent, with `total` bytes of data; false, with
         nothing done, if it has to wait."""
         connection = self.connection
-        if not connection.sender.whole(self, answer, total):
+        if not connection.sender.whole(self, response, total):
             return False
         connection.answered(self)
         self.closed()
         return True
 
-    def begin_again(self) -> None:
-        """Start anew, as a call that nobody knows."""
-        request, self.request = self.request, None
-        assert request is not None
-        self._known.lane.usual.accept(self.connection, self, self._head, request.message)
-
-    # ---- what the connection tells (Receiver)
+    # ---- what the connection calls (Receiver)
 
     def closed(self) -> None:
         """Everything was sent."""
@@ -212,13 +190,13 @@ class GrpcFastPathCall(Stream):
         self.request = None
 
     def reset(self) -> None:
-        """The client has taken the call back, or its connection is gone."""
+        """The client has cancelled the call, or its connection is gone."""
         request = self.request
         self.closed()
         if request is not None:
             request.cancel()
 
-    # Nothing more comes on a stream whose request is here, and nothing waits to leave it.
+    # The request has arrived, so the connection calls none of these.
 
     def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
         """Not called."""

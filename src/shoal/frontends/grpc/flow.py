@@ -80,44 +80,33 @@ class Receiver(Protocol):
 class Stream:
     """One HTTP/2 stream: who receives, both windows, what waits to be sent."""
 
-    __slots__ = (
-        "content_length",
-        "id",
-        "idle_sweeps",
-        "local_closed",
-        "must_end",
-        "queue",
-        "queued_bytes",
-        "receive_paused",
-        "receive_window",
-        "received_bytes",
-        "receiver",
-        "remote_closed",
-        "scheduled",
-        "send_window",
-        "swept_bytes",
-        "trailers",
-        "waits_for_drain",
-    )
+    __slots__ = ("__dict__", "id", "receive_window", "receiver", "send_window")
 
-    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
+    # Most streams change few of these: the rest costs them nothing.
+    remote_closed = False
+    receive_paused = False
+    must_end = False  # a unary request: it may not stay half-sent for long
+    content_length: int | None = None  # if one was announced
+    received_bytes = 0
+    swept_bytes = 0  # `received_bytes` at the last sweep
+    idle_sweeps = 0
+    queue: deque[Buffer] | None = None  # made when something has to wait
+    queued_bytes = 0
+    trailers: bytes | None = None  # the block that ends the stream after its queue
+    scheduled = False  # in the sender's ready queue
+    waits_for_drain = False
+
+    def __init__(
+        self,
+        stream_id: int,
+        send_window: int,
+        receive_window: int,
+        receiver: Receiver | None = None,
+    ) -> None:
         self.id = stream_id
         self.send_window = send_window
         self.receive_window = receive_window
-        self.receiver: Receiver | None = None
-        self.remote_closed = False
-        self.local_closed = False
-        self.receive_paused = False
-        self.must_end = False  # a unary request: it may not stay half-sent for long
-        self.content_length: int | None = None  # if one was announced
-        self.received_bytes = 0
-        self.swept_bytes = 0  # `received_bytes` when the sweep last looked
-        self.idle_sweeps = 0
-        self.queue: deque[Buffer] | None = None  # made when something has to wait
-        self.queued_bytes = 0
-        self.trailers: bytes | None = None  # the block that ends the stream after its queue
-        self.scheduled = False  # in the sender's ready queue
-        self.waits_for_drain = False
+        self.receiver = receiver
 
 
 class Sender:
@@ -243,7 +232,6 @@ class Sender:
         stream.queue = None
         stream.trailers = None
         stream.waits_for_drain = False
-        stream.local_closed = True
 
     # What belongs to no call.
 
@@ -378,7 +366,6 @@ class Sender:
             self._wake()
 
     def _end_local(self, stream: Stream) -> None:
-        stream.local_closed = True
         self._ended(stream)
 
 

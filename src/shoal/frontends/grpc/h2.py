@@ -22,7 +22,7 @@ from shoal.frontends.grpc.headers import (
 )
 from shoal.frontends.grpc.message import SMALL_BYTES
 from shoal.frontends.grpc.settings import GrpcSettings
-from shoal.frontends.grpc.whole_calls import Accept, FindLane, WholeCalls
+from shoal.frontends.grpc.whole_calls import Accept, FindFastPath, WholeCalls
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import (
     ACK,
@@ -65,10 +65,10 @@ class Connection(WholeCalls):
         accept: Accept,
         wake: Callable[[], None],
         clock: Callable[[], int],
-        find_lane: FindLane | None = None,
+        find_fast_path: FindFastPath | None = None,
     ) -> None:
-        """`find_lane` knows the short way for a kind of call, if there is one."""
-        super().__init__(settings, accept, wake, clock, find_lane)
+        """`find_fast_path` finds the fast path for a kind of call, if there is one."""
+        super().__init__(settings, accept, wake, clock, find_fast_path)
         self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # ids that were left out
 
     # What arrives.
@@ -105,7 +105,7 @@ class Connection(WholeCalls):
         while self._left and position < end:
             position = self._more_payload(data, position, end)
         if not self._left:
-            position = self._familiar(data, position, end)
+            position = self._matching(data, position, end)
         in_run = False
         while end - position >= HEADER_BYTES and not self.closed:
             high, low, kind, flags, stream_id = _unpack_header(data, position)
@@ -169,11 +169,11 @@ class Connection(WholeCalls):
         if kind == DATA:
             return 0 if flags else self._data_run(stream_id, data, position, end)
         if flags == END_HEADERS and stream_id == self.last_id + 2:
-            used = self._familiar(data, position, end)
+            used = self._matching(data, position, end)
             if used > position:
                 return used
             position = self._whole_call(stream_id, data, position, end)
-            return self._familiar(data, position, end) if position else 0
+            return self._matching(data, position, end) if position else 0
         return 0
 
     def _check_order(self, kind: int, flags: int, length: int, stream_id: int) -> None:

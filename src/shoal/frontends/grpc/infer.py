@@ -1,23 +1,23 @@
-"""ModelInfer: from a call's message to the engine, and from its response to the answer.
+"""ModelInfer, the slow path: every call whose message matches no template.
 
-    call --decode--> Request --engine.infer--> … --LoopInbox--> deliver --encode--> call.reply
-
-This is the path every unary inference takes, so it is short and makes one object of its own.
+call --decode--> Request --engine.infer--> ... --LoopInbox--> deliver --encode--> call.reply
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import cast
 
 from shoal.core.model_loading import ModelLoading
+from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.errors import Internal, ShoalError, Unsupported
 from shoal.frontends.grpc.call import Call
-from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail
+from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.traced import TracedCall, begin
 from shoal.frontends.requests import parse_version
 from shoal.frontends.waiting import when_loaded
@@ -25,57 +25,61 @@ from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import encode_infer
 
+DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+
 
 class InferMethod:
     """Serves ModelInfer."""
 
-    def __init__(self, door: InferDoor) -> None:
-        self._door = door
+    def __init__(self, inference: GrpcInference) -> None:
+        self.inference = inference
+        # Called with each small message whose request the engine has accepted; set by the fast
+        # path.
+        self.on_accepted: Callable[[bytes, InferMessage, Request], None] | None = None
 
     def start(self, call: Call) -> None:
-        """Answer `call` when its message has come."""
-        InferCall(self._door, call)
+        """Answer `call` when its message has arrived."""
+        InferCall(self, call)
 
 
 class InferCall:
-    """One inference: remembers between request and response what the answer needs.
+    """One inference: keeps what the response needs to know of the request, whose reply it is."""
 
-    It is the reply of its own request.
-    """
+    __slots__ = ("_call", "_message", "_method", "_only", "_signature", "_source")
 
-    __slots__ = ("_asked", "_call", "_door", "_only", "_signature")
-
-    def __init__(self, door: InferDoor, call: Call, asked: InferMessage | None = None) -> None:
-        """`asked`: what the call's message was, where it has been handed over already."""
-        self._door = door
+    def __init__(
+        self, method: InferMethod, call: Call, message: InferMessage | None = None
+    ) -> None:
+        """`message` is given where the request has been submitted already."""
+        self._method = method
         self._call = call
-        self._asked = asked
+        self._message = message
+        self._source: Buffer = b""
         self._signature: Signature | None = None
         self._only: OnlyResponse | None = None
-        call.on_message = self._message
+        call.on_message = self._arrived
 
-    def _message(self, message: Buffer) -> None:
-        door = self._door
+    def _arrived(self, source: Buffer) -> None:
+        inference = self._method.inference
         trace: Trace | None = None
         try:
-            tracer = door.engine.tracer
+            tracer = inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
-            asked = self._asked = door.decode(message)
+            self._source = source
+            message = self._message = inference.decode(source)
             if arrived_ns:
-                trace = begin(tracer, self._call, asked.head.model_name, arrived_ns)
+                trace = begin(tracer, self._call, message.head.model_name, arrived_ns)
                 if trace is not None:
                     self._call = cast("Call", TracedCall(self._call, trace))
-            elif not asked.head.classifies and door.infer_plain(asked, self._call, self):
-                return
-            self._submit(asked, trace)
+            self._submit(message, trace)
         except ModelLoading as pending:
             self._wait(pending, trace)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             self._release()
             fail(self._call, error, self._model)
 
     def _wait(self, pending: ModelLoading, trace: Trace | None) -> None:
-        """Go on when the model has been loaded."""
+        """Continue when the model has been loaded."""
         take_back = when_loaded(pending, lambda error: self._resume(trace, error))
 
         def left() -> None:
@@ -89,36 +93,38 @@ class InferCall:
         try:
             if error is not None:
                 raise error
-            assert self._asked is not None
-            self._submit(self._asked, trace)
+            assert self._message is not None
+            self._submit(self._message, trace)
         except ModelLoading as still:  # it has been evicted again
             self._wait(still, trace)
-        except Exception as failure:  # noqa: BLE001 - becomes the answer
+        except Exception as failure:  # noqa: BLE001 - becomes the response
             self._release()
             fail(self._call, failure, self._model)
 
     def _submit(self, message: InferMessage, trace: Trace | None) -> None:
-        """Hand the request over. If this raises, the engine has not taken it."""
-        door, call, head = self._door, self._call, message.head
+        """Submit the request. If this raises, the engine has not taken it."""
+        inference, call, head = self._method.inference, self._call, message.head
+        engine = inference.engine
         name, version = head.model_name, parse_version(head.model_version)
-        if door.engine.is_decoupled(name, version):
-            raise Unsupported(
-                "ModelInfer RPC doesn't support models with decoupled transaction policy"
-            )
+        if engine.is_decoupled(name, version):
+            raise Unsupported(DECOUPLED)
         if head.classifies:
-            self._signature = door.engine.signature(name, version)
-        request = door.request(message, version, call, self)
+            self._signature = engine.signature(name, version)
+        request = inference.request(message, version, call, self)
         call.on_cancel = request.cancel
         if trace is not None:
             trace.attach(request)
-        door.infer(message, request)
+        engine.infer(request)
+        source, self._source = self._source, b""
+        if self._method.on_accepted is not None and isinstance(source, bytes):
+            self._method.on_accepted(source, message, request)
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""
-        self._door.inbox.post(self.deliver, response)
+        self._method.inference.inbox.post(self.deliver, response)
 
     def deliver(self, response: Response) -> None:
-        """Answer, on the loop. Never raises: others wait behind it."""
+        """Answer, on the loop. Never raises: other responses wait behind it."""
         try:
             if not response.final or self._only is not None:
                 if self._only is None:
@@ -131,27 +137,27 @@ class InferCall:
                 self._release()
                 fail(self._call, response.error, self._model)
                 return
-            asked = self._asked
-            assert asked is not None
-            parts = encode_infer(response, asked.head.outputs, self._signature, asked.slices)
+            message = self._message
+            assert message is not None
+            parts = encode_infer(response, message.head.outputs, self._signature, message.slices)
             self._release()
             self._call.reply(parts)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             self._release()
             fail(self._call, error, self._model)
 
     @property
     def _model(self) -> str:
-        return "" if self._asked is None else self._asked.head.model_name
+        return "" if self._message is None else self._message.head.model_name
 
     def _release(self) -> None:
         """Give back shared memory that the request used."""
-        if self._asked is not None and self._asked.leases:
-            self._asked.release()
+        if self._message is not None and self._message.leases:
+            self._message.release()
 
 
 class OnlyResponse:
-    """The response of a request that may have only one, where the end is told apart from it."""
+    """The response of a request that may have only one, whose end may come separately."""
 
     __slots__ = ("_kept", "_responses")
 

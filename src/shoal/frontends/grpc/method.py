@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from shoal.frontends.grpc.call import Call
-    from shoal.frontends.grpc.familiar import Lane, UsualWay
+    from shoal.frontends.grpc.dispatch import Dispatcher
+    from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 
 class Kind(enum.Enum):
@@ -28,9 +29,9 @@ class Method:
     max_receive_bytes: int | None = None  # None: the listener's limit
     max_send_bytes: int | None = None
     compress: bool = True  # responses, if the listener compresses and the client accepts it
-    # A short way for calls like others before them, given the usual one and how large an answer
-    # may be; only used where answers are not compressed.
-    lane: Callable[[UsualWay, int], Lane] | None = None
+    # Makes the fast path, given the slow one and how large a response may be; only used where
+    # responses are not compressed.
+    fast_path: Callable[[Dispatcher, int], GrpcFastPath] | None = None
 
 
 class Service(Protocol):

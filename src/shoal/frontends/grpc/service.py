@@ -20,11 +20,11 @@ from shoal.errors import ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
-from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import fail, note_error
 from shoal.frontends.grpc.fast_path import GrpcFastPath
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.infer import InferMethod
+from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.memory import MemoryMethods
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
@@ -73,8 +73,11 @@ class GrpcService:
         self._restrictions = options.restricted_protocols
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-grpc-control")
         forwarding = HeaderForwarding(pattern) if pattern else None
-        self._door = InferDoor(engine, inbox, forwarding, plans=options.plans, regions=memory)
-        self._stream = StreamInferMethod(self._door)
+        self._matches_templates = options.plans and forwarding is None
+        self._inference = GrpcInference(
+            engine, inbox, forwarding, plans=options.plans, regions=memory
+        )
+        self._stream = StreamInferMethod(self._inference)
         self._health = HealthMethods(engine)
         self._methods: dict[str, Method] = {}
         self._add_inference()
@@ -90,7 +93,7 @@ class GrpcService:
 
     def drain(self) -> None:
         """Refuse new inferences, and end streams as soon as what they asked is answered."""
-        self._door.accepting = False
+        self._inference.accepting = False
         self._stream.drain()
         self._health.drain()
 
@@ -101,9 +104,10 @@ class GrpcService:
     # ---- the table
 
     def _add_inference(self) -> None:
-        infer = InferMethod(self._door)
-        lane = partial(GrpcFastPath, self._door)
-        self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start, lane=lane))
+        infer = InferMethod(self._inference)
+        # The fast path knows no forwarded headers.
+        fast_path = partial(GrpcFastPath, infer) if self._matches_templates else None
+        self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start, fast_path=fast_path))
         self._add("inference", "ModelStreamInfer", Method(Kind.STREAM, self._stream.start))
 
     def _add_metadata(self, metadata: MetadataMethods) -> None:

@@ -23,9 +23,9 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.errors import ShoalError
 from shoal.frontends.grpc.call import Call
-from shoal.frontends.grpc.door import InferDoor
 from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error, note_error
 from shoal.frontends.grpc.infer import OnlyResponse
+from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.traced import begin
 from shoal.frontends.requests import parse_version
@@ -44,14 +44,14 @@ _FEW_UNANSWERED = MOST_UNANSWERED // 2
 class StreamInferMethod:
     """Serves ModelStreamInfer."""
 
-    def __init__(self, door: InferDoor) -> None:
-        self._door = door
+    def __init__(self, inference: GrpcInference) -> None:
+        self._inference = inference
         # Weak: a stream lives as long as its call or one of its requests does.
         self._open: weakref.WeakSet[_InferStream] = weakref.WeakSet()
 
     def start(self, call: Call) -> None:
         """Answer what `call` asks until it ends."""
-        self._open.add(_InferStream(self._door, call))
+        self._open.add(_InferStream(self._inference, call))
 
     def drain(self) -> None:
         """Have every stream end as soon as its requests are answered."""
@@ -65,20 +65,20 @@ class _InferStream:
     __slots__ = (
         "__weakref__",
         "_call",
-        "_door",
         "_draining",
         "_ended",
         "_errors_end",
         "_half_closed",
         "_held",
+        "_inference",
         "_load",
         "_ordered",
         "_paused",
         "_running",
     )
 
-    def __init__(self, door: InferDoor, call: Call) -> None:
-        self._door = door
+    def __init__(self, inference: GrpcInference, call: Call) -> None:
+        self._inference = inference
         self._call = call
         self._ordered: deque[_StreamRequest] = deque()  # not decoupled, the oldest first
         self._running: set[_StreamRequest] = set()  # the engine has them
@@ -107,9 +107,9 @@ class _InferStream:
         asked = _StreamRequest(self)
         refusal: Exception | None = None
         try:
-            tracer = self._door.engine.tracer
+            tracer = self._inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
-            asked.message = self._door.decode(message)
+            asked.message = self._inference.decode(message)
             if arrived_ns:
                 name = asked.message.head.model_name
                 asked.trace = begin(tracer, self._call, name, arrived_ns)
@@ -151,7 +151,7 @@ class _InferStream:
 
     def _submit(self, asked: _StreamRequest, message: InferMessage) -> None:
         """Hand the request over. If this raises, the engine has not taken it."""
-        engine, head = self._door.engine, message.head
+        engine, head = self._inference.engine, message.head
         name, version = head.model_name, parse_version(head.model_version)
         asked.names = (name, head.model_version, message.id)
         asked.decoupled = engine.is_decoupled(name, version)
@@ -161,11 +161,11 @@ class _InferStream:
             asked.signature = engine.signature(name, version)
         if not asked.decoupled:
             self._ordered.append(asked)
-        asked.request = self._door.request(message, version, self._call, asked)
+        asked.request = self._inference.request(message, version, self._call, asked)
         if asked.trace is not None:
             asked.trace.attach(asked.request)
         self._running.add(asked)
-        self._door.infer(message, asked.request)
+        engine.infer(asked.request)
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -196,7 +196,7 @@ class _InferStream:
 
     def post(self, deliver: Callable[[Response], None], response: Response) -> None:
         """Bring a response to the loop, from whichever thread made it."""
-        self._door.inbox.post(deliver, response)
+        self._inference.inbox.post(deliver, response)
 
     def deliver(self, asked: _StreamRequest, response: Response) -> None:
         """Take a response, on the loop. Never raises: others wait behind it."""

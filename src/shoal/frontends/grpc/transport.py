@@ -81,7 +81,7 @@ class Transport(asyncio.BufferedProtocol):
         settings = dispatcher.settings
         now_ns = dispatcher.clock()
         self.connection = Connection(
-            settings, dispatcher.accept, self._wake, dispatcher.clock, dispatcher.lane
+            settings, dispatcher.accept, self._wake, dispatcher.clock, dispatcher.fast_path
         )
         self._hub = hub
         self._limits = settings.limits
@@ -133,7 +133,7 @@ class Transport(asyncio.BufferedProtocol):
                 size = len(self._pending) + nbytes
                 arrived = self._hub.large_scratch[:size]
                 data: bytes | memoryview = arrived
-                if size <= _COPIED_BYTES or connection.begins_familiar(arrived):
+                if size <= _COPIED_BYTES or connection.begins_with_match(arrived):
                     data = arrived.tobytes()
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""

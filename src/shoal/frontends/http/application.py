@@ -55,10 +55,11 @@ class Application:
         self._control = ControlRoutes(engine, self._options)
         memory = memory or SharedMemory(allowed=False)
         infer = InferRoute(engine, inbox, self._options, memory)
-        # The lane knows neither origins nor restrictions.
-        self.lane: HttpFastPath | None = None
-        if infer.plans is not None and not (self._cors or self._options.restricted_apis):
-            self.lane = HttpFastPath(engine, inbox, infer.plans)
+        # The fast path knows neither forwarded headers nor origins nor restrictions.
+        self.fast_path: HttpFastPath | None = None
+        slow = infer.forwarding or self._cors or self._options.restricted_apis
+        if self._options.plans and not slow:
+            self.fast_path = HttpFastPath(infer)
         self._handlers = bind(
             [
                 infer,

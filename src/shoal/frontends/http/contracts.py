@@ -67,9 +67,6 @@ class Exchange(Protocol):
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Answer, exactly once. Leaves the body out by itself where HTTP has none (HEAD)."""
 
-    def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
-        """Answer to a POST with a head that was made before."""
-
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
         """Begin an answer whose body follows in chunks."""
 
@@ -93,11 +90,10 @@ class Engine(Protocol):
     def infer(self, request: Request) -> None:
         """Take the request over, or raise a ShoalError."""
 
-    def infer_planned(self, request: Request, model: Any) -> bool:
-        """Take over a request like one that `model` accepted; false if it no longer serves."""
-
-    def infer_group(self, requests: Sequence[PlannedRequest], model: Any) -> bool:
-        """The same for requests of one plan that arrived together: all or none. Never raises."""
+    def infer_group(
+        self, requests: Sequence[PlannedRequest], model: Any
+    ) -> Sequence[PlannedRequest]:
+        """Take over requests of one template; returns those whose model no longer serves."""
 
     def exiting(self) -> bool:
         """Whether the server is on its way out."""

@@ -69,10 +69,6 @@ class _CorsExchange:
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         self._inner.respond(status, [*headers, *self._headers], parts)
 
-    def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
-        more = [b"%b: %b\r\n" % header for header in self._headers]
-        self._inner.respond_ready(head_lines + b"".join(more), parts)
-
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
         self._inner.start_stream(status, [*headers, *self._headers])
 

@@ -138,35 +138,6 @@ class Exchange:
                 sink.write(piece)
         self._finish(sink, keep_alive)
 
-    def respond_ready(self, head_lines: bytes, parts: Sequence[Part]) -> None:
-        """As `respond` with a body, for a POST, with status line and headers already written.
-
-        They come from `response_lines`, so that what never changes is checked once.
-        """
-        sink = self._sink
-        if self._stage is not _WAITING:
-            raise RuntimeError("this exchange has been answered already")
-        if sink is None:
-            self._stage = _DONE
-            return
-        total = 0
-        for part in parts:
-            total += part.nbytes if type(part) is memoryview else len(part)
-        request_head = self.request.head
-        keep_alive = request_head.keep_alive and not sink.draining
-        head = b"%bContent-Length: %d\r\n%b%b" % (
-            head_lines,
-            total,
-            sink.date_line,
-            _connection_lines(keep_alive, request_head.version),
-        )
-        if total <= _JOIN_BYTES:
-            sink.write(b"".join((head, *parts)))
-        else:
-            for piece in list(_pieces(head, parts)):
-                sink.write(piece)
-        self._finish(sink, keep_alive)
-
     def start_stream(self, status: int, headers: Sequence[Header] = ()) -> None:
         """Send the head of an answer whose body follows in chunks. Raises as `respond` does."""
         if self._stage is not _WAITING:

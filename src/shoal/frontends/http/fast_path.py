@@ -1,66 +1,44 @@
-"""The short way of inference: requests like others before them, begun and answered many at a time.
+"""The fast path of HTTP inference: requests that match a template, bytes and all.
 
-    connection --take--> call, PlannedRequest --submit, once per loop iteration--> engine
-    connection <--one write per call-- send_all, once per batch <----------------------'
+    connection --data--> HttpPattern.take --> call, PlannedRequest --> Coalescer
+    connection <--one write per call-- write_all, once per batch <-------'
 
-A client's requests are alike but for their ids and their tensors. On this way they are compared
-with one that was understood before, head and all, and a call is one object where the usual way has
-five. Whatever is not plain about one (it cannot be queued with the others, the model failed, the
-server is about to close) sends it back to the usual way, from its bytes or from its response, so
-that there is one place for each special case.
+A client's requests are alike but for their ids and their tensors. Here they are compared, from the
+first byte of their head, with one that was parsed and accepted before, so that nothing is parsed
+again and a call is one object. What does not match takes the slow path (`infer`), and so does a
+response that cannot be written with those of its batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from shoal.core.inbox import LoopInbox
+from shoal.core.dtypes import BYTES
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
+from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.frontends.coalescer import Coalescer
-from shoal.frontends.http.contracts import Engine
+from shoal.frontends.http import contracts
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import Exchange
-from shoal.frontends.http.message import Head, HttpRequest
-from shoal.frontends.http.planned import HEAD_LINES, PlannedInference, PlannedReply
+from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, InferCall, InferRoute
+from shoal.frontends.http.message import Head, HttpRequest, response_lines
 from shoal.frontends.http.protocol import HttpConnection
-from shoal.frontends.http.routes import resolve
-from shoal.wire import template as plans
-from shoal.wire.template import InferPlan
+from shoal.frontends.http.routes import Target, resolve
+from shoal.wire.http_body import BINARY_TYPE, InferBody, binary_json
+from shoal.wire.template import LONGEST_KEY, TemplateCache, is_plain_id, split_json_id
 
-_MOST_FORMS = 8  # kept for one plan: ids of other lengths, other head bytes
-_MOST_ANSWER_BYTES = 16 * 1024  # larger ones are sent from where they are
+_ID_KEY = b'{"id":'
+_LARGEST_REQUEST_BYTES = 64 * 1024  # what a connection reads at once
+_LARGEST_RESPONSE_BYTES = 16 * 1024  # larger ones are sent from where they are
+_HEAD_LINES = response_lines(200, [(b"Content-Type", BINARY_TYPE), (LENGTH_NAME, b"%d")])
 _WITH_ID = b'\r\n{"id":"'
 _WITHOUT_ID = b"\r\n{"
 
 
-class Known:
-    """What the requests that follow one plan have in common."""
-
-    __slots__ = ("after", "forms", "lane", "plan", "shared")
-
-    def __init__(self, lane: HttpFastPath, found: InferPlan, model_name: str) -> None:
-        self.lane = lane
-        self.plan = found
-        self.after = b""  # of its last form: mostly that of all, and long
-        self.forms: dict[tuple[bytes, int], Form] = {}
-        self.shared = RequestTemplate(
-            model_name,
-            found.model_version,
-            tuple([(name, datatype, shape) for name, datatype, shape, _, _ in found.inputs]),
-            found.requested_outputs,
-            {},
-            found.priority,
-            found.timeout_us,
-            found.rows,
-            found.batch_key,
-            lane,
-        )
-
-
-class Form:
-    """What a request that came in one piece looked like, less its id and its tensors."""
+class HttpPattern:
+    """The bytes of a request that arrived in one piece, with its id and its tensors left out."""
 
     __slots__ = (
         "_after",
@@ -68,31 +46,43 @@ class Form:
         "_before",
         "_id_at",
         "_length",
-        "body_at",
+        "_places",
+        "fast_path",
         "head",
-        "known",
-        "places",
+        "target",
+        "template",
     )
 
     def __init__(
-        self, known: Known, head: Head, before: bytes, after: bytes, id_bytes: int
+        self,
+        fast_path: HttpFastPath,
+        template: RequestTemplate,
+        target: Target,
+        head: Head,
+        before: bytes,
+        after: bytes,
+        id_bytes: int,
     ) -> None:
-        """`before` is all up to the id, `after` what follows it up to the tensors."""
-        self.known = known
+        """`before` is everything up to the id, `after` what follows it up to the tensors."""
+        self.fast_path = fast_path
+        self.template = template
+        self.target = target
         self.head = head
-        self.body_at = before.index(b"\r\n\r\n") + 4
         self._before = before
         self._after = after
         self._after_at = len(before) + id_bytes
         self._id_at = slice(len(before), self._after_at) if id_bytes else None
-        start = self._after_at + len(after)
-        self._length = start + known.plan.total_bytes
-        self.places = tuple(
-            [slice(start + begin, start + end) for *_, begin, end in known.plan.inputs]
-        )
+        end = self._after_at + len(after)
+        places = []
+        for size in template.sizes:
+            places.append(slice(end, end + size))
+            end += size
+        self._places = tuple(places)
+        self._length = end
 
     def take(self, connection: HttpConnection, data: bytes) -> HttpFastPathCall | None:
-        """Start a call with `data`, all that came; None, with nothing done, if it is not alike."""
+        """Begin a call with `data`, everything that arrived; None, with nothing changed, if it does
+        not match or the template no longer holds."""
         if (
             len(data) != self._length
             or not data.startswith(self._after, self._after_at)
@@ -102,34 +92,34 @@ class Form:
         request_id = b""
         if self._id_at is not None:
             request_id = data[self._id_at]
-            if not request_id.isalnum() and not plans.is_plain_id(request_id):
+            if not request_id.isalnum() and not is_plain_id(request_id):
                 return None
-        known = self.known
-        lane = known.lane
-        if lane.plan is not known.plan and not lane.turn_to(known.plan):
+        template = self.template
+        fast_path = self.fast_path
+        if fast_path.template is not template and not fast_path.begin(template):
             return None
         call = HttpFastPathCall(connection, self, request_id)
         call.request = request = PlannedRequest(
-            known.shared,
+            template,
             data,
-            self.places,
+            self._places,
             request_id.decode("ascii") if request_id else "",
             call,
-            lane.model,
-            lane.now_ns,
+            fast_path.model,
+            fast_path.now_ns,
         )
-        lane.requests.append(request)
+        fast_path.requests.append(request)
         return call
 
 
-class AnswerHeads:
-    """What stands before and after the id in answers of one form, all up to the tensors."""
+class _ResponseHeads:
+    """What stands before and after the id in responses of one layout, up to the tensors."""
 
-    __slots__ = ("_made", "_template", "_tensor_bytes")
+    __slots__ = ("_json", "_made", "_tensor_bytes")
 
-    def __init__(self, template: bytes, tensor_bytes: int) -> None:
-        """`template` is the JSON after its id."""
-        self._template = template
+    def __init__(self, json: bytes, tensor_bytes: int) -> None:
+        """`json` is the JSON after the id."""
+        self._json = json
         self._tensor_bytes = tensor_bytes
         self._made = (-1, b"", b"", b"")  # for the last length of an id, and the last second
 
@@ -137,92 +127,101 @@ class AnswerHeads:
         """The two parts, for an id of so many bytes and the current Date header."""
         made_for, date, front, after = self._made
         if made_for != id_bytes or date is not date_line:
-            after = b'",' + self._template if id_bytes else self._template
+            after = b'",' + self._json if id_bytes else self._json
             opening = _WITH_ID if id_bytes else _WITHOUT_ID
             json_bytes = len(opening) - 2 + id_bytes + len(after)
             length = b"Content-Length: %d\r\n" % (json_bytes + self._tensor_bytes)
-            front = b"".join((HEAD_LINES % json_bytes, length, date_line, opening))
+            front = b"".join((_HEAD_LINES % json_bytes, length, date_line, opening))
             self._made = (id_bytes, date_line, front, after)
         return front, after
 
 
 class HttpFastPath(Coalescer):
-    """The short way of one listener. Its methods belong to the loop, but for `send_all`."""
+    """The templates of one listener, and the requests that match them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        inbox: LoopInbox,
-        planned: PlannedInference,
-    ) -> None:
-        super().__init__(engine, inbox, HttpFastPathCall, as_shoal_error)
-        self._tracer = engine.tracer
-        self._planned = planned
+    def __init__(self, route: InferRoute) -> None:
+        """`route` is the slow path; what it accepts becomes a template here."""
+        super().__init__(route.engine, route.inbox, HttpFastPathCall, as_shoal_error, DECOUPLED)
+        self.route = route
+        self._longest_header = min(LONGEST_KEY, route.options.max_input_bytes)
+        route.on_accepted = self._learn
+        self._templates: TemplateCache[RequestTemplate] = TemplateCache()
+        self._patterns: TemplateCache[HttpPattern] = TemplateCache()  # for all connections
 
     # ---- in
 
-    def recognise(self, data: bytes, head: Head, body_at: int) -> Form | None:
-        """What to expect of requests like `data`, which is one with `head` and nothing else; None
-        if there is no plan for it."""
+    def find(self, head: Head, data: bytes) -> HttpPattern | None:
+        """The pattern for requests like `data`, which is one with `head`; None if there is no
+        template for it."""
+        offset, body_at = head.plain_offset, len(head.raw)
         if (
             head.method != "POST"
             or not head.keep_alive
             or head.version != "1.1"
-            or not head.plain_offset
+            or not 0 < offset <= self._longest_header
             or head.body_length != len(data) - body_at
         ):
             return None
         target = resolve(head.path)
         if target is None or target.route.name != "infer":
             return None
-        found = self._planned.plan_of(target, data[body_at : body_at + head.plain_offset])
-        if found is None:
+        request_id, rest = split_json_id(data[body_at : body_at + offset])
+        template = self._templates.get((target.model, target.version, request_id is None, rest))
+        if template is None or template.live_model() is None:
             return None
-        plan, id_at, id_bytes = found
-        model = plan.model()
-        if plan.flags or plan.timeout_us or plan.alone or not (model and model.takes_groups):
-            return None
-        known = plan.known
-        if not isinstance(known, Known) or known.lane is not self:
-            known = plan.known = Known(self, plan, target.model)
-        before = data[: body_at + id_at]
-        key = (before, id_bytes)
-        form = known.forms.get(key)
-        if form is None:
-            after = data[len(before) + id_bytes : body_at + head.plain_offset]
-            if after != known.after:
-                known.after = after
-            form = Form(known, head, before, known.after, id_bytes)
-            if len(known.forms) < _MOST_FORMS:
-                known.forms[key] = form
-        return form
+        id_at = body_at
+        id_bytes = 0
+        if request_id is not None:
+            id_at = data.index(b'"', body_at + len(_ID_KEY)) + 1
+            id_bytes = len(request_id)
+        before = data[:id_at]
+        key = (template, before, id_bytes)
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            after = data[id_at + id_bytes : body_at + offset]
+            pattern = HttpPattern(self, template, target, head, before, after, id_bytes)
+            self._patterns.put(key, pattern, len(before) + len(after))
+        return pattern
 
-    def turn_to(self, plan: InferPlan) -> bool:
-        """Have the next `requests` follow `plan`; false if that no longer holds."""
-        self.hand_over()
-        model = plan.model()
-        if model is None or plan.alone or self._tracer.active:
-            return False
-        self.begin(plan, model)
-        self.hand_over_later()
-        return True
+    def _learn(
+        self, request: contracts.HttpRequest, target: Target, body: InferBody, accepted: Request
+    ) -> None:
+        """Make a template of a request that the engine has accepted, if others can match it."""
+        if (
+            body.template_key is None
+            or not request.plain_offset
+            or len(request.body) > _LARGEST_REQUEST_BYTES
+            or (not body.outputs and not body.binary_default)
+            or any(not output.binary or output.classification for output in body.outputs)
+        ):
+            return
+        key = (target.model, target.version, *body.template_key)
+        known = self._templates.get(key)
+        if known is not None and known.live_model() is accepted.served_by:
+            return
+        template = RequestTemplate.of(accepted, body.inputs, self)
+        if template is not None:
+            self._templates.put(key, template, len(body.template_key[1]))
 
     # ---- out
 
-    def write_all(self, answer: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
+    def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """One write per call; see `Coalescer`."""
-        layout = answer.layout
-        heads: AnswerHeads | None = layout.encoded
+        layout = responses.layout
+        heads: _ResponseHeads | None = layout.encoded
         if heads is None:
-            known = cast("HttpFastPathCall", requests[0].reply).form.known
-            template = known.plan.answers.get(layout.outputs)
-            if template is None or layout.total_bytes > _MOST_ANSWER_BYTES:
-                self.write_one_by_one(answer, requests)
+            outputs = [
+                (*output, size) for output, size in zip(layout.outputs, layout.sizes, strict=True)
+            ]
+            json = binary_json(layout.model_name, layout.model_version, tuple(outputs))
+            strings = any(datatype is BYTES for _, datatype, _ in layout.outputs)
+            if json is None or strings or layout.total_bytes > _LARGEST_RESPONSE_BYTES:
+                self.write_individually(responses, requests)
                 return
-            heads = layout.encoded = AnswerHeads(template, layout.total_bytes)
+            heads = layout.encoded = _ResponseHeads(json, layout.total_bytes)
         id_bytes = -1
         front = after = b""
-        rows = zip(*answer.columns(), strict=True)
+        rows = zip(*responses.columns(), strict=True)
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
             call: Any = request.reply  # an HttpFastPathCall; a `cast` takes 5 % of this loop
             request_id = call.request_id
@@ -231,55 +230,43 @@ class HttpFastPath(Coalescer):
                 front, after = heads.around(id_bytes, call.connection.date_line)
             whole = b"".join((front, request_id, after, *row))
             if call.connection.finish_with(call, whole):
-                call.request = None  # which knows this call in turn: it is freed at once
+                call.request = None  # which refers to this call: both are freed at once
             else:
-                call.deliver(answer.response(index, request.id))
+                call.deliver(responses.response(index, request.id))
 
 
 class HttpFastPathCall:
-    """A request that came in one piece: what its connection is busy with, and its reply."""
+    """A request that arrived in one piece: what its connection is busy with, and its reply."""
 
-    __slots__ = ("connection", "form", "request", "request_id")
+    __slots__ = ("connection", "pattern", "request", "request_id")
 
-    def __init__(self, connection: HttpConnection, form: Form, request_id: bytes) -> None:
+    def __init__(self, connection: HttpConnection, pattern: HttpPattern, request_id: bytes) -> None:
         self.connection = connection
-        self.form = form
+        self.pattern = pattern
         self.request_id = request_id
-        self.request: PlannedRequest | None = None
+        self.request: PlannedRequest | None = None  # None: answered, or the client disconnected
 
-    @property
-    def gone(self) -> bool:
-        """Whether it was answered, or its client has left."""
-        return self.request is None
-
-    # ---- what the engine answers (Reply)
+    # ---- what the engine calls (Reply)
 
     def send(self, response: Response) -> None:
-        """Take a response from whichever thread made it."""
-        self.form.known.lane.inbox.post(self.deliver, response)
+        """Take a response from the thread that made it."""
+        self.pattern.fast_path.inbox.post(self.deliver, response)
 
     def deliver(self, response: Response) -> None:
-        """Answer, on the loop, the usual way; nothing happens if the client has left."""
-        request, self.request = self.request, None
-        if request is None:
+        """Answer as the slow path does, on the loop; nothing happens if the client disconnected."""
+        request = self.request
+        if request is None or not response.final:
             return
-        exchange = Exchange(self._received(request), self.connection)
-        exchange.on_disconnect = request.cancel
-        if self.connection.go_on_with(self, exchange):
-            PlannedReply(
-                self.form.known.lane.inbox, exchange, self.form.known.plan, self.request_id
-            ).deliver(response)
+        self.request = None
+        pattern = self.pattern
+        received = HttpRequest(pattern.head, request.message[len(pattern.head.raw) :])
+        exchange = Exchange(received, self.connection)
+        if self.connection.continue_with(self, exchange):
+            route = pattern.fast_path.route
+            body = InferBody(binary_default=True)
+            InferCall(route, exchange, pattern.target, body).deliver(response)
 
-    def begin_again(self) -> None:
-        """Start anew, as a request that nobody knows."""
-        request, self.request = self.request, None
-        if request is not None:
-            self.connection.begin_again(self, self._received(request))
-
-    def _received(self, request: PlannedRequest) -> HttpRequest:
-        return HttpRequest(self.form.head, request.message[self.form.body_at :])
-
-    # ---- what the connection tells (Asked)
+    # ---- what the connection calls
 
     def client_left(self) -> None:
         """The connection is gone."""
@@ -288,4 +275,4 @@ class HttpFastPathCall:
             request.cancel()
 
     def client_reads(self) -> None:
-        """Nothing waits for that: an answer is written at once."""
+        """Nothing waits for that: a response is written at once."""

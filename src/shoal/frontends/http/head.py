@@ -96,6 +96,7 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     target = url.decode("latin-1")
     path, query = _split_target(target)
     return Head(
+        raw=data,
         method=method.decode("ascii"),
         target=target,
         path=path,
@@ -119,10 +120,6 @@ class HeadCache:
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
-
-    def known(self, data: bytes) -> Head | None:
-        """The head that is `data`, if it is kept."""
-        return self._heads.get(data)
 
     def parse(self, data: bytes, limits: HttpLimits) -> Head:
         """As `parse_head`, which it asks when it has not seen `data` before."""

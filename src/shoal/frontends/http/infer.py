@@ -1,9 +1,9 @@
-"""POST …/infer: from a request's body to the engine, and from its response to an answer.
+"""POST .../infer, the slow path: every request that matches no template.
 
-    exchange --decode--> Request --engine.infer--> … --LoopInbox--> deliver --encode--> answer
+    exchange --decode--> Request --engine.infer--> ... --LoopInbox--> deliver --encode--> exchange
 
-This is the path every inference takes. What takes long whatever we do (inflating a body, reading
-a long JSON text, compressing an answer) runs on a thread; everything else stays on the loop.
+What takes long in any case (decompressing a body, parsing a long JSON text, compressing a response)
+runs on a thread; everything else stays on the loop.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.errors import Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Engine, Exchange, HttpRequest
 from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.planned import PlannedInference
 from shoal.frontends.http.routes import BINARY_MEDIA, JSON_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.http.waiting import answer_when_loaded
 from shoal.frontends.requests import build_request
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
-from shoal.wire.http_body import InferBody
+from shoal.wire.http_body import InferBody, InferBodyDecoder
 from shoal.wire.regions import Regions
 
 Result = TypeVar("Result")
 
-_LENGTH_NAME = http_body.LENGTH_HEADER.encode()
-_LENGTH_FIELD = _LENGTH_NAME.lower()
+LENGTH_NAME = http_body.LENGTH_HEADER.encode()
+_LENGTH_FIELD = LENGTH_NAME.lower()
+DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
 _ACCEPTED_CODINGS: Header = (b"Accept-Encoding", b"gzip, deflate")
 
-# From here on a thread is worth its hand-over. A compressed body can grow a thousandfold, so
-# for those the limit is low; a plain text of this length takes a millisecond or two to read.
+# From these sizes on a thread is worth its wake-up. A compressed body can grow a thousandfold, so
+# its limit is low; a plain text of this length takes a millisecond or two to parse.
 _INFLATE_OFF_LOOP_BYTES = 8 * 1024
 _PARSE_OFF_LOOP_BYTES = 256 * 1024
 _COMPRESS_OFF_LOOP_BYTES = 64 * 1024
@@ -64,10 +64,9 @@ class InferRoute:
         self.options = options
         pattern = options.header_forward_pattern
         self.forwarding = HeaderForwarding(pattern) if pattern else None
-        # Forwarded headers are part of a request, and plans know nothing of them.
-        self.plans: PlannedInference | None = None
-        if options.plans and not pattern:
-            self.plans = PlannedInference(engine, inbox, options.max_input_bytes)
+        self.decoder = InferBodyDecoder(caches=options.plans)
+        # Called with each request that the engine has accepted; set by the fast path.
+        self.on_accepted: Callable[[HttpRequest, Target, InferBody, Request], None] | None = None
 
     @route(
         f"POST {MODEL_VERSION}/infer",
@@ -90,42 +89,39 @@ class InferRoute:
     def infer(self, exchange: Exchange, target: Target) -> None:
         """Answer `exchange`, now or later. If this raises, it has not been answered."""
         tracer = self.engine.tracer
-        if tracer.active and serve_traced(tracer, exchange, target, self._infer):
-            return
-        if self.plans is not None and self.plans.infer(exchange, target):
-            return
-        self._infer(exchange, target)
+        if not (tracer.active and serve_traced(tracer, exchange, target, self._infer)):
+            self._infer(exchange, target)
 
     def _infer(self, exchange: Exchange, target: Target) -> None:
-        """The full way."""
         if self.engine.is_decoupled(target.model, target.version):
-            raise Unsupported(
-                "HTTP end point doesn't support models with decoupled transaction policy"
-            )
+            raise Unsupported(DECOUPLED)
         coding = compression.coding(exchange.request.header(b"content-encoding"))
         if coding is None:
             error = Unsupported("Unsupported compression type")
             send_error(exchange, error, [_ACCEPTED_CODINGS])
             return
-        _InferCall(self, exchange, target).start(coding)
+        InferCall(self, exchange, target, InferBody()).start(coding)
 
 
-class _InferCall:
-    """One inference: remembers between request and response what the answer needs."""
+class InferCall:
+    """One inference: keeps what the response needs to know of the request."""
 
     __slots__ = ("_body", "_exchange", "_left", "_request", "_route", "_signature", "_target")
 
-    def __init__(self, route: InferRoute, exchange: Exchange, target: Target) -> None:
+    def __init__(
+        self, route: InferRoute, exchange: Exchange, target: Target, body: InferBody
+    ) -> None:
+        """`body` is what is known of the request before `start`."""
         self._route = route
         self._exchange = exchange
         self._target = target
-        self._body = InferBody()
+        self._body = body
         self._signature: Signature | None = None
         self._request: Request | None = None
         self._left = False
 
     def start(self, coding: str) -> None:
-        """Read the body, here or on a thread, and hand the request to the engine."""
+        """Decode the body, here or on a thread, and submit the request."""
         self._exchange.on_disconnect = self._client_left
         if self._is_quick(coding):
             self._submit(self._decode(coding))
@@ -138,7 +134,7 @@ class _InferCall:
         )
 
     def _is_quick(self, coding: str) -> bool:
-        """Whether the body is read sooner than a thread would have it."""
+        """Whether decoding the body takes less time than waking a thread."""
         request = self._exchange.request
         size = len(request.body)
         if coding != IDENTITY:
@@ -159,7 +155,7 @@ class _InferCall:
         if http_body.is_raw(length, body):
             signature = self._route.engine.signature(target.model, target.version)
             return http_body.decode_raw(body, signature, max_raw_bytes=most)
-        return http_body.decode_infer(
+        return self._route.decoder.decode(
             body,
             length,
             model_name=target.model,
@@ -168,17 +164,17 @@ class _InferCall:
         )
 
     def _submit(self, body: InferBody) -> None:
-        """Hand the request over. If this raises, the engine has not taken it."""
+        """Submit the request. If this raises, the engine has not taken it."""
         if self._left:
             body.release()
             return
         try:
-            self._hand_over(body)
+            self._infer(body)
         except BaseException:
             body.release()
             raise
 
-    def _hand_over(self, body: InferBody) -> None:
+    def _infer(self, body: InferBody) -> None:
         route, target = self._route, self._target
         self._body = body
         if route.forwarding is not None:
@@ -189,7 +185,7 @@ class _InferCall:
             (target.model, target.version),
             body,
             body.inputs,
-            LoopReply(route.inbox, self._deliver),
+            LoopReply(route.inbox, self.deliver),
             id=body.id,
             sequence_id=body.sequence_id,
             outputs=tuple([output.name for output in body.outputs]),
@@ -197,30 +193,30 @@ class _InferCall:
         )
         attach(self._exchange, request)
         route.engine.infer(request)
-        if route.plans is not None:
-            route.plans.learn(self._exchange, target, body, request)
+        if route.on_accepted is not None:
+            route.on_accepted(self._exchange.request, target, body, request)
 
     def _client_left(self) -> None:
         self._left = True
         if self._request is not None:
             self._request.cancel()
 
-    def _deliver(self, response: Response) -> None:
-        """Take the engine's response, on the loop. Never raises: others wait behind it."""
+    def deliver(self, response: Response) -> None:
+        """Answer, on the loop. Never raises: other responses wait behind it."""
         if not response.final:
             return
-        self._request = None  # it refers to us: its tensors would wait for the collector
+        self._request = None  # it refers to this call: otherwise only the collector frees both
         if self._left or response.error is not None:
             self._body.release()
             if response.error is not None and not self._left:
                 send_error(self._exchange, response.error)
             return
         try:
-            self._answer(response)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+            self._respond(response)
+        except Exception as error:  # noqa: BLE001 - becomes the response
             self._fail(error)
 
-    def _answer(self, response: Response) -> None:
+    def _respond(self, response: Response) -> None:
         body, exchange = self._body, self._exchange
         try:
             encoded = http_body.encode_infer(
@@ -233,15 +229,15 @@ class _InferCall:
             body.release()
         headers: list[Header] = [(b"Content-Type", encoded.content_type)]
         if encoded.header_length is not None:
-            headers.append((_LENGTH_NAME, b"%d" % encoded.header_length))
+            headers.append((LENGTH_NAME, b"%d" % encoded.header_length))
         accepted = exchange.request.header(b"accept-encoding")
         coding = compression.negotiate(accepted) if accepted else IDENTITY
         if coding == IDENTITY:
             exchange.respond(200, headers, encoded.parts)
             return
-        self._answer_compressed(headers, encoded.parts, coding)
+        self._respond_compressed(headers, encoded.parts, coding)
 
-    def _answer_compressed(self, headers: list[Header], parts: list[Buffer], coding: str) -> None:
+    def _respond_compressed(self, headers: list[Header], parts: list[Buffer], coding: str) -> None:
         size = sum(memoryview(part).nbytes for part in parts)
         headers.append((b"Vary", b"Accept-Encoding"))
         if size < self._route.options.compress_from_bytes:
@@ -263,13 +259,13 @@ class _InferCall:
         def finish(future: asyncio.Future[Result]) -> None:
             try:
                 done(future.result())
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in _deliver
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in deliver
                 self._fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(finish)
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, ModelLoading):  # the model went while the body was read
+        if isinstance(error, ModelLoading):  # the model was unloaded while the body was decoded
             answer_when_loaded(error, self._exchange, self._start_again)
             return
         send_error(self._exchange, as_shoal_error(error))

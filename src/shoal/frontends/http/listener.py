@@ -12,11 +12,14 @@ import errno
 import os
 import socket
 import time
+from typing import TYPE_CHECKING
 
-from shoal.frontends.http.familiar import Lane
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import date_line
 from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
+
+if TYPE_CHECKING:
+    from shoal.frontends.http.fast_path import HttpFastPath
 
 _BACKLOG = 1024
 _PORT_TRIES = 8  # for a free port that is free in every address family
@@ -26,11 +29,14 @@ class HttpListener:
     """Serves `handle` on one or more addresses. Everything happens on the loop of `start`."""
 
     def __init__(
-        self, handle: Handler, limits: HttpLimits | None = None, lane: Lane | None = None
+        self,
+        handle: Handler,
+        limits: HttpLimits | None = None,
+        fast_path: HttpFastPath | None = None,
     ) -> None:
-        """`lane` is offered requests like others before them; `handle` gets all the rest."""
+        """`handle` gets what does not match a template of `fast_path`."""
         self._limits = limits or HttpLimits()
-        self._state = ListenerState(handle, self._limits, lane)
+        self._state = ListenerState(handle, self._limits, fast_path)
         self._state.on_empty = self._all_gone
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None

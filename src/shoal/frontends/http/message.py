@@ -48,6 +48,7 @@ class Head:
         "path",
         "plain_offset",
         "query",
+        "raw",
         "target",
         "tensor_offset",
         "version",
@@ -56,6 +57,7 @@ class Head:
     def __init__(
         self,
         *,
+        raw: bytes,
         method: str,
         target: str,
         path: str,
@@ -68,6 +70,7 @@ class Head:
         keep_alive: bool,
         expects_continue: bool,
     ) -> None:
+        self.raw = raw  # as it was sent, with the empty line that ends it
         self.method = method
         self.target = target
         self.path = path

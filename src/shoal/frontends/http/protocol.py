@@ -16,13 +16,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from shoal.frontends.http.exchange import JSON_CONTENT, Exchange
-from shoal.frontends.http.familiar import Asked, Form, Lane
 from shoal.frontends.http.head import HeadCache
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import (
+    Head,
     HttpRequest,
     Part,
     ProtocolError,
@@ -32,14 +32,18 @@ from shoal.frontends.http.message import (
 )
 from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
 
+if TYPE_CHECKING:
+    from shoal.frontends.http.fast_path import HttpFastPath, HttpFastPathCall, HttpPattern
+
 logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Exchange], None]
 
 _SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has been answered
-_MOST_FORMS = 4  # of a connection's requests
-_MOST_UNFAMILIAR = 8  # looks at a connection's requests in vain; then it is not looked at again
+_MOST_PATTERNS = 4  # of a connection's requests
+_MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
+_MISSES_PER_SEARCH = 64
 
 
 class Phase(enum.Enum):
@@ -63,18 +67,20 @@ class ListenerState:
         "date_line",
         "defer",
         "draining",
+        "fast_path",
         "handle",
         "heads",
-        "lane",
         "limits",
         "on_empty",
         "scratch",
     )
 
-    def __init__(self, handle: Handler, limits: HttpLimits, lane: Lane | None = None) -> None:
+    def __init__(
+        self, handle: Handler, limits: HttpLimits, fast_path: HttpFastPath | None = None
+    ) -> None:
         self.handle = handle
         self.limits = limits
-        self.lane = lane
+        self.fast_path = fast_path
         self.heads = HeadCache()
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
@@ -93,9 +99,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_answers",
         "_drained_seen",
         "_exchange",
-        "_forms",
-        "_last_sizes",
         "_linger_left",
+        "_misses",
+        "_patterns",
         "_progress_seen",
         "_reader",
         "_reading",
@@ -103,7 +109,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_since",
         "_state",
         "_transport",
-        "_unfamiliar",
         "_written",
         "peer",
         "phase",
@@ -117,11 +122,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = state
         self._reader = RequestReader(state.heads.parse, state.limits)
         self._transport: asyncio.Transport | None = None
-        self._exchange: Asked | None = None  # while BUSY
-        # Of its requests, where they are alike: ids have two or three lengths at a time.
-        self._forms: tuple[Form, ...] = ()
-        self._last_sizes: tuple[int, ...] = ()  # in bytes, of what came and was not like that
-        self._unfamiliar = 0  # how often in a row it looked like nothing that is known
+        self._exchange: Exchange | HttpFastPathCall | None = None  # while BUSY
+        # Several, because the ids of a client have two or three lengths at a time.
+        self._patterns: tuple[HttpPattern, ...] = ()
+        self._misses = 0  # requests in a row for which there was no pattern
         self._reading = True
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
@@ -159,7 +163,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         phase = self.phase
         if phase is _OPEN or phase is _BUSY:
             data = self._state.scratch[:nbytes].tobytes()
-            if phase is _OPEN and self._state.lane is not None and self._take_familiar(data):
+            if (
+                phase is _OPEN
+                and self._state.fast_path is not None
+                and self.writable
+                and reader.arriving is NOTHING
+                and not reader.inbox
+                and self._match(data)
+            ):
                 return
             reader.feed(data)
             self._serve()
@@ -237,10 +248,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             # Not now: an application that answers must not be handed a new request meanwhile.
             self._state.defer(self._serve)
 
-    def finish_with(self, asked: Asked, answer: bytes) -> bool:
-        """Answer what came by the lane and go on; dropped when the client has left. False, with
-        nothing done, if this connection shall be closed after its answer."""
-        if self._exchange is not asked:
+    def finish_with(self, call: HttpFastPathCall, response: bytes) -> bool:
+        """Write the response to `call`; it is dropped if the client has disconnected. False, with
+        nothing done, if this connection is to be closed after its response."""
+        if self._exchange is not call:
             return True
         transport = self._transport
         if self._state.draining or transport is None:
@@ -248,23 +259,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._exchange = None
         self._answers += 1
         self.phase = _OPEN
-        self._written += len(answer)
-        transport.write(answer)
+        self._written += len(response)
+        transport.write(response)
         if self._reader.inbox:
             self._state.defer(self._serve)
         return True
 
-    def go_on_with(self, asked: Asked, exchange: Exchange) -> bool:
-        """Let `exchange` answer what came by the lane; false if the client has left."""
-        if self._exchange is not asked:
+    def continue_with(self, call: HttpFastPathCall, exchange: Exchange) -> bool:
+        """Let `exchange` answer instead of `call`; false if the client has disconnected."""
+        if self._exchange is not call:
             return False
         self._exchange = exchange
         return True
-
-    def begin_again(self, asked: Asked, request: HttpRequest) -> None:
-        """Have the application handle what came by the lane, unless the client has left."""
-        if self._exchange is asked:
-            self._dispatch(request)
 
     def abort(self) -> None:
         """Cut the connection at once; what has not been sent is lost."""
@@ -336,42 +342,29 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # --- from requests to exchanges ----------------------------------------------------------
 
-    def _take_familiar(self, data: bytes) -> bool:
-        """Take `data` as a request like the last ones; false, with nothing done, if it is not."""
-        reader = self._reader
-        if reader.arriving is not NOTHING or reader.inbox or not self.writable:
-            return False
-        for form in self._forms:
-            asked = form.take(self, data)
-            if asked is not None:
-                break
-        else:
-            known = self._recognise(data)
-            if known is None:
-                return False  # its next request may look as before again
-            self._forms = (known, *self._forms[: _MOST_FORMS - 1])
-            asked = known.take(self, data)
-            if asked is None:
-                return False
-        self._exchange = asked
-        self.phase = _BUSY
-        self._unfamiliar = 0
-        return True
+    def _match(self, data: bytes) -> bool:
+        """Begin the fast path with `data` if it is a request like one of the last; false, with
+        nothing done, if not."""
+        for pattern in self._patterns:
+            call = pattern.take(self, data)
+            if call is not None:
+                self._exchange = call
+                self.phase = _BUSY
+                return True
+        return False
 
-    def _recognise(self, data: bytes) -> Form | None:
-        """What `data` looks like, if the same has come before, and lately from this client
-        something of its length."""
-        size = len(data)
-        if size not in self._last_sizes or self._unfamiliar >= _MOST_UNFAMILIAR:
-            self._last_sizes = (size, *self._last_sizes[: _MOST_FORMS - 1])
-            return None
-        self._unfamiliar += 1
-        body_at = data.find(b"\r\n\r\n") + 4
-        head = self._state.heads.known(data[:body_at])
-        lane = self._state.lane
-        if head is None or lane is None:
-            return None
-        return lane.recognise(data, head, body_at)
+    def _find_pattern(self, fast_path: HttpFastPath, head: Head, data: bytes) -> bool:
+        """As `_match`, for the first request of its kind on this connection."""
+        misses = self._misses
+        self._misses += 1
+        if misses >= _MOST_MISSES and misses % _MISSES_PER_SEARCH:
+            return False
+        pattern = fast_path.find(head, data)
+        if pattern is None or pattern in self._patterns:  # which did not match
+            return False
+        self._misses = 0
+        self._patterns = (pattern, *self._patterns[: _MOST_PATTERNS - 1])
+        return self._match(data)
 
     def _serve(self) -> None:
         """Hand requests to the application, one after the other, as far as they have arrived."""
@@ -396,9 +389,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._bound_reading()
 
     def _dispatch(self, request: HttpRequest) -> None:
-        lane = self._state.lane
-        if lane is not None:
-            lane.hand_over()  # what came first is queued first
+        fast_path = self._state.fast_path
+        if fast_path is not None:
+            head, body = request.head, request.body
+            if head.plain_offset and isinstance(body, bytes):
+                data = head.raw + body  # which may have arrived in several pieces
+                if self._match(data) or self._find_pattern(fast_path, head, data):
+                    return
+            fast_path.submit()  # what came first is queued first
         self.phase = _BUSY
         exchange = Exchange(request, self)
         self._exchange = exchange

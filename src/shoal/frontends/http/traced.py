@@ -98,12 +98,6 @@ class TracedExchange:
         self._inner.respond(status, headers, parts)
         self._end()
 
-    def respond_ready(self, head_lines: bytes, parts: Sequence[Buffer]) -> None:
-        """Answer with a head that was made before."""
-        self._begin(200)
-        self._inner.respond_ready(head_lines, parts)
-        self._end()
-
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
         """Begin an answer whose body follows in chunks."""
         self._begin(status)

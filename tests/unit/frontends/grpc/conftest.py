@@ -138,9 +138,9 @@ class Peer:
     """The client's end of a connection, which feeds it as the transport does."""
 
     def __init__(
-        self, settings: GrpcSettings | None = None, service: Any = None, *, lanes: bool = True
+        self, settings: GrpcSettings | None = None, service: Any = None, *, fast: bool = True
     ) -> None:
-        """`lanes`: whether familiar calls may go a shorter way, if the service has one."""
+        """`fast`: whether calls may take the fast path, if the service has one."""
         self.clock = FakeClock()
         self.service = EchoService() if service is None else service
         self.deadlines: list[int] = []
@@ -157,7 +157,7 @@ class Peer:
             self.dispatcher.accept,
             self._wake,
             self.clock,
-            self.dispatcher.lane if lanes else None,
+            self.dispatcher.fast_path if fast else None,
         )
         self.connection.peer = "ipv4:127.0.0.1:5"
         self.encoder = hpack.Encoder()
@@ -186,6 +186,8 @@ class Peer:
             used = self.connection.receive(whole)
             self._pending = whole[used:]
             data = b""
+        for fast_path in self.dispatcher._fast_paths:
+            fast_path.inbox.end_iteration()
 
     def collect(self) -> list[Frame]:
         """What the connection has to say, as the transport would take it."""

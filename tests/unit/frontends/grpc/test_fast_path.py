@@ -1,9 +1,10 @@
-"""Inferences like others before them go a short way together, with the outcome of the usual one."""
+"""Inferences that match a template are submitted as a group, with the outcome of the slow path."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import shoal.engine
 from shoal.backends.base import Executor
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
@@ -21,7 +23,7 @@ from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
 from shoal.frontends.grpc.status import StatusCode
 from shoal.instance.execution import Execution
-from shoal.scheduler.batcher import Batcher, BatcherClosed
+from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import FailureReason, ModelStatistics
@@ -85,10 +87,6 @@ class Model:
         request.served_by = self
         self.batcher.enqueue(request)
 
-    @property
-    def takes_groups(self):
-        return self.batcher.takes_groups
-
     def accept_group(self, requests):
         taken = self.batcher.enqueue_group(requests)
         self.together += len(requests) if taken else 0
@@ -117,17 +115,11 @@ class Engine:
         validate(request, SIGNATURE)
         self.model.accept_checked(request)
 
-    def infer_planned(self, request, model):
-        if model is not self.model:
-            return False
-        try:
-            model.accept_checked(request)
-        except BatcherClosed:
-            return False
-        return True
+    def serving(self, name, version=-1):
+        return self.model
 
     def infer_group(self, requests, model):
-        return model is self.model and model.accept_group(requests)
+        return shoal.engine.Engine.infer_group(SimpleNamespace(_repository=self), requests, model)
 
     def is_decoupled(self, name, version=-1):
         if name != "m":
@@ -158,11 +150,11 @@ def make_message(number=1, *, id="", rows=1, outputs=(), parameter=None, name="m
 class Client:
     """A peer of the service in front of one engine."""
 
-    def __init__(self, tools, *, lanes, plans=True, limits=None, engine=None):
+    def __init__(self, tools, *, fast=True, plans=True, limits=None, engine=None):
         self.engine = engine or Engine()
         self.inbox = DirectInbox()
         service = GrpcService(self.engine, self.inbox, GrpcOptions(plans=plans))
-        self.peer = tools.Peer(GrpcSettings(limits or GrpcLimits()), service, lanes=lanes)
+        self.peer = tools.Peer(GrpcSettings(limits or GrpcLimits()), service, fast=fast)
         self.peer.greet()
         self._tools = tools
         self.next_id = 1
@@ -195,17 +187,17 @@ class Client:
 
 @pytest.fixture
 def client(tools):
-    return Client(tools, lanes=True)
+    return Client(tools)
 
 
 @pytest.fixture
-def on_lane(monkeypatch):
-    """The ids of the streams whose calls took the short way."""
+def on_fast_path(monkeypatch):
+    """The ids of the streams whose calls took the fast path."""
     taken = []
     take = GrpcFastPath.take
 
-    def watched(self, connection, form, stream_id, window, message):
-        accepted = take(self, connection, form, stream_id, window, message)
+    def watched(self, connection, pattern, stream_id, window, message):
+        accepted = take(self, connection, pattern, stream_id, window, message)
         if accepted:
             taken.append(stream_id)
         return accepted
@@ -215,7 +207,7 @@ def on_lane(monkeypatch):
 
 
 def warm(client, **message):
-    """So many calls that the next one like them is familiar; none of them is left open."""
+    """So many calls that the next one like them matches; none of them is left open."""
     for _ in range(3):
         client.ask(make_message(0, **message))
     client.run()
@@ -227,18 +219,18 @@ def warm(client, **message):
 
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize("id", ["", "7"])
-def test_repeated_inferences_take_it(client, on_lane, id, window):
+def test_repeated_inferences_take_it(client, on_fast_path, id, window):
     numbers = range(1, 9)
     streams = [client.ask(make_message(n, id=id), window=window) for n in numbers]
     client.run()
-    assert on_lane == streams[3:]
+    assert on_fast_path == streams[3:]
     expected = [np.add(np.arange(WIDTH), n).tolist() for n in numbers]
     assert [client.sums(stream) for stream in streams] == [(id, sums) for sums in expected]
     assert client.engine.model.counted()[:2] == (8, 8)
     assert not client.peer.connection.streams
 
 
-def test_what_one_read_brings_is_queued_together(tools, client):
+def test_what_one_read_brings_is_queued_as_a_group(tools, client):
     warm(client)
     model = client.engine.model
     parts = []
@@ -256,7 +248,7 @@ def test_what_one_read_brings_is_queued_together(tools, client):
     assert model.executor.batches[-1][0] == [[n] * WIDTH for n in range(6)]
 
 
-def test_what_one_turn_of_the_loop_brings_is_queued_together(client):
+def test_what_one_loop_iteration_brings_is_queued_as_a_group(client):
     warm(client)
     model, later = client.engine.model, []
     client.inbox.after_reading = later.append
@@ -273,59 +265,59 @@ def test_what_one_turn_of_the_loop_brings_is_queued_together(client):
     assert client.sums(third)[1] == np.add(np.arange(WIDTH), 3).tolist()
     client.ask(make_message(4))
     assert len(later) == 1
-    client.ask(make_message(5, rows=2))  # goes the usual way, behind it
+    client.ask(make_message(5, rows=2))  # takes the slow path, behind it
     assert (model.together, model.batcher.pending()) == (4, 2)
     later.pop()()
     assert model.batcher.pending() == 2
 
 
-def test_a_true_content_length_changes_nothing(tools, client, on_lane):
+def test_a_true_content_length_changes_nothing(tools, client, on_fast_path):
     message = make_message(1)
     length = str(len(tools.prefixed(message)))
     streams = [client.ask(message, content_length=length) for _ in range(6)]
     client.run()
-    assert on_lane == streams[3:]
+    assert on_fast_path == streams[3:]
     assert {client.answer(stream)[1] for stream in streams} == {client.answer(streams[0])[1]}
 
 
-def test_a_false_content_length_is_refused_as_always(tools, client, on_lane):
+def test_a_false_content_length_is_refused_as_always(tools, client, on_fast_path):
     message = make_message(1)
     wrong = str(len(tools.prefixed(message)) + 1)
     for _ in range(4):
         stream = client.ask(message, content_length=wrong)
         assert client.peer.answers[stream].reset
-    assert not on_lane
+    assert not on_fast_path
 
 
-def test_ids_of_other_lengths_change_the_form_only(client, on_lane):
+def test_ids_of_other_lengths_change_the_pattern_only(client, on_fast_path):
     warm(client, id="1")
     warm(client, id="10")
-    on_lane.clear()
+    on_fast_path.clear()
     ids = ["2", "3", "4", "11", "12", "13", "5"]
     streams = [client.ask(make_message(1, id=request_id)) for request_id in ids]
     client.run()
     assert [client.sums(stream)[0] for stream in streams] == ids
-    assert set(on_lane) >= {streams[1], streams[2], streams[4], streams[5]}
+    assert set(on_fast_path) >= {streams[1], streams[2], streams[4], streams[5]}
     assert client.engine.model.executor.batches[-1][0] == [[1] * WIDTH] * 7
 
 
-def test_ids_of_a_few_lengths_take_turns(client, on_lane):
+def test_ids_of_a_few_lengths_take_turns(client, on_fast_path):
     lengths = ("1", "10", "100")
     for request_id in lengths:
         warm(client, id=request_id)
-    on_lane.clear()
+    on_fast_path.clear()
     streams = [client.ask(make_message(1, id=request_id)) for request_id in lengths * 3]
     client.run()
-    assert on_lane == streams
+    assert on_fast_path == streams
     assert [client.sums(stream)[0] for stream in streams] == [*lengths * 3]
     warm(client, id="1000")
     warm(client, id="10000")  # only so many are remembered
-    assert len(client.peer.connection._forms) == 4
+    assert len(client.peer.connection._patterns) == 4
 
 
-def test_a_call_behind_another_frame_is_as_familiar(tools, client, on_lane):
+def test_a_call_behind_another_frame_matches(tools, client, on_fast_path):
     warm(client)
-    on_lane.clear()
+    on_fast_path.clear()
     first = client.ask(make_message(1), PingFrame(0, opaque_data=b"12345678"))
     second = client.next_id
     client.next_id += 2
@@ -335,39 +327,39 @@ def test_a_call_behind_another_frame_is_as_familiar(tools, client, on_lane):
         client.peer.headers(second, path=PATH),
         tools.data(second, message, end=True),
     )
-    assert on_lane == [first, second]
+    assert on_fast_path == [first, second]
 
 
-def test_anything_that_differs_goes_the_usual_way(client, on_lane):
+def test_anything_that_differs_takes_the_slow_path(client, on_fast_path):
     warm(client)
     client.ask(make_message(1, parameter=5))
     client.ask(make_message(1, outputs=("SUM",)))
     client.ask(make_message(1, rows=2))
     client.ask(make_message(1, cut=4))
     client.ask(make_message(1, name="n"))
-    assert not on_lane
-    assert client.ask(make_message(1)) in on_lane
+    assert not on_fast_path
+    assert client.ask(make_message(1)) in on_fast_path
 
 
-def test_an_id_that_is_no_text_is_refused_as_always(client, on_lane):
+def test_an_id_that_is_no_text_is_refused_as_always(client, on_fast_path):
     warm(client, id="ab")
     client.ask(make_message(1, id="cd"))
-    on_lane.clear()
+    on_fast_path.clear()
     stream = client.ask(make_message(1, id="cd").replace(b"cd", b"\xff\xfe"))
-    assert not on_lane
+    assert not on_fast_path
     assert client.peer.answers[stream].status == StatusCode.INVALID_ARGUMENT
     assert "UTF-8" in client.peer.answers[stream].text
 
 
 @pytest.mark.parametrize("change", ["plans", "timeout", "tracing", "shutdown"])
-def test_when_it_is_closed(tools, on_lane, change):
-    client = Client(tools, lanes=True, plans=change != "plans")
+def test_when_it_is_closed(tools, on_fast_path, change):
+    client = Client(tools, plans=change != "plans")
     warm(client)
     if change == "tracing":
         client.engine.tracer.active = True
     if change == "shutdown":
         client.peer.service.drain()
-    on_lane.clear()
+    on_fast_path.clear()
     if change == "timeout":
         for _ in range(4):
             stream = client.next_id
@@ -377,12 +369,12 @@ def test_when_it_is_closed(tools, on_lane, change):
         for _ in range(2):
             stream = client.ask(make_message(1))
     client.run()
-    assert not on_lane
+    assert not on_fast_path
     status = StatusCode.UNAVAILABLE if change == "shutdown" else StatusCode.OK
     assert client.peer.answers[stream].status == status
 
 
-def test_a_model_that_was_replaced_is_asked_anew(client, on_lane):
+def test_a_model_that_was_replaced_is_asked_anew(client, on_fast_path):
     warm(client)
     old, client.engine.model = client.engine.model, Model()
     streams = [client.ask(make_message(n)) for n in range(4)]
@@ -392,7 +384,7 @@ def test_a_model_that_was_replaced_is_asked_anew(client, on_lane):
     assert [client.peer.answers[stream].status for stream in streams] == [0] * 4
 
 
-def test_what_it_remembers_keeps_no_model(client):
+def test_templates_keep_no_model(client):
     warm(client)
     client.ask(make_message(1))
     client.run()
@@ -402,21 +394,32 @@ def test_what_it_remembers_keeps_no_model(client):
     assert gone() is None
 
 
-def test_a_closed_batcher_leads_back_to_the_usual_way(client, on_lane):
+def test_a_closed_batcher_refuses_as_on_the_slow_path(client, on_fast_path):
     warm(client)
     client.engine.model.batcher.close()
     stream = client.ask(make_message(1))
-    assert stream in on_lane
+    assert stream in on_fast_path
     assert client.peer.answers[stream].status == StatusCode.UNAVAILABLE
     client.ask(make_message(1))
-    assert on_lane[-1] == stream  # that plan is known not to lead there
+    assert on_fast_path[-1] == stream  # that template has expired
+
+
+def test_typed_contents_take_the_slow_path(client, on_fast_path):
+    request = messages.ModelInferRequest(model_name="m")
+    for name in ("A", "B"):
+        entry = request.inputs.add(name=name, datatype="INT32", shape=[1, WIDTH])
+        entry.contents.int_contents.extend(range(WIDTH))
+    streams = [client.ask(request.SerializeToString()) for _ in range(4)]
+    client.run()
+    assert not on_fast_path
+    assert client.sums(streams[3]) == ("", [0, 2, 4, 6])
 
 
 @pytest.mark.parametrize(
     "policy", [QueuePolicy(max_size=2), QueuePolicy(default_timeout_ns=10**15)]
 )
 def test_queues_that_may_refuse_are_entered_one_by_one(tools, policy):
-    client = Client(tools, lanes=True, engine=Engine(Model(policy)))
+    client = Client(tools, engine=Engine(Model(policy)))
     for _ in range(2):
         warm_ids = [client.ask(make_message(0)) for _ in range(2)]
         client.run()
@@ -431,11 +434,11 @@ def test_queues_that_may_refuse_are_entered_one_by_one(tools, policy):
 # ---- the way out
 
 
-def test_one_bad_request_fails_alone(client, on_lane):
+def test_one_bad_request_fails_alone(client, on_fast_path):
     warm(client)
     streams = [client.ask(make_message(n)) for n in (1, POISON, 2)]
     client.run()
-    assert on_lane == streams
+    assert on_fast_path == streams
     answers = [client.peer.answers[stream] for stream in streams]
     assert [answer.status for answer in answers] == [0, StatusCode.INTERNAL, 0]
     assert "poison" in answers[1].text
@@ -475,7 +478,7 @@ def test_an_answer_waits_for_its_window(client):
 
 
 def test_an_answer_that_is_too_large(tools):
-    client = Client(tools, lanes=True, limits=GrpcLimits(max_send_message_bytes=50))
+    client = Client(tools, limits=GrpcLimits(max_send_message_bytes=50))
     client = warm(client)
     stream = client.ask(make_message(1))
     client.run()
@@ -585,7 +588,7 @@ def outcome(tools, pieces, size, **how):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(made=steps, size=st.sampled_from([7, 100, 1000, 1 << 20]))
-def test_the_short_way_leads_where_the_usual_one_does(tools, made, size):
+def test_the_fast_path_leads_where_the_slow_path_does(tools, made, size):
     pieces = conversation(tools, made)
-    usual = outcome(tools, pieces, 1 << 20, plans=False, lanes=False)
-    assert outcome(tools, pieces, size, plans=True, lanes=True) == usual
+    slow = outcome(tools, pieces, 1 << 20, plans=False, fast=False)
+    assert outcome(tools, pieces, size, plans=True) == slow
