@@ -36,11 +36,11 @@ def serve_help(program: str, *, paths: bool = True, width: int | None = None) ->
     introduction = (
         "Serve the models of one or more repositories. A repository is a folder with one folder "
         "per model, laid out as for Triton; models without a config.pbtxt are served too. A Python "
-        "file with @shoal.model functions, or a single model file, will do as well."
+        "file with @shoal.model functions, or a single model file, works too."
     )
     usage = (
         "Write --name=value or --name value. A boolean takes true or false; without a value it "
-        "means true. Where dots follow, the option may be given again."
+        "means true. Options followed by dots may be repeated."
     )
     lines = [
         f"usage: {program} {words}",

@@ -27,7 +27,7 @@ def test_examples_come_first_and_defaults_are_shown():
     assert text.startswith("usage: shoal serve [PATH ...] [OPTION ...]\n")
     assert text.index("shoal serve --demo") < text.index("--http-port <n>")
     assert "[default: 8000]" in text
-    assert "Also called --model-store." in text
+    assert "Also called --model-store." in " ".join(text.split())
 
 
 def test_what_a_whole_group_cannot_do_is_said_once():

@@ -35,7 +35,7 @@ _tcp = Group("Questions over TCP")
 _speed = Group("Speed")
 _metrics = Group("Metrics")
 _backend = Group("Backends")
-_device = Group("Memory and devices", no_effect="memory and devices are left to the runtimes")
+_device = Group("Memory and devices", no_effect="the runtimes manage memory and devices")
 _shared = Group("Shared memory")
 _cache = Group("Response cache")
 _rate = Group("Rate limiter")
@@ -48,7 +48,7 @@ _deprecated = Group("Deprecated")
 
 @dataclass(frozen=True)
 class Options:
-    """What the server was asked to do. Making one checks what no single value can show:
+    """All options of the server. Creating one checks combinations of values:
     OptionError names the flags that do not go together."""
 
     id: str = _server("triton", "Name the server reports in its metadata.")
@@ -60,65 +60,65 @@ class Options:
     )
     drain_secs: float = _server(
         0.0,
-        "Seconds to go on serving after SIGTERM, not ready any more, so that load balancers "
-        "notice before connections are refused.",
+        "Seconds to continue serving after SIGTERM while reporting not ready, so that load "
+        "balancers notice before connections are refused.",
         limits=(0, None),
     )
 
     # Their defaults can be set for a whole test run, whichever way its servers are started.
     execution: str = _speed(
         os.environ.get("SHOAL_EXECUTION", "auto"),
-        "Where models run that do not say so themselves: on the event loop, on threads, or "
-        "wherever their measured execution time says.",
+        "Where models run that do not set it themselves: on the event loop, on threads, or "
+        "chosen by their measured execution time.",
         choices=("auto", "loop", "threads"),
     )
     plans: bool = _speed(
         os.environ.get("SHOAL_PLANS", "true") == "true",
-        "Let requests that look like an earlier one skip parsing and validation.",
+        "Let requests that match the template of an earlier request skip parsing and validation.",
     )
 
     model_repository: tuple[str, ...] = _repository(
         (),
-        "Folder that holds one folder per model, Python file with functions, or model file; the "
-        "same as a PATH on the command line.",
+        "Folder with one folder per model, Python file with functions, or model file; the same "
+        "as a PATH on the command line.",
         form="<path>",
         aliases=("--model-store",),
         empty=False,
     )
     model_control_mode: str = _repository(
         "none",
-        "What is loaded when: everything at start (none), everything and again whenever a folder "
-        "changes (poll), what --load-model and the load API name (explicit), or each model at its "
-        "first request (lazy).",
+        "When models are loaded: all at start (none); all at start and again when a folder "
+        "changes (poll); only those named by --load-model and the load API (explicit); each at "
+        "its first request (lazy).",
         choices=("none", "poll", "explicit", "lazy"),
     )
     load_model: tuple[str, ...] = _repository(
         (),
-        "Model to load at start in explicit or lazy mode; '*' alone stands for all of them.",
+        "Model to load at start in explicit or lazy mode; '*' alone means all of them.",
         form="<name>",
         empty=False,
     )
     model_memory_budget: str = _repository(
         "",
-        "Memory that models may hold together in lazy mode, in bytes or as 512M or 4G; beyond it "
-        "those that were not used for longest are unloaded.",
+        "Memory for all models in lazy mode, in bytes or as 512M or 4G; beyond it, the least "
+        "recently used models are unloaded.",
         form="<bytes>[K|M|G|T]",
         pattern=checks.SIZE,
         empty=False,
     )
     repository_poll_secs: float = _repository(
-        15.0, "Seconds between two looks at the repository in poll mode.", limits=(0.1, None)
+        15.0, "Seconds between two checks of the repository in poll mode.", limits=(0.1, None)
     )
-    exit_on_error: bool = _repository(True, "Exit with 1 when a model fails to load at start.")
+    exit_on_error: bool = _repository(True, "Exit with 1 if a model fails to load at start.")
     strict_readiness: bool = _repository(
-        True, "Report ready only while every model that was asked for can serve."
+        True, "Report ready only while all models that should be loaded can serve."
     )
     disable_auto_complete_config: bool = _repository(
-        False, "Take each config.pbtxt as it is instead of filling gaps from the model.", bare=True
+        False, "Use each config.pbtxt as it is instead of completing it from the model.", bare=True
     )
     model_config_name: str = _repository(
         "",
-        "Read configs/<name>.pbtxt of each model, where it exists, instead of config.pbtxt.",
+        "Read configs/<name>.pbtxt instead of config.pbtxt for each model that has it.",
         form="<name>",
         pattern=r"\S+",
         empty=False,
@@ -127,11 +127,11 @@ class Options:
         4, "How many models may load at the same time.", limits=(1, None)
     )
     model_load_retry_count: int = _repository(
-        0, "How often a failed load is tried again.", limits=(0, None)
+        0, "How often a failed load is retried.", limits=(0, None)
     )
     model_namespacing: bool = _repository(
         False,
-        "Let models of equal name in different repositories live side by side.",
+        "Allow models of the same name in different repositories.",
     )
 
     allow_http: bool = _http(True, "Listen for HTTP requests.")
@@ -142,19 +142,19 @@ class Options:
     )
     http_header_forward_pattern: str = _http(
         "",
-        "Hand request headers to the model as parameters where this regular expression is found "
-        "in the header's name.",
+        "Pass request headers whose name matches this regular expression to the model as "
+        "parameters.",
         form="<regex>",
     )
     http_max_input_size: int = _http(
         64 << 20,
-        "Most bytes of JSON, of one decoded tensor, or of a body after decompression.",
+        "Maximum bytes of JSON, of one decoded tensor, or of a body after decompression.",
         form="<bytes>",
         limits=(1, None),
     )
     http_restricted_api: tuple[NamedSetting, ...] = _http(
         (),
-        "Answer these kinds of request only when the header <key> has this value; the kinds are "
+        "Serve these kinds of requests only if the header <key> has this value; the kinds are "
         + ", ".join(checks.CATEGORIES)
         + ".",
         form="<kind>[,<kind>...]:<key>=<value>",
@@ -167,27 +167,31 @@ class Options:
         pattern=r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+",
         empty=False,
     )
-    console: bool = _http(True, "Show browsers that come to / the web console.")
+    console: bool = _http(True, "Serve the web console to browsers at /.")
     http_max_body_size: int = _http(
         2 << 30,
-        "Most bytes in one request's body, tensors included.",
+        "Maximum bytes of a request body including tensors.",
         form="<bytes>",
         limits=(1, None),
     )
     http_head_timeout_secs: float = _http(
         30.0,
-        "Seconds a client may take to send a request's head; 0 sets no limit.",
+        "Seconds in which a client must send the head of a request; 0 sets no limit.",
         limits=(0, None),
     )
     http_body_timeout_secs: float = _http(
-        60.0, "Seconds a request's body may stand still; 0 sets no limit.", limits=(0, None)
+        60.0,
+        "Seconds that a client may pause within a request body; 0 sets no limit.",
+        limits=(0, None),
     )
     http_write_timeout_secs: float = _http(
-        60.0, "Seconds a client may leave a response unread; 0 sets no limit.", limits=(0, None)
+        60.0,
+        "Seconds that a client may leave a response unread; 0 sets no limit.",
+        limits=(0, None),
     )
     http_idle_timeout_secs: float = _http(
         600.0,
-        "Seconds a connection may stay open without a request; 0 sets no limit.",
+        "Seconds that a connection may stay open without a request; 0 sets no limit.",
         limits=(0, None),
     )
     http_thread_count: int = _http(
@@ -205,13 +209,14 @@ class Options:
     )
     grpc_transport: str = _grpc(
         "native",
-        "What carries gRPC: Shoal's own HTTP/2, or the package grpcio, which must be installed.",
+        "Implementation of gRPC: Shoal's own HTTP/2, or the package grpcio, which must be "
+        "installed.",
         choices=("native", "grpcio"),
     )
     grpc_header_forward_pattern: str = _grpc(
         "",
-        "Hand request metadata to the model as parameters where this regular expression is found "
-        "in the key.",
+        "Pass request metadata whose key matches this regular expression to the model as "
+        "parameters.",
         form="<regex>",
     )
     grpc_infer_thread_count: int = _grpc(
@@ -224,53 +229,61 @@ class Options:
         8,
         "How many request and response objects are kept for reuse.",
         limits=(0, None),
-        no_effect="there are no such objects to keep",
+        no_effect="Shoal has no such pool",
     )
     grpc_max_response_pool_size: int = _grpc(
         2**31 - 1,
-        "Most responses that may wait to be sent.",
+        "Maximum number of responses that may wait to be sent.",
         limits=(1, None),
-        no_effect="a stream is read no further while its responses wait",
+        no_effect="a stream is not read while its responses wait",
     )
     grpc_use_ssl: bool = _grpc(False, "Encrypt connections with TLS.")
-    grpc_use_ssl_mutual: bool = _grpc(False, "Encrypt with TLS and ask clients for a certificate.")
+    grpc_use_ssl_mutual: bool = _grpc(
+        False, "Encrypt with TLS and require a certificate from clients."
+    )
     grpc_server_cert: str = _grpc("", "PEM file with the certificate.", form="<file>")
     grpc_server_key: str = _grpc("", "PEM file with the private key.", form="<file>")
     grpc_root_cert: str = _grpc("", "PEM file with the clients' root certificate.", form="<file>")
     grpc_infer_response_compression_level: str = _grpc(
         "none",
-        "How hard to compress inference responses.",
+        "Compression level of inference responses.",
         choices=("none", "low", "medium", "high"),
     )
     grpc_keepalive_time: int = _grpc(
-        7_200_000, "Milliseconds of silence before a ping.", limits=(0, None)
+        7_200_000, "Milliseconds without traffic before a ping is sent.", limits=(0, None)
     )
     grpc_keepalive_timeout: int = _grpc(
-        20_000, "Milliseconds to wait for the answer to a ping.", limits=(0, None)
+        20_000, "Milliseconds to wait for the response to a ping.", limits=(0, None)
     )
     grpc_keepalive_permit_without_calls: bool = _grpc(
-        False, "Send pings while no call is running too."
+        False, "Also send pings while no call is running."
     )
     grpc_http2_max_pings_without_data: int = _grpc(
-        2, "Pings to send while there is no data to send; 0 sets no limit.", limits=(0, None)
+        2,
+        "Maximum number of pings while there is no data to send; 0 sets no limit.",
+        limits=(0, None),
     )
     grpc_http2_min_recv_ping_interval_without_data: int = _grpc(
         300_000,
-        "Milliseconds a client must leave between pings while it sends no data.",
+        "Minimum milliseconds between a client's pings while it sends no data.",
         limits=(0, None),
     )
     grpc_http2_max_ping_strikes: int = _grpc(
-        2, "Too frequent pings before the connection is closed; 0 sets no limit.", limits=(0, None)
+        2,
+        "How many too frequent pings are allowed before the connection is closed; 0 sets no limit.",
+        limits=(0, None),
     )
     grpc_max_connection_age: int = _grpc(
-        0, "Milliseconds a connection may live; 0 sets no limit.", limits=(0, None)
+        0, "Maximum age of a connection in milliseconds; 0 sets no limit.", limits=(0, None)
     )
     grpc_max_connection_age_grace: int = _grpc(
-        0, "Milliseconds an aged connection gets to finish its calls.", limits=(0, None)
+        0,
+        "Milliseconds in which a connection of the maximum age may finish its calls.",
+        limits=(0, None),
     )
     grpc_restricted_protocol: tuple[NamedSetting, ...] = _grpc(
         (),
-        "Answer these kinds of call only when the metadata triton-grpc-protocol-<key> has this "
+        "Serve these kinds of calls only if the metadata triton-grpc-protocol-<key> has this "
         "value; the kinds are those of --http-restricted-api.",
         form="<kind>[,<kind>...]:<key>=<value>",
         pattern=_RESTRICTION,
@@ -278,8 +291,8 @@ class Options:
 
     tcp_port: int = _tcp(
         -1,
-        "Port for questions as JSON objects over plain TCP, 9999 by custom; 0 takes a free one, "
-        "off (-1) opens none.",
+        "Port for questions as JSON objects over TCP, usually 9999; 0 takes a free one, off "
+        "(-1) opens none.",
         limits=(-1, 65535),
         words={"off": -1},
     )
@@ -288,20 +301,20 @@ class Options:
     )
 
     allow_metrics: bool = _metrics(True, "Serve Prometheus metrics.")
-    allow_cpu_metrics: bool = _metrics(True, "Include processor and memory use.")
-    allow_gpu_metrics: bool = _metrics(True, "Include the use of NVIDIA GPUs.")
+    allow_cpu_metrics: bool = _metrics(True, "Include CPU and memory usage.")
+    allow_gpu_metrics: bool = _metrics(True, "Include the usage of NVIDIA GPUs.")
     metrics_address: str = _metrics(
         "",
-        "Address to listen on for metrics; empty takes that of --http-address.",
+        "Address to listen on for metrics; default: that of --http-address.",
         form="<address>",
     )
     metrics_port: int = _metrics(8002, "Port for metrics; 0 takes a free one.", limits=PORT)
     metrics_interval_ms: float = _metrics(
-        2000.0, "Milliseconds between two looks at the machine.", limits=(1, None)
+        2000.0, "Milliseconds between two readings of machine metrics.", limits=(1, None)
     )
     metrics_config: tuple[NamedSetting, ...] = _metrics(
         (),
-        "Choose kinds of metrics: counter_latencies, summary_latencies, summary_quantiles or "
+        "Select kinds of metrics: counter_latencies, summary_latencies, summary_quantiles or "
         "histogram_latencies.",
         form="<key>=<value>",
         pattern=_FOR_ALL,
@@ -309,7 +322,7 @@ class Options:
 
     log_verbose: int = _logging(
         0,
-        "How much detail to log: 0 for none, more for more; true and false mean 1 and 0.",
+        "Level of detail to log, 0 for none; true and false mean 1 and 0.",
         limits=(0, None),
         words={"true": 1, "false": 0},
     )
@@ -318,21 +331,22 @@ class Options:
     log_error: bool = _logging(True, "Log errors.")
     log_format: str = _logging(
         "default",
-        "How a line begins: I0809 10:19:07.015127 (default) or 2024-08-09T10:19:07Z I (ISO8601).",
+        "Format of a line's prefix: I0809 10:19:07.015127 (default) or 2024-08-09T10:19:07Z I "
+        "(ISO8601).",
         choices=("default", "ISO8601"),
     )
     log_file: str = _logging("", "Log to this file instead of stderr.", form="<file>")
 
     backend_config: tuple[NamedSetting, ...] = _backend(
         (),
-        "NamedSetting for one backend, or for all of them where no backend is named.",
+        "Setting for one backend, or for all of them if no backend is named.",
         form="[<backend>,]<key>=<value>",
         pattern=_FOR_ONE_OR_ALL,
     )
     gpu_fallback: str = _backend(
         "none",
-        "What to do with a model that asks for a GPU where there is none: refuse it (none) or "
-        "run it on the CPU (cpu).",
+        "What to do with a model that needs a GPU if there is none: reject it (none) or run it "
+        "on the CPU (cpu).",
         choices=("none", "cpu"),
     )
     backend_directory: str = _backend(
@@ -350,18 +364,18 @@ class Options:
     )
     cuda_virtual_address_size: tuple[str, ...] = _device(
         (),
-        "Most bytes one implicit state may grow to on a GPU.",
+        "Maximum bytes of one implicit state on a GPU.",
         form="<gpu>:<bytes>",
         pattern=r"\d+:\d+",
     )
     min_supported_compute_capability: float = _device(
-        6.0, "Least CUDA compute capability a GPU must have to be used.", limits=(0, None)
+        6.0, "Minimum CUDA compute capability of a GPU to be used.", limits=(0, None)
     )
     buffer_manager_thread_count: int = _device(0, "Threads that copy tensors.", limits=(0, None))
     enable_peer_access: bool = _device(True, "Let GPUs read each other's memory.")
     host_policy: tuple[NamedSetting, ...] = _device(
         (),
-        "Tie the instances that name this policy to a NUMA node (numa-node) or to processor cores "
+        "Bind the instances that name this policy to a NUMA node (numa-node) or to CPU cores "
         "(cpu-cores).",
         form="<policy>,<key>=<value>",
         pattern=_FOR_ONE,
@@ -375,15 +389,15 @@ class Options:
 
     allow_client_shm: str = _shared(
         "auto",
-        "Let clients register shared memory for their tensors. Anybody who can reach the ports "
-        "can then read and write it, so auto allows it only where they listen on loopback.",
+        "Let clients register shared memory for their tensors. Anyone who can reach the ports "
+        "can then read and write it, so auto allows it only if they listen on loopback.",
         choices=("auto", "true", "false", "1", "0"),
     )
 
     cache_config: tuple[NamedSetting, ...] = _cache(
         (),
-        "Keep answers of models whose config says so, and a setting of the cache they are kept "
-        "in, such as local,size=1048576 or redis,host=localhost.",
+        "Cache responses of models whose config enables it, with a setting of the cache such as "
+        "local,size=1048576 or redis,host=localhost.",
         form="<cache>,<key>=<value>",
         pattern=_FOR_ONE,
     )
@@ -396,21 +410,21 @@ class Options:
 
     rate_limit: str = _rate(
         "off",
-        "Whether instances wait for the resources their config names, those that have run least "
-        "going first.",
+        "Whether instances wait for the resources that their config names; those that have run "
+        "least go first.",
         choices=("off", "execution_count"),
     )
     rate_limit_resource: tuple[str, ...] = _rate(
         (),
-        "How much of a resource there is, on one device or on each; without this, as much as the "
-        "instance needs that needs most.",
+        "Count of a resource, on one device or on each; by default the most that any instance "
+        "needs.",
         form="<name>:<count>[:<device>]",
         pattern=r"[^:]+:\d+(:\d+)?",
     )
 
     trace_config: tuple[NamedSetting, ...] = _trace(
         (),
-        "NamedSetting of the request trace, such as level=TIMESTAMPS, rate=100 or "
+        "Setting of the request trace, such as level=TIMESTAMPS, rate=100 or "
         "triton,file=trace.json.",
         form="[<mode>,]<key>=<value>",
         pattern=_FOR_ONE_OR_ALL,
@@ -432,13 +446,11 @@ class Options:
     vertex_ai_thread_count: int = _vertex(
         8, "Threads that handle Vertex AI requests.", limits=(1, None)
     )
-    vertex_ai_default_model: str = _vertex(
-        "", "Model that answers requests which name none.", form="<name>"
-    )
+    vertex_ai_default_model: str = _vertex("", "Model for requests that name none.", form="<name>")
 
     strict_model_config: bool = _deprecated(
         False,
-        "Take each config.pbtxt as it is.",
+        "Use each config.pbtxt as it is.",
         instead="--disable-auto-complete-config",
     )
     response_cache_byte_size: int = _deprecated(
@@ -450,19 +462,19 @@ class Options:
     )
     trace_file: str = _deprecated(
         "",
-        "File the trace is written to.",
+        "File for the trace.",
         form="<file>",
         instead="--trace-config=triton,file=<file>",
     )
     trace_level: tuple[str, ...] = _deprecated(
         (),
-        "What is traced.",
+        "What to trace.",
         choices=("OFF", "TIMESTAMPS", "TENSORS", "MIN", "MAX"),
         instead="--trace-config=level=<level>",
     )
     trace_rate: int = _deprecated(
         1000,
-        "Trace one request in so many.",
+        "Trace one request in this number.",
         limits=(0, trace.MOST_RATE),
         instead="--trace-config=rate=<n>",
     )
