@@ -80,6 +80,10 @@ class TensorHint:
 def read(annotation: Any) -> TensorHint:
     """What `annotation` says about a tensor. Raises InvalidArgument if that is nothing."""
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if hasattr(origin, "__value__"):  # `type NDArray[T] = ...`, as in numpy from 2.5 on
+        return read(origin.__value__[arguments])
+    if hasattr(annotation, "__value__"):  # the same without parameters
+        return read(annotation.__value__)
     if origin is Annotated:
         return _annotated(read(arguments[0]), arguments[1:])
     if origin is Union or origin is types.UnionType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,24 @@ def tensors(entries):
 
 
 # ---- types
+
+
+def test_an_alias_means_the_type_it_stands_for():
+    """`type Array[T] = ...`: numpy's NDArray is one from 2.5 on."""
+    typing_extensions = pytest.importorskip("typing_extensions")
+    scalar = TypeVar("scalar")
+    array = typing_extensions.TypeAliasType(
+        "Array", np.ndarray[Any, np.dtype[scalar]], type_params=(scalar,)
+    )
+    floats = typing_extensions.TypeAliasType("FloatArray", array[np.float32])
+
+    def double(x):
+        return x * 2.0
+
+    double.__annotations__ = {"x": floats, "return": array[np.float64]}
+    config = config_of(shoal.model(double))
+    assert tensors(config.input) == [("x", "FP32", (-1,))]
+    assert tensors(config.output) == [("output", "FP64", (-1,))]
 
 
 class Sums(NamedTuple):
