@@ -19,7 +19,7 @@ class Member:
     def tell(self, order):
         assert isinstance(order, CutOrder)
 
-    def hear(self):
+    def hear(self, kind):
         return self._cuts.pop(0)
 
 
