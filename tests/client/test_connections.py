@@ -268,7 +268,7 @@ def test_an_answer_that_does_not_come(world, url):
 
 def test_a_slow_drip_is_too_late_in_all():
     start = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1"
-    late = pytest.raises(Timeout, match=r"no answer from .* within 0.2 s")
+    late = pytest.raises(Timeout, match=r"no response from .* within 0.2 s")
     with Scripted([start]) as server, late:
         Client(server.address).metadata("m", timeout=0.2)
 

@@ -22,15 +22,14 @@ from shoal.ask.question import (
     tcp_answer,
     tcp_message,
 )
-from shoal.client import http_answers
+from shoal.client import http_responses
 from shoal.client.address import Address, parse
-from shoal.client.codec import Answer as HttpAnswer
-from shoal.client.codec import Request
+from shoal.client.codec import RawRequest, RawResponse
 from shoal.client.connecting import Limits, context
 from shoal.client.errors import ConnectionFailed, InvalidInput, ProtocolError, Timeout
 from shoal.client.http_transport import HttpTransport
-from shoal.client.sockets import RECEIVE_BYTES, Deadline, Line
-from shoal.client.steps import Exchange
+from shoal.client.sockets import RECEIVE_BYTES, Deadline, SocketConnection
+from shoal.client.steps import RoundTrip
 
 CONNECT_SECS = 5.0
 
@@ -62,7 +61,7 @@ class TcpAsker:
         self._port = port
         self._model = model
         self._timeout_secs = timeout_secs
-        self._line: Line | None = self._connect()
+        self._line: SocketConnection | None = self._connect()
 
     @property
     def place(self) -> str:
@@ -100,7 +99,7 @@ class TcpAsker:
             self._line.close()
             self._line = None
 
-    def _connect(self) -> Line:
+    def _connect(self) -> SocketConnection:
         where = _authority(self._host, self._port)
         try:
             connection = socket.create_connection((self._host, self._port), CONNECT_SECS)
@@ -116,9 +115,9 @@ class TcpAsker:
                 f"'shoal serve --demo --tcp-port={self._port}' ({error.strerror or error})"
             ) from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Line(connection)
+        return SocketConnection(connection)
 
-    def _exchange(self, line: Line, message: bytes) -> tuple[bytes, float]:
+    def _exchange(self, line: SocketConnection, message: bytes) -> tuple[bytes, float]:
         """Send a message and receive a line. Raises _Unanswered when the connection ends."""
         where = _authority(self._host, self._port)
         deadline = Deadline(self._timeout_secs)
@@ -174,17 +173,17 @@ class HttpAsker:
         """See `Asker`."""
         message = http_message(self._address, self._model, question)
         begin_ns = time.perf_counter_ns()
-        answer = self._send(message)
+        response = self._send(message)
         latency_ms = (time.perf_counter_ns() - begin_ns) / 1e6
-        return http_answer(http_answers.document(answer)), latency_ms
+        return http_answer(http_responses.document(response)), latency_ms
 
     def close(self) -> None:
         """Close the connection."""
         self._transport.close()
 
-    def _send(self, message: bytes) -> HttpAnswer:
-        request = Request([message], len(message))
-        return self._transport.exchange(Exchange(request, self._timeout_secs, repeatable=True))
+    def _send(self, message: bytes) -> RawResponse:
+        request = RawRequest([message], len(message))
+        return self._transport.exchange(RoundTrip(request, self._timeout_secs, repeatable=True))
 
 
 def find(

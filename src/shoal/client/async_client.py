@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-import weakref
 from collections.abc import AsyncIterator, Mapping
 from collections.abc import Sequence as Names
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
-from shoal.client.codec import Answer, Headers, Parameter
+from shoal.client.base_client import BaseClient
+from shoal.client.codec import Headers, Parameter, RawResponse
 from shoal.client.connecting import Limits
 from shoal.client.errors import ClientError
 from shoal.client.methods import awaiting
 from shoal.client.region import Region
 from shoal.client.result import Result
 from shoal.client.sequence import AsyncSequence, SequenceSteps
-from shoal.client.setup import setup
-from shoal.client.shared_memory import AsyncSharedMemory
-from shoal.client.steps import Exchange, Steps, Version
+from shoal.client.shared_memory import async_registered
+from shoal.client.steps import RoundTrip, Steps, Version
 
 if TYPE_CHECKING:
     from shoal.client.async_stream import AsyncStream
@@ -33,55 +32,19 @@ T = TypeVar("T")
 class AsyncTransport(Protocol):
     """What carries requests to one server."""
 
-    async def exchange(self, step: Exchange) -> Answer:
-        """Send a request and wait for its answer."""
+    async def exchange(self, step: RoundTrip) -> RawResponse:
+        """Send a request and wait for its response."""
 
     async def close(self) -> None:
         """End all connections."""
 
 
-class AsyncClient:
+class AsyncClient(BaseClient):
     """A client of one server, for one event loop; any number of tasks may use it at once.
 
     `async with AsyncClient("localhost:8000") as client: await client.infer(…)`. Arguments and
-    methods are those of `Client`.
+    methods are those of `Client`. Over gRPC all calls share one connection.
     """
-
-    def __init__(
-        self,
-        url: str = "localhost:8000",
-        *,
-        protocol: str | None = None,
-        headers: Headers | None = None,
-        timeout: float | None = 60.0,
-        connect_timeout: float | None = 10.0,
-        retries: int = 3,
-        connections: int = 100,
-        ssl: tls.SSLContext | bool | None = None,
-        ca: str | Path | None = None,
-        cert: str | Path | None = None,
-        key: str | Path | None = None,
-        verify: bool = True,
-    ) -> None:
-        """As `Client`. Over gRPC all calls share one connection."""
-        made = setup(
-            url,
-            protocol=protocol,
-            headers=headers,
-            timeout=timeout,
-            connect_timeout=connect_timeout,
-            retries=retries,
-            connections=connections,
-            ssl=ssl,
-            ca=ca,
-            cert=cert,
-            key=key,
-            verify=verify,
-        )
-        self._address = made.address
-        self._session = made.session
-        self._session.labeller = weakref.WeakMethod(self._known_labels)
-        self._transport = _transport(made.address, made.encryption, made.limits)
 
     # ---- inference
 
@@ -106,7 +69,7 @@ class AsyncClient:
         timeout: float | None = None,
         headers: Headers | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """As `generate`, for models that answer any number of times: each answer as it comes.
+        """As `generate`, for models with any number of responses: each one as it arrives.
 
         Closing the iterator early withdraws the request.
         """
@@ -117,18 +80,18 @@ class AsyncClient:
         )
         transport = self._transport
         assert isinstance(transport, AsyncHttpTransport)  # as `Events` has seen
-        answers = transport.events(events.request, events.timeout_secs)
+        responses = transport.events(events.request, events.timeout_secs)
         try:
-            async for answer in answers:
-                for document in events.feed(answer):
+            async for response in responses:
+                for document in events.feed(response):
                     yield document
         finally:
-            await answers.aclose()  # type: ignore[attr-defined]
+            await responses.aclose()  # type: ignore[attr-defined]
 
     def stream(
         self, model: str = "", *, version: Version = "", headers: Headers | None = None
     ) -> AsyncStream:
-        """A stream of requests to `model` (or to several) and their answers; needs gRPC.
+        """A stream of requests to `model` (or to several) and their responses; needs gRPC.
 
         `async with client.stream("words") as stream: await stream.send({…})`, then
         `async for result in stream:`.
@@ -171,9 +134,9 @@ class AsyncClient:
 
     # ---- shared memory
 
-    def shared_memory(self, name: str, byte_size: int) -> AsyncSharedMemory:
-        """Shared memory that the server knows while the block runs."""
-        return AsyncSharedMemory(self._session, self._run, Region(name, byte_size))
+    def shared_memory(self, name: str, byte_size: int) -> AbstractAsyncContextManager[Region]:
+        """Shared memory that is registered with the server during an `async with` block."""
+        return async_registered(self._session, self._run, Region(name, byte_size))
 
     shared_memory_regions = awaiting(control.shared_memory_regions)
 
@@ -194,11 +157,19 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        return f"AsyncClient('{self._address.protocol}://{self._address.authority}')"
+    def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
+        self._transport: AsyncTransport
+        if address.protocol == GRPC:
+            from shoal.client.async_grpc_transport import AsyncGrpcTransport
+
+            self._transport = AsyncGrpcTransport(address, encryption, limits)
+        else:
+            from shoal.client.async_http_transport import AsyncHttpTransport
+
+            self._transport = AsyncHttpTransport(address, encryption, limits)
 
     def _known_labels(self, result: Result, output: str) -> Names[str]:
-        """The labels that were asked for before: `top_k` cannot wait for an answer."""
+        """The labels that were asked for before: `top_k` cannot wait for a response."""
         key = (result.model_name, result.model_version, output)
         return self._session.labels.get(key, ())
 
@@ -208,28 +179,16 @@ class AsyncClient:
         try:
             step = next(steps)
             while True:
-                if type(step) is Exchange:
+                if type(step) is RoundTrip:
                     try:
-                        answer = await exchange(step)
+                        response = await exchange(step)
                     except ClientError as error:
                         step = steps.throw(error)
                         continue
-                    step = steps.send(answer)
+                    step = steps.send(response)
                 else:
                     await asyncio.sleep(step.secs)  # type: ignore[union-attr]
                     step = next(steps)
         except StopIteration as done:
             result: T = done.value
             return result
-
-
-def _transport(
-    address: Address, encryption: tls.SSLContext | None, limits: Limits
-) -> AsyncTransport:
-    if address.protocol == GRPC:
-        from shoal.client.async_grpc_transport import AsyncGrpcTransport
-
-        return AsyncGrpcTransport(address, encryption, limits)
-    from shoal.client.async_http_transport import AsyncHttpTransport
-
-    return AsyncHttpTransport(address, encryption, limits)

@@ -10,13 +10,12 @@ import ssl
 from collections import deque
 
 from shoal.client.address import Address
-from shoal.client.codec import SMALL_BYTES, Answer
-from shoal.client.connecting import Limits, late, lost, refused
+from shoal.client.codec import SMALL_BYTES, RawResponse
+from shoal.client.connecting import Limits, foreign, late, lost, refused
 from shoal.client.errors import ClientError, ProtocolError, Timeout
-from shoal.client.grpc_transport import foreign
-from shoal.client.http2 import Connection
-from shoal.client.http2_stream import Ended, Stream
-from shoal.client.steps import Exchange
+from shoal.client.http2 import Http2Connection
+from shoal.client.http2_stream import Ended, Http2Stream
+from shoal.client.steps import RoundTrip
 from shoal.core.tensor import Buffer
 
 
@@ -32,8 +31,8 @@ class AsyncGrpcTransport:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
-    async def exchange(self, step: Exchange) -> Answer:
-        """Make a call and wait for its answer. Raises ConnectionFailed, Timeout and more."""
+    async def exchange(self, step: RoundTrip) -> RawResponse:
+        """Make a call and wait for its response. Raises ConnectionFailed, Timeout and more."""
         link = await self._link(step.timeout_secs)
         used = link.used
         stream, ended = await self._call(link, step)
@@ -44,7 +43,7 @@ class AsyncGrpcTransport:
         if ended.code < 0:
             raise link.failure or lost(self._address, link.error)
         body = stream.messages[0] if stream.messages else b""
-        return Answer(ended.code, ended.headers, body, ended.message)
+        return RawResponse(ended.code, ended.headers, body, ended.message)
 
     async def duplex(self, block: bytes) -> AsyncDuplex:
         """A call of many messages in both directions."""
@@ -60,7 +59,7 @@ class AsyncGrpcTransport:
         self._wake()
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
-    async def _call(self, link: _Link, step: Exchange) -> tuple[Stream, Ended]:
+    async def _call(self, link: _Link, step: RoundTrip) -> tuple[Http2Stream, Ended]:
         stream = link.connection.open(step.request.block)
         answered: asyncio.Future[None] = link.loop.create_future()
 
@@ -141,7 +140,7 @@ class AsyncGrpcTransport:
 
 
 class _Expired(Exception):
-    """There was no answer in time."""
+    """There was no response in time."""
 
 
 def _expire(answered: asyncio.Future[None]) -> None:
@@ -154,7 +153,7 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         self.loop = loop
-        self.connection = Connection()
+        self.connection = Http2Connection()
         self.error: OSError | None = None
         self.failure: ClientError | None = None
         self.used = False  # something was received on it

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from shoal.client.address import Address
-from shoal.client.codec import SMALL_BYTES, Answer, Request
-from shoal.client.connecting import Limits, late, lost, refused
+from shoal.client.codec import SMALL_BYTES, RawRequest, RawResponse
+from shoal.client.connecting import Limits, NoResponse, foreign, late, lost, refused
 from shoal.client.errors import ClientError, ProtocolError, Timeout
-from shoal.client.http1 import Response
-from shoal.client.steps import Exchange
+from shoal.client.http1 import HttpResponse
+from shoal.client.steps import RoundTrip
 
 
 class AsyncHttpTransport:
@@ -27,20 +27,20 @@ class AsyncHttpTransport:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
-    async def exchange(self, step: Exchange) -> Answer:
-        """Send a request and wait for its answer. Raises ConnectionFailed, Timeout and more."""
+    async def exchange(self, step: RoundTrip) -> RawResponse:
+        """Send a request and wait for its response. Raises ConnectionFailed, Timeout and more."""
         connection, used = await self._take(step.timeout_secs)
         while True:
             try:
-                response = await connection.ask(step.request, step.timeout_secs)
+                response = await connection.exchange(step.request, step.timeout_secs)
                 break
-            except _Unanswered as error:
+            except NoResponse as error:
                 self._drop(connection)
                 if not used or not step.repeatable:
                     raise lost(self._address, error.reason) from None
             except ProtocolError as error:
                 self._drop(connection)
-                raise self._foreign(error) from None
+                raise foreign(self._address, error) from None
             except BaseException:
                 self._drop(connection)
                 raise
@@ -54,24 +54,26 @@ class AsyncHttpTransport:
             self._wake()
         else:
             self._drop(connection)
-        return Answer(head.status, head.headers, response.body)
+        return RawResponse(head.status, head.headers, response.body)
 
-    async def events(self, request: Request, timeout_secs: float | None) -> AsyncIterator[Answer]:
-        """Send a request and give the answer's body piece by piece, as it comes.
+    async def events(
+        self, request: RawRequest, timeout_secs: float | None
+    ) -> AsyncIterator[RawResponse]:
+        """Send a request and give the response's body piece by piece, as it comes.
 
-        The first answer has the status; where that is not 200, it is the whole of it. Closing the
+        The first piece has the status; where that is not 200, it is the whole response. Closing the
         iterator early closes the connection, which tells the server.
         """
         self._count += 1
         connection = await self._connect()
         try:
             try:
-                async for answer in connection.pieces(request, timeout_secs):
-                    yield answer
-            except _Unanswered as error:
+                async for response in connection.pieces(request, timeout_secs):
+                    yield response
+            except NoResponse as error:
                 raise lost(self._address, error.reason) from None
             except ProtocolError as error:
-                raise self._foreign(error) from None
+                raise foreign(self._address, error) from None
         finally:
             self._drop(connection)
 
@@ -150,21 +152,6 @@ class AsyncHttpTransport:
         self._count -= 1
         self._wake()
 
-    def _foreign(self, error: ProtocolError) -> ProtocolError:
-        where = self._address.authority
-        return ProtocolError(
-            f"what answers at {where} does not speak HTTP/1.1 ({error}); for gRPC write "
-            f"'grpc://{where}'"
-        )
-
-
-class _Unanswered(Exception):
-    """The connection ended before a byte of the answer."""
-
-    def __init__(self, reason: OSError | None) -> None:
-        super().__init__()
-        self.reason = reason
-
 
 class _Connection(asyncio.Protocol):
     """One connection, with at most one request on its way."""
@@ -173,7 +160,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._address = address
         self._transport: asyncio.Transport | None = None
-        self._response: Response | None = None
+        self._response: HttpResponse | None = None
         self._news: asyncio.Future[None] | None = None  # the response is complete, or failed
         self._piecewise = False
         self._error: Exception | None = None
@@ -181,7 +168,7 @@ class _Connection(asyncio.Protocol):
 
     # ---- what callers do
 
-    async def ask(self, request: Request, timeout_secs: float | None) -> Response:
+    async def exchange(self, request: RawRequest, timeout_secs: float | None) -> HttpResponse:
         """Send a request and wait for the whole response."""
         response = self._begin(request)
         timer = None
@@ -196,7 +183,9 @@ class _Connection(asyncio.Protocol):
             self._news = self._response = None
         return response
 
-    async def pieces(self, request: Request, timeout_secs: float | None) -> AsyncIterator[Answer]:
+    async def pieces(
+        self, request: RawRequest, timeout_secs: float | None
+    ) -> AsyncIterator[RawResponse]:
         """Send a request and give the body as it comes; see `AsyncHttpTransport.events`."""
         self._piecewise = True
         response = self._begin(request)
@@ -213,9 +202,9 @@ class _Connection(asyncio.Protocol):
                 self._news = None
                 head = response.head
                 if head is not None and head.status == 200 and isinstance(response.body, bytearray):
-                    yield Answer(200, head.headers, response.drain())
+                    yield RawResponse(200, head.headers, response.drain())
             assert response.head is not None
-            yield Answer(response.head.status, response.head.headers, response.body)
+            yield RawResponse(response.head.status, response.head.headers, response.body)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -226,11 +215,11 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _begin(self, request: Request) -> Response:
+    def _begin(self, request: RawRequest) -> HttpResponse:
         assert self._transport is not None
         if self.lost:
-            raise _Unanswered(None)
-        self._response = response = Response()
+            raise NoResponse(None)
+        self._response = response = HttpResponse()
         self._news = self._loop.create_future()
         if request.size <= SMALL_BYTES:
             parts = request.parts
@@ -275,7 +264,7 @@ class _Connection(asyncio.Protocol):
         elif response.begun:
             self._fail(lost(self._address, reason))
         else:
-            self._fail(_Unanswered(reason))
+            self._fail(NoResponse(reason))
 
     def _tell(self) -> None:
         if self._news is not None and not self._news.done():

@@ -14,7 +14,6 @@ from typing import Any
 
 from shoal.client.async_grpc_transport import AsyncDuplex
 from shoal.client.errors import ClientError
-from shoal.client.http2_stream import Ended
 from shoal.client.result import Result
 from shoal.client.steps import Steps
 from shoal.client.streaming import Streaming
@@ -56,19 +55,9 @@ class AsyncStream:
         limit = self._timeout_secs if timeout is None else timeout
         duplex = self._begun()
         while True:
-            message = await duplex.receive(limit)
-            if isinstance(message, Ended):
-                error = self._streaming.over(message)
-                if error is not None:
-                    raise error
-                return None
-            found = self._streaming.incoming(message)
-            if isinstance(found, ClientError):
-                raise found
-            if found is not None:
-                return found
-            if not self._streaming.waiting:
-                return None
+            result, done = self._streaming.received(await duplex.receive(limit))
+            if done:
+                return result
 
     async def __aiter__(self) -> AsyncIterator[Result]:
         """Answers until everything sent so far is answered. Raises as `receive` does."""

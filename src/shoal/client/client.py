@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import ssl as tls
 import time
-import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Sequence as Names
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
-from shoal.client.codec import Answer, Headers, Parameter
+from shoal.client.base_client import BaseClient
+from shoal.client.codec import Headers, Parameter, RawResponse
 from shoal.client.connecting import Limits
 from shoal.client.errors import ClientError
 from shoal.client.methods import blocking
 from shoal.client.region import Region
+from shoal.client.result import Result
 from shoal.client.sequence import Sequence, SequenceSteps
-from shoal.client.setup import setup
-from shoal.client.shared_memory import SharedMemory
-from shoal.client.steps import Exchange, Steps, Version
+from shoal.client.shared_memory import registered
+from shoal.client.steps import RoundTrip, Steps, Version
 
 if TYPE_CHECKING:
     from shoal.client.stream import Stream
@@ -29,64 +30,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """What carries requests to one server."""
 
-    def exchange(self, step: Exchange) -> Answer:
-        """Send a request and wait for its answer."""
+    def exchange(self, step: RoundTrip) -> RawResponse:
+        """Send a request and wait for its response."""
 
     def close(self) -> None:
         """End all connections."""
 
 
-class Client:
+class Client(BaseClient):
     """A client of one server. Any thread may call any method; each takes a connection of its own.
 
     `Client("localhost:8000")` speaks HTTP, `Client("grpc://localhost:8001")` gRPC; https:// and
     grpcs:// encrypt. Connections are opened when they are first needed and kept.
     """
-
-    def __init__(
-        self,
-        url: str = "localhost:8000",
-        *,
-        protocol: str | None = None,
-        headers: Headers | None = None,
-        timeout: float | None = 60.0,
-        connect_timeout: float | None = 10.0,
-        retries: int = 3,
-        connections: int = 100,
-        ssl: tls.SSLContext | bool | None = None,
-        ca: str | Path | None = None,
-        cert: str | Path | None = None,
-        key: str | Path | None = None,
-        verify: bool = True,
-    ) -> None:
-        """`headers` go with every request. `timeout` is for each call, in seconds; None waits.
-
-        `retries` is how often an inference is tried again, after a growing pause, when the server
-        is overloaded (503, UNAVAILABLE); nothing else is. At most `connections` are open at once.
-        `ca` is a file with the certificates to trust, `cert` and `key` are one's own. Raises
-        InvalidInput; nothing is opened yet.
-        """
-        made = setup(
-            url,
-            protocol=protocol,
-            headers=headers,
-            timeout=timeout,
-            connect_timeout=connect_timeout,
-            retries=retries,
-            connections=connections,
-            ssl=ssl,
-            ca=ca,
-            cert=cert,
-            key=key,
-            verify=verify,
-        )
-        self._address = made.address
-        self._session = made.session
-        self._session.labeller = weakref.WeakMethod(self.labels)
-        self._transport = _transport(made.address, made.encryption, made.limits)
 
     # ---- inference
 
@@ -111,7 +70,7 @@ class Client:
         timeout: float | None = None,
         headers: Headers | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """As `generate`, for models that answer any number of times: each answer as it comes.
+        """As `generate`, for models with any number of responses: each one as it arrives.
 
         Closing the iterator early withdraws the request.
         """
@@ -122,14 +81,14 @@ class Client:
         )
         transport = self._transport
         assert isinstance(transport, HttpTransport)  # as `Events` has seen
-        with contextlib.closing(transport.events(events.request, events.timeout_secs)) as answers:
-            for answer in answers:
-                yield from events.feed(answer)
+        with contextlib.closing(transport.events(events.request, events.timeout_secs)) as responses:
+            for response in responses:
+                yield from events.feed(response)
 
     def stream(
         self, model: str = "", *, version: Version = "", headers: Headers | None = None
     ) -> Stream:
-        """A stream of requests to `model` (or to several) and their answers; needs gRPC.
+        """A stream of requests to `model` (or to several) and their responses; needs gRPC.
 
         `with client.stream("words") as stream: stream.send({…}); for result in stream: …`
         """
@@ -171,12 +130,12 @@ class Client:
 
     # ---- shared memory
 
-    def shared_memory(self, name: str, byte_size: int) -> SharedMemory:
-        """Shared memory that the server knows while the block runs.
+    def shared_memory(self, name: str, byte_size: int) -> AbstractContextManager[Region]:
+        """Shared memory that is registered with the server during a `with` block.
 
         `with client.shared_memory("images", size) as region: region.put(array)` gives an input.
         """
-        return SharedMemory(self._session, self._run, Region(name, byte_size))
+        return registered(self._session, self._run, Region(name, byte_size))
 
     shared_memory_regions = blocking(control.shared_memory_regions)
 
@@ -197,8 +156,19 @@ class Client:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"Client('{self._address.protocol}://{self._address.authority}')"
+    def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
+        self._transport: ClientTransport
+        if address.protocol == GRPC:
+            from shoal.client.grpc_transport import GrpcTransport
+
+            self._transport = GrpcTransport(address, encryption, limits)
+        else:
+            from shoal.client.http_transport import HttpTransport
+
+            self._transport = HttpTransport(address, encryption, limits)
+
+    def _known_labels(self, result: Result, output: str) -> Names[str]:
+        return self.labels(result, output)
 
     def _run(self, steps: Steps[T]) -> T:
         """Do what each step says until the operation has its result."""
@@ -206,26 +176,16 @@ class Client:
         try:
             step = next(steps)
             while True:
-                if type(step) is Exchange:
+                if type(step) is RoundTrip:
                     try:
-                        answer = exchange(step)
+                        response = exchange(step)
                     except ClientError as error:
                         step = steps.throw(error)
                         continue
-                    step = steps.send(answer)
+                    step = steps.send(response)
                 else:
                     time.sleep(step.secs)  # type: ignore[union-attr]
                     step = next(steps)
         except StopIteration as done:
             result: T = done.value
             return result
-
-
-def _transport(address: Address, encryption: tls.SSLContext | None, limits: Limits) -> Transport:
-    if address.protocol == GRPC:
-        from shoal.client.grpc_transport import GrpcTransport
-
-        return GrpcTransport(address, encryption, limits)
-    from shoal.client.http_transport import HttpTransport
-
-    return HttpTransport(address, encryption, limits)

@@ -1,6 +1,7 @@
-"""What the operations and the two protocols agree on: questions, requests, answers.
+"""The types that the operations and the two protocols share.
 
-    Ask --Codec.infer--> Call(request, read) --transport--> answer --Call.read--> Result
+    InferenceCall --Codec.infer--> PreparedCall(request, read)
+                                      --transport--> RawResponse --PreparedCall.read--> Result
 
 A request is a list of buffers, so that large tensors are not copied on their way to the socket.
 """
@@ -25,7 +26,7 @@ SMALL_BYTES = 65_536  # up to here it is cheaper to join the parts than to send 
 
 
 @dataclass(slots=True)
-class Ask:
+class InferenceCall:
     """One inference, in no protocol yet."""
 
     model: str
@@ -39,7 +40,7 @@ class Ask:
     binary: bool = True
 
 
-class Request(NamedTuple):
+class RawRequest(NamedTuple):
     """Bytes to send. `block` holds gRPC's headers; over HTTP they are the first part."""
 
     parts: list[Buffer]
@@ -47,7 +48,7 @@ class Request(NamedTuple):
     block: bytes = b""
 
 
-class Answer(NamedTuple):
+class RawResponse(NamedTuple):
     """What came back: an HTTP status, or a gRPC code with its message."""
 
     status: int
@@ -56,20 +57,20 @@ class Answer(NamedTuple):
     message: str = ""
 
 
-class Call(Generic[T_co]):
-    """One exchange: what to send, how to read the answer, and whether it may be sent twice."""
+class PreparedCall(Generic[T_co]):
+    """One exchange: what to send, how to read the response, and whether it may be sent twice."""
 
     __slots__ = ("read", "repeatable", "request")
 
     def __init__(
-        self, request: Request, read: Callable[[Answer], T_co], repeatable: bool = True
+        self, request: RawRequest, read: Callable[[RawResponse], T_co], repeatable: bool = True
     ) -> None:
         self.request = request
         self.read = read
         self.repeatable = repeatable
 
 
-class Terms(NamedTuple):
+class CallOptions(NamedTuple):
     """How a call is made: its own headers, and the time it may take (None: for ever)."""
 
     headers: Headers | None = None
@@ -79,55 +80,67 @@ class Terms(NamedTuple):
 class Codec(Protocol):
     """A protocol: every method says what to send and how to read what comes back.
 
-    Readers raise ServerError for what the server refused and ProtocolError for what is no answer.
+    Readers raise ServerError for what the server refused and ProtocolError for what is no response.
     """
 
-    def infer(self, ask: Ask, terms: Terms) -> Call[Result]:
-        """One inference with one answer."""
+    def infer(self, infer_call: InferenceCall, options: CallOptions) -> PreparedCall[Result]:
+        """One inference with one response."""
 
-    def live(self, terms: Terms) -> Call[bool]:
+    def live(self, options: CallOptions) -> PreparedCall[bool]:
         """Does the server run?"""
 
-    def ready(self, terms: Terms) -> Call[bool]:
+    def ready(self, options: CallOptions) -> PreparedCall[bool]:
         """Is it ready?"""
 
-    def model_ready(self, model: str, version: str, terms: Terms) -> Call[bool]:
+    def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
         """Is a model?"""
 
-    def server_metadata(self, terms: Terms) -> Call[dict[str, Any]]:
+    def server_metadata(self, options: CallOptions) -> PreparedCall[dict[str, Any]]:
         """Name, version, extensions."""
 
-    def metadata(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+    def metadata(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """Inputs and outputs of a model."""
 
-    def config(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+    def config(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """Its configuration."""
 
-    def statistics(self, model: str, version: str, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def statistics(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[list[dict[str, Any]]]:
         """Its statistics, or those of all models."""
 
-    def index(self, ready: bool, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def index(self, ready: bool, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """The repository."""
 
-    def load(self, model: str, config: str, files: Mapping[str, bytes], terms: Terms) -> Call[None]:
+    def load(
+        self, model: str, config: str, files: Mapping[str, bytes], options: CallOptions
+    ) -> PreparedCall[None]:
         """Load a model; the names of `files` begin with "file:"."""
 
-    def unload(self, model: str, dependents: bool, terms: Terms) -> Call[None]:
+    def unload(self, model: str, dependents: bool, options: CallOptions) -> PreparedCall[None]:
         """Unload one."""
 
     def trace_settings(
-        self, model: str, change: Mapping[str, Any], terms: Terms
-    ) -> Call[dict[str, Any]]:
+        self, model: str, change: Mapping[str, Any], options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """Read or change how requests are traced."""
 
-    def log_settings(self, change: Mapping[str, Any], terms: Terms) -> Call[dict[str, Any]]:
+    def log_settings(
+        self, change: Mapping[str, Any], options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """Read or change the log."""
 
-    def register(self, name: str, key: str, byte_size: int, terms: Terms) -> Call[None]:
+    def register(
+        self, name: str, key: str, byte_size: int, options: CallOptions
+    ) -> PreparedCall[None]:
         """Tell of a region of shared memory."""
 
-    def unregister(self, name: str, terms: Terms) -> Call[None]:
+    def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:
         """Have it forgotten."""
 
-    def regions(self, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def regions(self, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """Those the server knows."""

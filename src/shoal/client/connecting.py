@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.client.address import GRPC, Address
-from shoal.client.errors import ClientError, ConnectionFailed, InvalidInput, Timeout
+from shoal.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    InvalidInput,
+    ProtocolError,
+    Timeout,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,32 @@ def lost(address: Address, error: OSError | None) -> ConnectionFailed:
 
 
 def late(address: Address, limit_secs: float | None) -> Timeout:
-    """What to say when an answer does not come."""
+    """What to say when a response does not come."""
     shown = "" if limit_secs is None else f" within {limit_secs:g} s"
-    return Timeout(f"no answer from {address.authority}{shown}")
+    return Timeout(f"no response from {address.authority}{shown}")
+
+
+def foreign(address: Address, error: ProtocolError) -> ProtocolError:
+    """The error when something other than the expected protocol answers."""
+    where = address.authority
+    spoken, other, scheme = (
+        ("gRPC", "HTTP", "http")
+        if address.protocol == GRPC
+        else (
+            "HTTP/1.1",
+            "gRPC",
+            "grpc",
+        )
+    )
+    return ProtocolError(
+        f"what answers at {where} does not speak {spoken} ({error}); for {other} write "
+        f"'{scheme}://{where}'"
+    )
+
+
+class NoResponse(Exception):
+    """The connection ended before the first byte of the response."""
+
+    def __init__(self, reason: OSError | None) -> None:
+        super().__init__()
+        self.reason = reason

@@ -11,30 +11,30 @@ from typing import Any
 
 from shoal.client.codec import Headers
 from shoal.client.errors import InvalidInput
-from shoal.client.steps import Session, Steps, Version, ask
+from shoal.client.steps import ClientSession, Steps, Version, send_once
 from shoal.wire import json_text
 
 # ---- status
 
 
 def live(
-    session: Session, *, timeout: float | None = None, headers: Headers | None = None
+    session: ClientSession, *, timeout: float | None = None, headers: Headers | None = None
 ) -> Steps[bool]:
     """Whether the server runs. ConnectionFailed when nobody answers at all."""
-    terms = session.terms(timeout, headers)
-    return (yield from ask(session.codec.live(terms), terms))
+    options = session.options(timeout, headers)
+    return (yield from send_once(session.codec.live(options), options))
 
 
 def ready(
-    session: Session, *, timeout: float | None = None, headers: Headers | None = None
+    session: ClientSession, *, timeout: float | None = None, headers: Headers | None = None
 ) -> Steps[bool]:
     """Whether the server and all its models are ready for inference."""
-    terms = session.terms(timeout, headers)
-    return (yield from ask(session.codec.ready(terms), terms))
+    options = session.options(timeout, headers)
+    return (yield from send_once(session.codec.ready(options), options))
 
 
 def model_ready(
-    session: Session,
+    session: ClientSession,
     model: str,
     version: Version = "",
     *,
@@ -42,21 +42,21 @@ def model_ready(
     headers: Headers | None = None,
 ) -> Steps[bool]:
     """Whether a model is ready; false for one the server does not know."""
-    terms = session.terms(timeout, headers)
-    call = session.codec.model_ready(model, str(version), terms)
-    return (yield from ask(call, terms))
+    options = session.options(timeout, headers)
+    call = session.codec.model_ready(model, str(version), options)
+    return (yield from send_once(call, options))
 
 
 def server_metadata(
-    session: Session, *, timeout: float | None = None, headers: Headers | None = None
+    session: ClientSession, *, timeout: float | None = None, headers: Headers | None = None
 ) -> Steps[dict[str, Any]]:
     """The server's `name`, `version` and `extensions`."""
-    terms = session.terms(timeout, headers)
-    return (yield from ask(session.codec.server_metadata(terms), terms))
+    options = session.options(timeout, headers)
+    return (yield from send_once(session.codec.server_metadata(options), options))
 
 
 def metadata(
-    session: Session,
+    session: ClientSession,
     model: str,
     version: Version = "",
     *,
@@ -64,13 +64,13 @@ def metadata(
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
     """A model's `name`, `versions`, `platform`, and `inputs` and `outputs` with their shapes."""
-    terms = session.terms(timeout, headers)
-    call = session.codec.metadata(model, str(version), terms)
-    return (yield from ask(call, terms))
+    options = session.options(timeout, headers)
+    call = session.codec.metadata(model, str(version), options)
+    return (yield from send_once(call, options))
 
 
 def config(
-    session: Session,
+    session: ClientSession,
     model: str,
     version: Version = "",
     *,
@@ -78,13 +78,13 @@ def config(
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
     """A model's whole configuration, with the names of config.pbtxt."""
-    terms = session.terms(timeout, headers)
-    call = session.codec.config(model, str(version), terms)
-    return (yield from ask(call, terms))
+    options = session.options(timeout, headers)
+    call = session.codec.config(model, str(version), options)
+    return (yield from send_once(call, options))
 
 
 def statistics(
-    session: Session,
+    session: ClientSession,
     model: str = "",
     version: Version = "",
     *,
@@ -92,28 +92,28 @@ def statistics(
     headers: Headers | None = None,
 ) -> Steps[list[dict[str, Any]]]:
     """Counts and durations of a model's versions, or of all models."""
-    terms = session.terms(timeout, headers)
-    call = session.codec.statistics(model, str(version), terms)
-    return (yield from ask(call, terms))
+    options = session.options(timeout, headers)
+    call = session.codec.statistics(model, str(version), options)
+    return (yield from send_once(call, options))
 
 
 # ---- the repository
 
 
 def index(
-    session: Session,
+    session: ClientSession,
     *,
     ready: bool = False,
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[list[dict[str, Any]]]:
     """The models in the repository: `name`, and where known `version`, `state` and `reason`."""
-    terms = session.terms(timeout, headers)
-    return (yield from ask(session.codec.index(ready, terms), terms))
+    options = session.options(timeout, headers)
+    return (yield from send_once(session.codec.index(ready, options), options))
 
 
 def load(
-    session: Session,
+    session: ClientSession,
     model: str,
     *,
     config: Mapping[str, Any] | str = "",
@@ -133,13 +133,13 @@ def load(
     }
     if named and not text:
         raise InvalidInput(f"model '{model}' is loaded from files given here, so give config= too")
-    terms = session.terms(math.inf if timeout is None else timeout, headers)
-    yield from ask(session.codec.load(model, text, named, terms), terms)
+    options = session.options(math.inf if timeout is None else timeout, headers)
+    yield from send_once(session.codec.load(model, text, named, options), options)
     session.forget(model)
 
 
 def unload(
-    session: Session,
+    session: ClientSession,
     model: str,
     *,
     unload_dependents: bool = False,
@@ -147,8 +147,8 @@ def unload(
     headers: Headers | None = None,
 ) -> Steps[None]:
     """Unload a model, and with `unload_dependents` those that only it needed."""
-    terms = session.terms(math.inf if timeout is None else timeout, headers)
-    yield from ask(session.codec.unload(model, unload_dependents, terms), terms)
+    options = session.options(math.inf if timeout is None else timeout, headers)
+    yield from send_once(session.codec.unload(model, unload_dependents, options), options)
     session.forget(model)
 
 
@@ -156,7 +156,7 @@ def unload(
 
 
 def trace_settings(
-    session: Session,
+    session: ClientSession,
     change: Mapping[str, Any] | None = None,
     *,
     model: str = "",
@@ -167,37 +167,37 @@ def trace_settings(
 
     A value of None gives a model's setting back to the server's.
     """
-    terms = session.terms(timeout, headers)
-    call = session.codec.trace_settings(model, change or {}, terms)
-    return (yield from ask(call, terms))
+    options = session.options(timeout, headers)
+    call = session.codec.trace_settings(model, change or {}, options)
+    return (yield from send_once(call, options))
 
 
 def log_settings(
-    session: Session,
+    session: ClientSession,
     change: Mapping[str, Any] | None = None,
     *,
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
     """The server's log settings, after `change` where one is given."""
-    terms = session.terms(timeout, headers)
-    return (yield from ask(session.codec.log_settings(change or {}, terms), terms))
+    options = session.options(timeout, headers)
+    return (yield from send_once(session.codec.log_settings(change or {}, options), options))
 
 
 def shared_memory_regions(
-    session: Session, *, timeout: float | None = None, headers: Headers | None = None
+    session: ClientSession, *, timeout: float | None = None, headers: Headers | None = None
 ) -> Steps[list[dict[str, Any]]]:
     """The regions of system shared memory that the server knows."""
-    terms = session.terms(timeout, headers)
-    return (yield from ask(session.codec.regions(terms), terms))
+    options = session.options(timeout, headers)
+    return (yield from send_once(session.codec.regions(options), options))
 
 
-def register(session: Session, name: str, key: str, byte_size: int) -> Steps[None]:
+def register(session: ClientSession, name: str, key: str, byte_size: int) -> Steps[None]:
     """Tell the server of a region."""
-    call = session.codec.register(name, key, byte_size, session.terms())
-    yield from ask(call, session.terms())
+    call = session.codec.register(name, key, byte_size, session.options())
+    yield from send_once(call, session.options())
 
 
-def unregister(session: Session, name: str) -> Steps[None]:
+def unregister(session: ClientSession, name: str) -> Steps[None]:
     """Have the server forget a region."""
-    yield from ask(session.codec.unregister(name, session.terms()), session.terms())
+    yield from send_once(session.codec.unregister(name, session.options()), session.options())

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from shoal.client.address import Address
 from shoal.client.connecting import late, lost
 from shoal.client.errors import ClientError, ProtocolError
-from shoal.client.http2 import Connection
+from shoal.client.http2 import Http2Connection
 from shoal.client.http2_stream import Ended
-from shoal.client.sockets import Line
+from shoal.client.sockets import SocketConnection
 from shoal.core.tensor import Buffer
 
 _RECEIVE_BYTES = 1 << 18
@@ -34,8 +34,8 @@ class Duplex:
     def __init__(
         self,
         address: Address,
-        line: Line,
-        connection: Connection,
+        line: SocketConnection,
+        connection: Http2Connection,
         block: bytes,
         drop: Callable[[], None],
     ) -> None:

@@ -3,7 +3,7 @@
 ClientError
 ├── InvalidInput        what was to be sent cannot be: nothing was sent
 ├── ConnectionFailed    no server answers there, or it went away
-├── Timeout             there was no answer in time
+├── Timeout             there was no response in time
 ├── ProtocolError       something answers, but it does not speak the protocol
 └── ServerError         the server refused: `status` (the same word over HTTP and gRPC) and `code`
     └── Unavailable     not now: overloaded, or the model is not ready; these are tried again
@@ -68,11 +68,11 @@ class ConnectionFailed(ClientError, ConnectionError):
 
 
 class Timeout(ClientError, TimeoutError):
-    """The answer did not come in time. Whether the server did the work is not known."""
+    """The response did not come in time. Whether the server did the work is not known."""
 
 
 class ProtocolError(ClientError):
-    """The answer is none this protocol knows: perhaps another kind of server is at that port."""
+    """The response is none this protocol knows: perhaps another kind of server is at that port."""
 
 
 class ServerError(ClientError):

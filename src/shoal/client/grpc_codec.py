@@ -1,21 +1,27 @@
-"""gRPC: each question as a message with its headers, each answer as a result. No socket here.
+"""gRPC: calls encoded as messages with their headers, responses decoded. No sockets.
 
-    Ask --head, remembered--> b"…" + raw tensors        b"…" --take out tensors--> head, remembered
+    InferenceCall --cached head--> b"…" + raw tensors      b"…" --split off tensors--> cached head
 
-Inference messages are written and read by hand, so that tensors are not copied; all else is left
-to protobuf, which is imported when it is first needed.
+Inference messages are encoded and decoded by hand, so that tensors are not copied; protobuf does
+the others and is imported on first use.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.client.address import Address
-from shoal.client.codec import Answer, Ask, Call, Headers, Request, Terms
+from shoal.client.codec import (
+    CallOptions,
+    Headers,
+    InferenceCall,
+    PreparedCall,
+    RawRequest,
+    RawResponse,
+)
 from shoal.client.errors import (
     GRPC_STATUS,
     ClientError,
@@ -41,7 +47,6 @@ from shoal.wire.protobuf_wire import delimited, prefix, tag, take_out
 
 SERVICE = "/inference.GRPCInferenceService/"
 _REMEMBERED = 256
-_DOUBLE = struct.Struct("<d")
 _KEY = re.compile(r"[0-9a-z_.\-]+")
 _RAW_OUTPUTS = tag(6)
 _RAW_INPUTS = 7
@@ -66,46 +71,46 @@ class GrpcCodec:
 
     # ---- inference
 
-    def infer(self, ask: Ask, terms: Terms) -> Call[Result]:
+    def infer(self, infer_call: InferenceCall, options: CallOptions) -> PreparedCall[Result]:
         """ModelInfer."""
-        parts, size = self.infer_message(ask)
-        request = Request(parts, size, self.block("ModelInfer", terms))
-        read: Callable[[Answer], Result] = self.read_result
-        if ask.places:
+        parts, size = self.infer_message(infer_call)
+        request = RawRequest(parts, size, self.block("ModelInfer", options))
+        read: Callable[[RawResponse], Result] = self.read_result
+        if infer_call.places:
 
-            def read(answer: Answer) -> Result:
-                result = self.read_result(answer)
-                fill_from_places(result, ask.places)
+            def read(response: RawResponse) -> Result:
+                result = self.read_result(response)
+                fill_from_places(result, infer_call.places)
                 return result
 
-        return Call(request, read, "sequence_id" not in ask.parameters)
+        return PreparedCall(request, read, "sequence_id" not in infer_call.parameters)
 
-    def infer_message(self, ask: Ask) -> tuple[list[Buffer], int]:
+    def infer_message(self, infer_call: InferenceCall) -> tuple[list[Buffer], int]:
         """A ModelInferRequest, in parts, and its size."""
-        if not ask.binary:
-            return with_contents(ask)
-        tensors = ask.tensors
-        if ask.places or any(each.placed is not None for each in tensors):
-            head = request_head(ask)
+        if not infer_call.binary:
+            return with_contents(infer_call)
+        tensors = infer_call.tensors
+        if infer_call.places or any(each.placed is not None for each in tensors):
+            head = request_head(infer_call)
         else:
             key = (
-                ask.model,
-                ask.version,
+                infer_call.model,
+                infer_call.version,
                 tuple([(each.name, each.datatype, each.shape) for each in tensors]),
-                ask.outputs,
-                tuple(ask.classes.items()) if ask.classes else None,
+                infer_call.outputs,
+                tuple(infer_call.classes.items()) if infer_call.classes else None,
             )
             known = self._heads.get(key)
             if known is None:
-                known = request_head(ask)
+                known = request_head(infer_call)
                 if len(self._heads) >= _REMEMBERED:
                     self._heads.clear()
                 self._heads[key] = known
             head = known
-        if ask.id:
-            head += delimited(3, ask.id.encode())
-        if ask.parameters:
-            head += encoded_parameters(4, ask.parameters)
+        if infer_call.id:
+            head += delimited(3, infer_call.id.encode())
+        if infer_call.parameters:
+            head += encoded_parameters(4, infer_call.parameters)
         parts: list[Buffer] = []
         size = 0
         for each in tensors:
@@ -121,11 +126,11 @@ class GrpcCodec:
             size += len(head)
         return parts, size
 
-    def read_result(self, answer: Answer) -> Result:
+    def read_result(self, response: RawResponse) -> Result:
         """The result of ModelInfer."""
-        if answer.status:
-            raise refusal(answer)
-        return self.result(answer.body)
+        if response.status:
+            raise refusal(response)
+        return self.result(response.body)
 
     def result(self, body: Buffer) -> Result:
         """The result in a ModelInferResponse."""
@@ -133,7 +138,7 @@ class GrpcCodec:
         try:
             rest = take_out(body, {_RAW_OUTPUTS: spans})
         except ShoalError as error:
-            raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+            raise ProtocolError(f"the server's response is malformed: {error}") from None
         head = self._answers.get(rest)
         if head is None:
             head = response_head(rest)
@@ -167,7 +172,7 @@ class GrpcCodec:
         try:
             take_out(body, {tag(1): errors, tag(2): results})
         except ShoalError as error:
-            raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+            raise ProtocolError(f"the server's response is malformed: {error}") from None
         view = memoryview(body)
         result = self.result(view[slice(*results[-1])]) if results else None
         if errors:
@@ -177,68 +182,76 @@ class GrpcCodec:
 
     # ---- status
 
-    def live(self, terms: Terms) -> Call[bool]:
+    def live(self, options: CallOptions) -> PreparedCall[bool]:
         """ServerLive."""
-        return self._yes("ServerLive", {}, terms, "live")
+        return self._yes("ServerLive", {}, options, "live")
 
-    def ready(self, terms: Terms) -> Call[bool]:
+    def ready(self, options: CallOptions) -> PreparedCall[bool]:
         """ServerReady."""
-        return self._yes("ServerReady", {}, terms, "ready")
+        return self._yes("ServerReady", {}, options, "ready")
 
-    def model_ready(self, model: str, version: str, terms: Terms) -> Call[bool]:
-        """ModelReady; the answer for a model nobody knows is an error, here it is no."""
+    def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
+        """ModelReady; the response for a model nobody knows is an error, here it is no."""
         asked = {"name": model, "version": version}
-        return self._yes("ModelReady", asked, terms, "ready", no=("NOT_FOUND", "UNAVAILABLE"))
+        return self._yes("ModelReady", asked, options, "ready", no=("NOT_FOUND", "UNAVAILABLE"))
 
-    def server_metadata(self, terms: Terms) -> Call[dict[str, Any]]:
+    def server_metadata(self, options: CallOptions) -> PreparedCall[dict[str, Any]]:
         """ServerMetadata."""
-        return self._call("ServerMetadata", {}, terms, plain)
+        return self._call("ServerMetadata", {}, options, plain)
 
-    def metadata(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+    def metadata(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """ModelMetadata."""
-        return self._call("ModelMetadata", {"name": model, "version": version}, terms, plain)
+        return self._call("ModelMetadata", {"name": model, "version": version}, options, plain)
 
-    def config(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+    def config(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """ModelConfig."""
         asked = {"name": model, "version": version}
-        return self._call("ModelConfig", asked, terms, lambda found: plain(found.config))
+        return self._call("ModelConfig", asked, options, lambda found: plain(found.config))
 
-    def statistics(self, model: str, version: str, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def statistics(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[list[dict[str, Any]]]:
         """ModelStatistics."""
         asked = {"name": model, "version": version}
         return self._call(
-            "ModelStatistics", asked, terms, lambda found: list(map(plain, found.model_stats))
+            "ModelStatistics", asked, options, lambda found: list(map(plain, found.model_stats))
         )
 
     # ---- the repository
 
-    def index(self, ready: bool, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def index(self, ready: bool, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """RepositoryIndex."""
 
         def read(found: Any) -> list[dict[str, Any]]:
             rows = map(plain, found.models)
             return [{key: value for key, value in row.items() if value} for row in rows]
 
-        return self._call("RepositoryIndex", {"ready": ready}, terms, read)
+        return self._call("RepositoryIndex", {"ready": ready}, options, read)
 
-    def load(self, model: str, config: str, files: Mapping[str, bytes], terms: Terms) -> Call[None]:
+    def load(
+        self, model: str, config: str, files: Mapping[str, bytes], options: CallOptions
+    ) -> PreparedCall[None]:
         """RepositoryModelLoad."""
         parameters: dict[str, Any] = {"config": {"string_param": config}} if config else {}
         parameters.update({name: {"bytes_param": data} for name, data in files.items()})
         asked = {"model_name": model, "parameters": parameters}
-        return self._do("RepositoryModelLoad", asked, terms)
+        return self._do("RepositoryModelLoad", asked, options)
 
-    def unload(self, model: str, dependents: bool, terms: Terms) -> Call[None]:
+    def unload(self, model: str, dependents: bool, options: CallOptions) -> PreparedCall[None]:
         """RepositoryModelUnload."""
         parameters = {"unload_dependents": {"bool_param": True}} if dependents else {}
         asked = {"model_name": model, "parameters": parameters}
-        return self._do("RepositoryModelUnload", asked, terms)
+        return self._do("RepositoryModelUnload", asked, options)
 
     # ---- settings
 
     def trace_settings(
-        self, model: str, change: Mapping[str, Any], terms: Terms
-    ) -> Call[dict[str, Any]]:
+        self, model: str, change: Mapping[str, Any], options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """TraceSetting; each value is a list of texts there."""
         settings = {name: {"value": _texts(value)} for name, value in change.items()}
 
@@ -250,9 +263,11 @@ class GrpcCodec:
             }
 
         asked = {"model_name": model, "settings": settings}
-        return self._call("TraceSetting", asked, terms, read)
+        return self._call("TraceSetting", asked, options, read)
 
-    def log_settings(self, change: Mapping[str, Any], terms: Terms) -> Call[dict[str, Any]]:
+    def log_settings(
+        self, change: Mapping[str, Any], options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """LogSettings."""
         kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
         settings = {}
@@ -267,54 +282,53 @@ class GrpcCodec:
                 for name, entry in sorted(found.settings.items())
             }
 
-        return self._call("LogSettings", {"settings": settings}, terms, read)
+        return self._call("LogSettings", {"settings": settings}, options, read)
 
     # ---- shared memory
 
-    def register(self, name: str, key: str, byte_size: int, terms: Terms) -> Call[None]:
+    def register(
+        self, name: str, key: str, byte_size: int, options: CallOptions
+    ) -> PreparedCall[None]:
         """SystemSharedMemoryRegister."""
         asked = {"name": name, "key": key, "offset": 0, "byte_size": byte_size}
-        return self._do("SystemSharedMemoryRegister", asked, terms)
+        return self._do("SystemSharedMemoryRegister", asked, options)
 
-    def unregister(self, name: str, terms: Terms) -> Call[None]:
+    def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:
         """SystemSharedMemoryUnregister."""
-        return self._do("SystemSharedMemoryUnregister", {"name": name}, terms)
+        return self._do("SystemSharedMemoryUnregister", {"name": name}, options)
 
-    def regions(self, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def regions(self, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """SystemSharedMemoryStatus."""
         return self._call(
             "SystemSharedMemoryStatus",
             {"name": ""},
-            terms,
+            options,
             lambda found: [plain(region) for _, region in sorted(found.regions.items())],
         )
 
     # ---- requests
 
-    def block(self, method: str, terms: Terms, extra: Headers | None = None) -> bytes:
+    def block(self, method: str, options: CallOptions) -> bytes:
         """The headers of a call, as HPACK."""
-        key = (method, terms.timeout_secs)
+        key = (method, options.timeout_secs)
         block = self._blocks.get(key)
         if block is None:
             block = self._start + _named(4, f"{SERVICE}{method}".encode()) + self._end
-            if terms.timeout_secs is not None:
-                block += literal(b"grpc-timeout", _timeout(terms.timeout_secs))
+            if options.timeout_secs is not None:
+                block += literal(b"grpc-timeout", _timeout(options.timeout_secs))
             if len(self._blocks) >= _REMEMBERED:
                 self._blocks.clear()
             self._blocks[key] = block
-        for headers in (terms.headers, extra):
-            if headers:
-                block += _metadata(headers)
-        return block
+        return block + _metadata(options.headers) if options.headers else block
 
     def _call(
         self,
         method: str,
         fields: Mapping[str, Any],
-        terms: Terms,
+        options: CallOptions,
         read: Callable[[Any], Any],
         repeatable: bool = True,
-    ) -> Call[Any]:
+    ) -> PreparedCall[Any]:
         from google.protobuf.message import DecodeError
 
         from shoal.wire.proto import messages
@@ -324,46 +338,50 @@ class GrpcCodec:
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"this cannot be sent as {method}: {error}") from None
 
-        def reader(answer: Answer) -> Any:
-            if answer.status:
-                raise refusal(answer)
-            response = getattr(messages, f"{method}Response")
+        def reader(response: RawResponse) -> Any:
+            if response.status:
+                raise refusal(response)
+            kind = getattr(messages, f"{method}Response")
             try:
-                return read(response.FromString(bytes(answer.body)))
+                return read(kind.FromString(bytes(response.body)))
             except DecodeError as error:
-                raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+                raise ProtocolError(f"the server's response is malformed: {error}") from None
 
-        return Call(Request([body], len(body), self.block(method, terms)), reader, repeatable)
+        return PreparedCall(
+            RawRequest([body], len(body), self.block(method, options)), reader, repeatable
+        )
 
-    def _do(self, method: str, fields: Mapping[str, Any], terms: Terms) -> Call[None]:
-        return self._call(method, fields, terms, lambda _: None, repeatable=False)
+    def _do(
+        self, method: str, fields: Mapping[str, Any], options: CallOptions
+    ) -> PreparedCall[None]:
+        return self._call(method, fields, options, lambda _: None, repeatable=False)
 
     def _yes(
         self,
         method: str,
         fields: Mapping[str, Any],
-        terms: Terms,
+        options: CallOptions,
         field: str,
         no: tuple[str, ...] = ("UNAVAILABLE",),
-    ) -> Call[bool]:
-        call = self._call(method, fields, terms, lambda found: bool(getattr(found, field)))
+    ) -> PreparedCall[bool]:
+        call = self._call(method, fields, options, lambda found: bool(getattr(found, field)))
         read = call.read
 
-        def reader(answer: Answer) -> bool:
-            if answer.status and GRPC_STATUS[answer.status] in no:
+        def reader(response: RawResponse) -> bool:
+            if response.status and GRPC_STATUS[response.status] in no:
                 return False
-            return bool(read(answer))
+            return bool(read(response))
 
-        return Call(call.request, reader)
+        return PreparedCall(call.request, reader)
 
 
-def refusal(answer: Answer) -> ClientError:
+def refusal(response: RawResponse) -> ClientError:
     """The error a call's status stands for."""
-    status = GRPC_STATUS[answer.status]
+    status = GRPC_STATUS[response.status]
     if status == "DEADLINE_EXCEEDED":
-        return Timeout(answer.message or "the server did not answer in time")
-    text = answer.message or f"the server answered {status} and said no more"
-    return server_error(text, status, answer.status)
+        return Timeout(response.message or "the server did not respond in time")
+    text = response.message or f"the server answered {status} and said no more"
+    return server_error(text, status, response.status)
 
 
 def _named(index: int, value: bytes) -> bytes:

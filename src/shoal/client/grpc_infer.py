@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from shoal.client.codec import Ask
+from shoal.client.codec import InferenceCall
 from shoal.client.errors import InvalidInput, ProtocolError
 from shoal.client.grpc_messages import contents_of
 from shoal.core.tensor import Buffer
@@ -25,10 +25,10 @@ class ResponseHead(NamedTuple):
     outputs: list[tuple[str, str, tuple[int, ...], dict[str, Any], Any]]  # the last: contents
 
 
-def request_head(ask: Ask) -> bytes:
+def request_head(infer_call: InferenceCall) -> bytes:
     """All of a ModelInferRequest that stays the same from call to call."""
-    head = delimited(1, ask.model.encode()) + delimited(2, ask.version.encode())
-    for each in ask.tensors:
+    head = delimited(1, infer_call.model.encode()) + delimited(2, infer_call.version.encode())
+    for each in infer_call.tensors:
         dims = b"".join(map(signed, each.shape))
         entry = delimited(1, each.name.encode()) + delimited(2, each.datatype.encode())
         entry += delimited(3, dims)
@@ -37,13 +37,13 @@ def request_head(ask: Ask) -> bytes:
                 4, _place(each.placed.region, each.placed.offset, each.placed.byte_size)
             )
         head += prefix(5, len(entry)) + entry
-    for name in ask.outputs:
+    for name in infer_call.outputs:
         entry = delimited(1, name.encode())
-        place = ask.places.get(name)
+        place = infer_call.places.get(name)
         if place is not None:
             entry += encoded_parameters(2, _place(place.region.name, place.offset, place.byte_size))
-        if name in ask.classes:
-            entry += encoded_parameters(2, {"classification": ask.classes[name]})
+        if name in infer_call.classes:
+            entry += encoded_parameters(2, {"classification": infer_call.classes[name]})
         head += prefix(6, len(entry)) + entry
     return head
 
@@ -87,16 +87,16 @@ def _integer(name: str, value: int) -> bytes:
     return b"\x10" + signed(value)
 
 
-def with_contents(ask: Ask) -> tuple[list[Buffer], int]:
+def with_contents(infer_call: InferenceCall) -> tuple[list[Buffer], int]:
     """A request whose tensors are lists of numbers, for servers that know nothing else."""
     from shoal.wire.proto import messages
 
-    request = messages.ModelInferRequest.FromString(request_head(ask))
-    for entry, each in zip(request.inputs, ask.tensors, strict=True):
+    request = messages.ModelInferRequest.FromString(request_head(infer_call))
+    for entry, each in zip(request.inputs, infer_call.tensors, strict=True):
         if each.placed is None:
             contents_of(each, entry.contents)
-    body = request.SerializeToString() + delimited(3, ask.id.encode())
-    body += encoded_parameters(4, ask.parameters)
+    body = request.SerializeToString() + delimited(3, infer_call.id.encode())
+    body += encoded_parameters(4, infer_call.parameters)
     return [body], len(body)
 
 
@@ -109,7 +109,7 @@ def response_head(rest: bytes) -> ResponseHead:
     try:
         found = messages.ModelInferResponse.FromString(rest)
     except DecodeError as error:
-        raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+        raise ProtocolError(f"the server's response is malformed: {error}") from None
     return ResponseHead(
         found.model_name,
         found.model_version,

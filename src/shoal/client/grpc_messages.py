@@ -87,4 +87,4 @@ def array_of_contents(contents: Any, datatype: str, shape: Sequence[int]) -> np.
 
         return np.array(elements, dtypes.from_name(datatype).numpy).reshape(shape)
     except ValueError as error:
-        raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+        raise ProtocolError(f"the server's response is malformed: {error}") from None

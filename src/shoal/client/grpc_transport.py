@@ -10,15 +10,15 @@ import ssl
 import time
 
 from shoal.client.address import Address
-from shoal.client.codec import Answer
-from shoal.client.connecting import Limits, late, lost, open_socket
+from shoal.client.codec import RawResponse
+from shoal.client.connecting import Limits, foreign, late, lost, open_socket
 from shoal.client.duplex import Duplex
 from shoal.client.errors import ProtocolError
-from shoal.client.http2 import Connection
+from shoal.client.http2 import Http2Connection
 from shoal.client.http2_stream import Ended
 from shoal.client.pool import Pool
-from shoal.client.sockets import Deadline, Line
-from shoal.client.steps import Exchange
+from shoal.client.sockets import Deadline, SocketConnection
+from shoal.client.steps import RoundTrip
 
 _RECEIVE_BYTES = 1 << 18
 
@@ -29,23 +29,25 @@ class GrpcTransport:
     def __init__(self, address: Address, encryption: ssl.SSLContext | None, limits: Limits) -> None:
         self._address = address
         self._pool = Pool(
-            lambda: Channel(Line(open_socket(address, encryption, limits.connect_secs))),
+            lambda: GrpcChannel(
+                SocketConnection(open_socket(address, encryption, limits.connect_secs))
+            ),
             limits.connections,
         )
 
-    def exchange(self, step: Exchange) -> Answer:
-        """Make a call and wait for its answer. Raises ConnectionFailed, Timeout and more."""
+    def exchange(self, step: RoundTrip) -> RawResponse:
+        """Make a call and wait for its response. Raises ConnectionFailed, Timeout and more."""
         channel, used = self._pool.take(step.timeout_secs)
         if used and not channel.usable():
             self._pool.drop(channel)
             channel, used = self._pool.fresh(), False
         while True:
             try:
-                answer, ended = channel.call(step)
+                response, ended = channel.call(step)
             except ProtocolError as error:
                 self._pool.drop(channel)
                 raise foreign(self._address, error) from None
-            except _Late:
+            except TimeoutError:
                 self._pool.drop(channel)
                 raise late(self._address, step.timeout_secs) from None
             except BaseException:
@@ -61,7 +63,7 @@ class GrpcTransport:
                 continue
             if ended.code < 0:
                 raise lost(self._address, channel.error)
-            return answer
+            return response
 
     def duplex(self, block: bytes) -> Duplex:
         """A call of many messages in both directions, on a connection of its own."""
@@ -83,17 +85,17 @@ class GrpcTransport:
         self._pool.close()
 
 
-class Channel:
+class GrpcChannel:
     """A socket, and HTTP/2 on it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: SocketConnection) -> None:
         self.line = line
-        self.connection = Connection()
+        self.connection = Http2Connection()
         self.error: OSError | None = None  # why it broke
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
 
-    def call(self, step: Exchange) -> tuple[Answer, Ended]:
-        """One call. A code of -1 says that the connection broke; raises _Late."""
+    def call(self, step: RoundTrip) -> tuple[RawResponse, Ended]:
+        """One call. A code of -1 says that the connection broke; raises TimeoutError."""
         connection, line = self.connection, self.line
         request = step.request
         deadline = Deadline(step.timeout_secs)
@@ -116,7 +118,7 @@ class Channel:
                     if connection.pending:
                         line.send(*connection.take())
         except TimeoutError:
-            raise _Late from None
+            raise
         except OSError as error:
             self.error = error
             connection.lost()
@@ -124,7 +126,7 @@ class Channel:
         ended = stream.ended
         assert ended is not None
         body = stream.messages[0] if stream.messages else b""
-        return Answer(max(ended.code, 0), ended.headers, body, ended.message), ended
+        return RawResponse(max(ended.code, 0), ended.headers, body, ended.message), ended
 
     def usable(self) -> bool:
         """Whether calls can be made; what arrived meanwhile is seen to."""
@@ -146,15 +148,3 @@ class Channel:
     def close(self) -> None:
         """Close the socket."""
         self.line.close()
-
-
-class _Late(Exception):
-    """There was no answer in time."""
-
-
-def foreign(address: Address, error: ProtocolError) -> ProtocolError:
-    """What to say when something other than gRPC answers."""
-    where = address.authority
-    return ProtocolError(
-        f"what answers at {where} does not speak gRPC ({error}); for HTTP write 'http://{where}'"
-    )

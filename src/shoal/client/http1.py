@@ -17,7 +17,7 @@ _REMEMBERED = 256
 _END = b"\r\n\r\n"
 
 
-class Head:
+class HttpHead:
     """What stands before a body. It never changes, so equal heads share one."""
 
     __slots__ = ("chunked", "headers", "keep_alive", "length", "pad", "status")
@@ -62,26 +62,26 @@ class Head:
         return int(text)
 
 
-_heads: dict[bytes, Head] = {}
+_heads: dict[bytes, HttpHead] = {}
 
 
-def _head(raw: bytes) -> Head:
+def _head(raw: bytes) -> HttpHead:
     head = _heads.get(raw)
     if head is None:
-        head = Head(raw)
+        head = HttpHead(raw)
         if len(_heads) >= _REMEMBERED:
             _heads.clear()
         _heads[raw] = head
     return head
 
 
-class Response:
+class HttpResponse:
     """One response while it arrives."""
 
     __slots__ = ("_buffer", "_chunks", "_filled", "_pending", "body", "done", "head")
 
     def __init__(self) -> None:
-        self.head: Head | None = None
+        self.head: HttpHead | None = None
         self.body: bytearray | memoryview = bytearray()
         self.done = False
         self._pending = b""
@@ -122,7 +122,7 @@ class Response:
                 self.body = self._buffer
         return self._take(head, data)
 
-    def _take(self, head: Head, data: bytes) -> bool:
+    def _take(self, head: HttpHead, data: bytes) -> bool:
         if self._chunks is not None:
             assert isinstance(self.body, bytearray)
             self.done = self._chunks.feed(data, self.body)

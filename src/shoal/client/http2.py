@@ -1,9 +1,10 @@
 """One HTTP/2 connection from the client's side, carrying gRPC calls: bytes in, bytes out.
 
-    open, Stream.send --> take(): bytes to send       receive(bytes) --> Stream.messages, .ended
+    open, Http2Stream.send --> take(): bytes to send
+    receive(bytes) --> Http2Stream.messages, Http2Stream.ended
 
-No socket here, so blocking sockets and event loops share it. Calls may be many at a time. Windows
-for what we receive are as large as they get, so that only what we send has to wait.
+It has no socket, so blocking sockets, event loops and `shoal perf` share it. Many calls may be in
+progress. The windows for received data are as large as possible, so only sending has to wait.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hpack
 
 from shoal.client.errors import ProtocolError
-from shoal.client.http2_stream import NO_HEADERS, TOP_UP_BYTES, Ended, Stream
+from shoal.client.http2_stream import NO_HEADERS, TOP_UP_BYTES, Ended, Http2Stream
 from shoal.core.tensor import Buffer
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import (
@@ -44,11 +45,11 @@ _PREFACE = (
 )
 
 
-class Connection:
+class Http2Connection:
     """One connection. Not for several threads at once."""
 
     def __init__(self) -> None:
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, Http2Stream] = {}
         self.closing = False  # no more calls can be made on this connection
         self.closing_reason = ""  # what the server said when it ended the connection
         self.max_streams = MOST_STREAMS
@@ -60,7 +61,7 @@ class Connection:
         self._frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._received = 0
         self._partial = b""  # of a frame
-        self._data_stream: Stream | None = None  # whose DATA frame is being received
+        self._data_stream: Http2Stream | None = None  # whose DATA frame is being received
         self._data_left = 0
         self._data_end = 0  # set if that frame ends its stream
         self._block: tuple[int, int, bytes] | None = None  # stream, flags and bytes so far
@@ -69,13 +70,13 @@ class Connection:
 
     # ---- calls
 
-    def open(self, block: bytes) -> Stream:
+    def open(self, block: bytes) -> Http2Stream:
         """Begin a call with these headers."""
-        stream = Stream(self)
+        stream = Http2Stream(self)
         self.attach(stream, block)
         return stream
 
-    def attach(self, stream: Stream, block: bytes) -> None:
+    def attach(self, stream: Http2Stream, block: bytes) -> None:
         """Begin a call with these headers on a stream object of the caller's."""
         stream.id = stream_id = self._next_id
         self._next_id = stream_id + 2
@@ -118,8 +119,8 @@ class Connection:
         self._out.append(data)
         self._out_size += len(data)
 
-    def send_framed(self, stream: Stream, parts: list[Buffer], size: int, end: bool) -> None:
-        """Send a message that begins with gRPC's prefix; see `Stream.send`."""
+    def send_framed(self, stream: Http2Stream, parts: list[Buffer], size: int, end: bool) -> None:
+        """Send a message that begins with gRPC's prefix; see `Http2Stream.send`."""
         if (
             size <= stream.window
             and size <= self._window
@@ -137,7 +138,7 @@ class Connection:
         stream._unsent_end = end
         self._flush(stream)
 
-    def _flush(self, stream: Stream) -> None:
+    def _flush(self, stream: Http2Stream) -> None:
         """Send as much as the windows allow."""
         unsent = stream._unsent
         while unsent:
@@ -169,13 +170,13 @@ class Connection:
             stream._unsent_end = False
             self.put(frames.header(0, DATA, END_STREAM, stream.id))
 
-    def _cancel(self, stream: Stream) -> None:
+    def _cancel(self, stream: Http2Stream) -> None:
         self.put(frames.rst_stream(stream.id, ErrorCode.CANCEL))
         self.streams.pop(stream.id, None)
         stream.news = None
         stream._end(Ended(1, "cancelled", stream.headers))
 
-    def _end(self, stream: Stream, ended: Ended) -> None:
+    def _end(self, stream: Http2Stream, ended: Ended) -> None:
         self.streams.pop(stream.id, None)
         if stream.ended is None:
             stream._end(ended)
@@ -339,7 +340,7 @@ class Connection:
         for stream in list(self.streams.values()):
             self._go_on(stream)
 
-    def _go_on(self, stream: Stream) -> None:
+    def _go_on(self, stream: Http2Stream) -> None:
         """Send more of what had to wait."""
         if stream._unsent:
             self._flush(stream)

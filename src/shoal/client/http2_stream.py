@@ -13,7 +13,7 @@ from shoal.core.tensor import Buffer
 from shoal.wire import http2_frames as frames
 
 if TYPE_CHECKING:
-    from shoal.client.http2 import Connection
+    from shoal.client.http2 import Http2Connection
 
 PREFIX = struct.Struct(">BI")  # of each message: whether it is compressed, and its length
 _ALIGNMENT = 16
@@ -31,7 +31,7 @@ class Ended(NamedTuple):
     untouched: bool = False  # the server says that it did nothing: it may be sent again
 
 
-class Stream:
+class Http2Stream:
     """One call on a connection."""
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Stream:
         "window",
     )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Http2Connection) -> None:
         self.id = 0
         self.window = 0  # what we may still send
         self.messages: deque[memoryview] = deque()

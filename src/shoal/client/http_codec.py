@@ -10,9 +10,16 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 
-from shoal.client import http_answers
+from shoal.client import http_responses
 from shoal.client.address import Address
-from shoal.client.codec import Answer, Ask, Call, Headers, Request, Terms
+from shoal.client.codec import (
+    CallOptions,
+    Headers,
+    InferenceCall,
+    PreparedCall,
+    RawRequest,
+    RawResponse,
+)
 from shoal.client.errors import (
     InvalidInput,
     ProtocolError,
@@ -39,70 +46,72 @@ class HttpCodec:
         self._prefix = address.prefix
         self._tail = f" HTTP/1.1\r\nHost: {address.authority}\r\n{_lines(headers)}"
         self._heads: dict[tuple[str, str], bytes] = {}
-        self._layouts: dict[bytes, http_answers.Layout] = {}
+        self._layouts: dict[bytes, http_responses.BodyLayout] = {}
 
     # ---- inference
 
-    def infer(self, ask: Ask, terms: Terms) -> Call[Result]:
-        """POST …/infer, with tensors as binary data behind the JSON unless `ask` says otherwise."""
-        document: dict[str, Any] = {"inputs": [_input(each, ask.binary) for each in ask.tensors]}
-        if ask.id:
-            document["id"] = ask.id
-        parameters = dict(ask.parameters)
-        if ask.outputs:
-            document["outputs"] = [_wanted(name, ask) for name in ask.outputs]
-        elif ask.binary:
+    def infer(self, infer_call: InferenceCall, options: CallOptions) -> PreparedCall[Result]:
+        """POST …/infer; tensors follow the JSON as binary data unless JSON is requested."""
+        document: dict[str, Any] = {
+            "inputs": [_input(each, infer_call.binary) for each in infer_call.tensors]
+        }
+        if infer_call.id:
+            document["id"] = infer_call.id
+        parameters = dict(infer_call.parameters)
+        if infer_call.outputs:
+            document["outputs"] = [_wanted(name, infer_call) for name in infer_call.outputs]
+        elif infer_call.binary:
             parameters["binary_data_output"] = True
         if parameters:
             document["parameters"] = parameters
         header = _json_bytes(document)
         blobs: list[Buffer] = []
         size = 0
-        if ask.binary:
-            blobs = [each.raw for each in ask.tensors if each.placed is None]
-            size = sum(each.nbytes for each in ask.tensors)
-        head = self._infer_head(ask.model, ask.version)
+        if infer_call.binary:
+            blobs = [each.raw for each in infer_call.tensors if each.placed is None]
+            size = sum(each.nbytes for each in infer_call.tensors)
+        head = self._infer_head(infer_call.model, infer_call.version)
         if blobs:
             lines = b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n" % (
                 len(header),
                 len(header) + size,
             )
-            first = b"".join((head, _BINARY, lines, _extra(terms.headers), b"\r\n", header))
+            first = b"".join((head, _BINARY, lines, _extra(options.headers), b"\r\n", header))
         else:
             length = b"Content-Length: %d\r\n" % len(header)
-            first = b"".join((head, _JSON, length, _extra(terms.headers), b"\r\n", header))
-        repeatable = "sequence_id" not in ask.parameters
-        read: Callable[[Answer], Result] = self.read_result
-        if ask.places:
-            read = _reader_of_places(read, ask)
-        return Call(Request([first, *blobs], len(first) + size), read, repeatable)
+            first = b"".join((head, _JSON, length, _extra(options.headers), b"\r\n", header))
+        repeatable = "sequence_id" not in infer_call.parameters
+        read: Callable[[RawResponse], Result] = self.read_result
+        if infer_call.places:
+            read = _reader_of_places(read, infer_call)
+        return PreparedCall(RawRequest([first, *blobs], len(first) + size), read, repeatable)
 
-    def read_result(self, answer: Answer) -> Result:
+    def read_result(self, response: RawResponse) -> Result:
         """The result in a response to …/infer."""
-        if answer.status != 200:
-            raise http_answers.refusal(answer)
+        if response.status != 200:
+            raise http_responses.refusal(response)
         try:
-            return self._result(answer)
+            return self._result(response)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(
-                f"the server's answer makes no sense: {type(error).__name__} {error}"
+                f"the server's response is malformed: {type(error).__name__} {error}"
             ) from None
 
-    def _result(self, answer: Answer) -> Result:
-        """The result in an answer that is one, as far as its status says."""
-        body = answer.body
-        length = answer.headers.get(LENGTH_HEADER)
+    def _result(self, response: RawResponse) -> Result:
+        """The result in a response that is one, as far as its status says."""
+        body = response.body
+        length = response.headers.get(LENGTH_HEADER)
         if length is None:
-            return http_answers.json_result(http_answers.document(answer), body)
+            return http_responses.json_result(http_responses.document(response), body)
         start = int(length)
         view = memoryview(body)
         header = bytes(view[:start])
         layout = self._layouts.get(header)
         if layout is None:
-            document = http_answers.document(answer, header)
-            if document.get("id") or not http_answers.all_binary(document):
-                return http_answers.json_result(document, body, view[start:])
-            layout = http_answers.layout(document)
+            document = http_responses.document(response, header)
+            if document.get("id") or not http_responses.all_binary(document):
+                return http_responses.json_result(document, body, view[start:])
+            layout = http_responses.layout(document)
             if len(self._layouts) >= _REMEMBERED:
                 self._layouts.clear()
             self._layouts[header] = layout
@@ -125,13 +134,13 @@ class HttpCodec:
         model: str,
         version: str,
         document: Mapping[str, Any],
-        terms: Terms,
+        options: CallOptions,
         *,
         stream: bool,
-    ) -> Call[dict[str, Any]]:
+    ) -> PreparedCall[dict[str, Any]]:
         """POST …/generate or …/generate_stream."""
         path = f"{_model(model, version)}/generate{'_stream' if stream else ''}"
-        return Call(self._post(path, document, terms), http_answers.generated)
+        return PreparedCall(self._post(path, document, options), http_responses.generated)
 
     def perform(
         self,
@@ -140,77 +149,91 @@ class HttpCodec:
         version: str,
         values: Mapping[str, Any],
         form: tuple[str, bytes] | None,
-        terms: Terms,
-    ) -> Call[dict[str, Any]]:
+        options: CallOptions,
+    ) -> PreparedCall[dict[str, Any]]:
         """POST …/classify and the like: JSON, or a form that is ready to be sent."""
         place = f"/{quote(operation, safe='')}"
         path = _model(model, version) + place if model else place
         if form is None:
-            return Call(self._post(path, values, terms), http_answers.document)
+            return PreparedCall(self._post(path, values, options), http_responses.document)
         kind, body = form
         head = f"POST {self._prefix}{path}{self._tail}Content-Length: {len(body)}\r\n"
         head += f"Content-Type: {kind}\r\n"
-        whole = head.encode("latin-1") + _extra(terms.headers) + b"\r\n" + body
-        return Call(Request([whole], len(whole)), http_answers.document)
+        whole = head.encode("latin-1") + _extra(options.headers) + b"\r\n" + body
+        return PreparedCall(RawRequest([whole], len(whole)), http_responses.document)
 
     # ---- status
 
-    def live(self, terms: Terms) -> Call[bool]:
+    def live(self, options: CallOptions) -> PreparedCall[bool]:
         """GET /v2/health/live."""
-        return Call(self._get("/v2/health/live", terms), http_answers.healthy)
+        return PreparedCall(self._get("/v2/health/live", options), http_responses.healthy)
 
-    def ready(self, terms: Terms) -> Call[bool]:
+    def ready(self, options: CallOptions) -> PreparedCall[bool]:
         """GET /v2/health/ready."""
-        return Call(self._get("/v2/health/ready", terms), http_answers.healthy)
+        return PreparedCall(self._get("/v2/health/ready", options), http_responses.healthy)
 
-    def model_ready(self, model: str, version: str, terms: Terms) -> Call[bool]:
+    def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
         """GET …/ready."""
-        return Call(self._get(f"{_model(model, version)}/ready", terms), http_answers.model_healthy)
+        return PreparedCall(
+            self._get(f"{_model(model, version)}/ready", options), http_responses.model_healthy
+        )
 
-    def server_metadata(self, terms: Terms) -> Call[dict[str, Any]]:
+    def server_metadata(self, options: CallOptions) -> PreparedCall[dict[str, Any]]:
         """GET /v2."""
-        return Call(self._get("/v2", terms), http_answers.document)
+        return PreparedCall(self._get("/v2", options), http_responses.document)
 
-    def metadata(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+    def metadata(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """GET /v2/models/…."""
-        return Call(self._get(_model(model, version), terms), http_answers.document)
+        return PreparedCall(self._get(_model(model, version), options), http_responses.document)
 
-    def config(self, model: str, version: str, terms: Terms) -> Call[dict[str, Any]]:
+    def config(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """GET …/config."""
-        return Call(self._get(f"{_model(model, version)}/config", terms), http_answers.document)
+        return PreparedCall(
+            self._get(f"{_model(model, version)}/config", options), http_responses.document
+        )
 
-    def statistics(self, model: str, version: str, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def statistics(
+        self, model: str, version: str, options: CallOptions
+    ) -> PreparedCall[list[dict[str, Any]]]:
         """GET …/stats."""
         place = _model(model, version) if model else "/v2/models"
-        return Call(self._get(f"{place}/stats", terms), http_answers.model_statistics)
+        return PreparedCall(self._get(f"{place}/stats", options), http_responses.model_statistics)
 
     # ---- the repository
 
-    def index(self, ready: bool, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def index(self, ready: bool, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """POST /v2/repository/index."""
         asked = {"ready": True} if ready else {}
-        return Call(self._post("/v2/repository/index", asked, terms), http_answers.rows)
+        return PreparedCall(self._post("/v2/repository/index", asked, options), http_responses.rows)
 
     def load(
         self,
         model: str,
         config: str,
         files: Mapping[str, bytes],
-        terms: Terms,
-    ) -> Call[None]:
+        options: CallOptions,
+    ) -> PreparedCall[None]:
         """POST …/load."""
         parameters = {"config": config} if config else {}
         for name, content in files.items():
             parameters[name] = base64.b64encode(content).decode()
         asked = {"parameters": parameters} if parameters else {}
         path = f"/v2/repository/models/{quote(model, safe='')}/load"
-        return Call(self._post(path, asked, terms), http_answers.nothing, repeatable=False)
+        return PreparedCall(
+            self._post(path, asked, options), http_responses.nothing, repeatable=False
+        )
 
-    def unload(self, model: str, dependents: bool, terms: Terms) -> Call[None]:
+    def unload(self, model: str, dependents: bool, options: CallOptions) -> PreparedCall[None]:
         """POST …/unload."""
         asked = {"parameters": {"unload_dependents": True}} if dependents else {}
         path = f"/v2/repository/models/{quote(model, safe='')}/unload"
-        return Call(self._post(path, asked, terms), http_answers.nothing, repeatable=False)
+        return PreparedCall(
+            self._post(path, asked, options), http_responses.nothing, repeatable=False
+        )
 
     # ---- settings
 
@@ -218,32 +241,40 @@ class HttpCodec:
         self,
         model: str,
         change: Mapping[str, Any],
-        terms: Terms,
-    ) -> Call[dict[str, Any]]:
+        options: CallOptions,
+    ) -> PreparedCall[dict[str, Any]]:
         """GET or POST …/trace/setting."""
         path = f"{_model(model, '')}/trace/setting" if model else "/v2/trace/setting"
-        return Call(self._settings(path, change, terms), http_answers.document)
+        return PreparedCall(self._settings(path, change, options), http_responses.document)
 
-    def log_settings(self, change: Mapping[str, Any], terms: Terms) -> Call[dict[str, Any]]:
+    def log_settings(
+        self, change: Mapping[str, Any], options: CallOptions
+    ) -> PreparedCall[dict[str, Any]]:
         """GET or POST /v2/logging."""
-        return Call(self._settings("/v2/logging", change, terms), http_answers.document)
+        return PreparedCall(self._settings("/v2/logging", change, options), http_responses.document)
 
     # ---- shared memory
 
-    def register(self, name: str, key: str, byte_size: int, terms: Terms) -> Call[None]:
+    def register(
+        self, name: str, key: str, byte_size: int, options: CallOptions
+    ) -> PreparedCall[None]:
         """POST …/register."""
         path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
         asked = {"key": key, "offset": 0, "byte_size": byte_size}
-        return Call(self._post(path, asked, terms), http_answers.nothing, repeatable=False)
+        return PreparedCall(
+            self._post(path, asked, options), http_responses.nothing, repeatable=False
+        )
 
-    def unregister(self, name: str, terms: Terms) -> Call[None]:
+    def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:
         """POST …/unregister."""
         path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/unregister"
-        return Call(self._post(path, {}, terms), http_answers.nothing)
+        return PreparedCall(self._post(path, {}, options), http_responses.nothing)
 
-    def regions(self, terms: Terms) -> Call[list[dict[str, Any]]]:
+    def regions(self, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """GET /v2/systemsharedmemory/status."""
-        return Call(self._get("/v2/systemsharedmemory/status", terms), http_answers.rows)
+        return PreparedCall(
+            self._get("/v2/systemsharedmemory/status", options), http_responses.rows
+        )
 
     # ---- requests
 
@@ -257,20 +288,20 @@ class HttpCodec:
             self._heads[model, version] = head
         return head
 
-    def _get(self, path: str, terms: Terms) -> Request:
+    def _get(self, path: str, options: CallOptions) -> RawRequest:
         head = f"GET {self._prefix}{path}{self._tail}".encode("latin-1")
-        whole = head + _extra(terms.headers) + b"\r\n"
-        return Request([whole], len(whole))
+        whole = head + _extra(options.headers) + b"\r\n"
+        return RawRequest([whole], len(whole))
 
-    def _post(self, path: str, document: Mapping[str, Any], terms: Terms) -> Request:
+    def _post(self, path: str, document: Mapping[str, Any], options: CallOptions) -> RawRequest:
         body = _json_bytes(document) if document else b""
         head = f"POST {self._prefix}{path}{self._tail}Content-Length: {len(body)}\r\n"
         kind = _JSON if body else b""
-        whole = head.encode("latin-1") + kind + _extra(terms.headers) + b"\r\n" + body
-        return Request([whole], len(whole))
+        whole = head.encode("latin-1") + kind + _extra(options.headers) + b"\r\n" + body
+        return RawRequest([whole], len(whole))
 
-    def _settings(self, path: str, change: Mapping[str, Any], terms: Terms) -> Request:
-        return self._post(path, change, terms) if change else self._get(path, terms)
+    def _settings(self, path: str, change: Mapping[str, Any], options: CallOptions) -> RawRequest:
+        return self._post(path, change, options) if change else self._get(path, options)
 
 
 def _model(model: str, version: str) -> str:
@@ -345,9 +376,9 @@ def _text(element: Any, name: str) -> str:
         ) from None
 
 
-def _wanted(name: str, ask: Ask) -> dict[str, Any]:
-    place = ask.places.get(name)
-    count = ask.classes.get(name)
+def _wanted(name: str, infer_call: InferenceCall) -> dict[str, Any]:
+    place = infer_call.places.get(name)
+    count = infer_call.classes.get(name)
     if place is not None:
         parameters: dict[str, Any] = {
             "shared_memory_region": place.region.name,
@@ -355,18 +386,20 @@ def _wanted(name: str, ask: Ask) -> dict[str, Any]:
             "shared_memory_byte_size": place.byte_size,
         }
     else:
-        parameters = {"binary_data": ask.binary}
+        parameters = {"binary_data": infer_call.binary}
     if count:
         parameters["classification"] = count
     return {"name": name, "parameters": parameters}
 
 
-def _reader_of_places(read: Callable[[Answer], Result], ask: Ask) -> Callable[[Answer], Result]:
+def _reader_of_places(
+    read: Callable[[RawResponse], Result], infer_call: InferenceCall
+) -> Callable[[RawResponse], Result]:
     """Fill in the outputs that went to shared memory."""
 
-    def read_with_places(answer: Answer) -> Result:
-        result = read(answer)
-        fill_from_places(result, ask.places)
+    def read_with_places(response: RawResponse) -> Result:
+        result = read(response)
+        fill_from_places(result, infer_call.places)
         return result
 
     return read_with_places

@@ -7,13 +7,13 @@ import time
 from collections.abc import Generator
 
 from shoal.client.address import Address
-from shoal.client.codec import Answer, Request
-from shoal.client.connecting import Limits, late, lost, open_socket
+from shoal.client.codec import RawRequest, RawResponse
+from shoal.client.connecting import Limits, NoResponse, foreign, late, lost, open_socket
 from shoal.client.errors import ClientError, ProtocolError
-from shoal.client.http1 import Response
+from shoal.client.http1 import HttpResponse
 from shoal.client.pool import Pool
-from shoal.client.sockets import RECEIVE_BYTES, Deadline, Line
-from shoal.client.steps import Exchange
+from shoal.client.sockets import RECEIVE_BYTES, Deadline, SocketConnection
+from shoal.client.steps import RoundTrip
 
 
 class HttpTransport:
@@ -22,28 +22,28 @@ class HttpTransport:
     def __init__(self, address: Address, encryption: ssl.SSLContext | None, limits: Limits) -> None:
         self._address = address
         self._pool = Pool(
-            lambda: Line(open_socket(address, encryption, limits.connect_secs)),
+            lambda: SocketConnection(open_socket(address, encryption, limits.connect_secs)),
             limits.connections,
         )
 
-    def exchange(self, step: Exchange) -> Answer:
-        """Send a request and wait for its answer. Raises ConnectionFailed, Timeout and more."""
+    def exchange(self, step: RoundTrip) -> RawResponse:
+        """Send a request and wait for its response. Raises ConnectionFailed, Timeout and more."""
         line, used = self._pool.take(step.timeout_secs)
         if used and line.stale():
             self._pool.drop(line)
             line, used = self._pool.fresh(), False
         while True:
-            response = Response()
+            response = HttpResponse()
             try:
                 self._converse(line, step, response)
                 break
-            except _Unanswered as error:
+            except NoResponse as error:
                 self._pool.drop(line)
                 if not used or not step.repeatable:
                     raise lost(self._address, error.reason) from None
             except ProtocolError as error:
                 self._pool.drop(line)
-                raise self._foreign(error) from None
+                raise foreign(self._address, error) from None
             except BaseException:
                 self._pool.drop(line)
                 raise
@@ -55,19 +55,21 @@ class HttpTransport:
             self._pool.give_back(line)
         else:
             self._pool.drop(line)
-        return Answer(head.status, head.headers, response.body)
+        return RawResponse(head.status, head.headers, response.body)
 
-    def events(self, request: Request, timeout_secs: float | None) -> Generator[Answer, None, None]:
-        """Send a request and give the answer's body piece by piece, as it comes.
+    def events(
+        self, request: RawRequest, timeout_secs: float | None
+    ) -> Generator[RawResponse, None, None]:
+        """Send a request and give the response's body piece by piece, as it comes.
 
-        The first answer has the status; where that is not 200, it is the whole of it. Closing the
+        The first piece has the status; where that is not 200, it is the whole response. Closing the
         iterator early closes the connection, which tells the server.
         """
         line = self._pool.fresh()  # it may be long in use, so it is not one of those shared
         try:
             deadline = Deadline(timeout_secs)
             line.limit(timeout_secs)
-            response = Response()
+            response = HttpResponse()
             try:
                 line.send(request.parts, request.size)
                 while not response.done:
@@ -84,17 +86,17 @@ class HttpTransport:
                         and head.status == 200
                         and isinstance(response.body, bytearray)
                     ):
-                        yield Answer(200, head.headers, response.drain())
+                        yield RawResponse(200, head.headers, response.drain())
             except TimeoutError:
                 raise late(self._address, timeout_secs) from None
             except ProtocolError as error:
-                raise self._foreign(error) from None
+                raise foreign(self._address, error) from None
             except ClientError:
                 raise
             except OSError as error:
                 raise lost(self._address, error) from None
             assert response.head is not None
-            yield Answer(response.head.status, response.head.headers, response.body)
+            yield RawResponse(response.head.status, response.head.headers, response.body)
         finally:
             self._pool.drop(line)
 
@@ -102,8 +104,8 @@ class HttpTransport:
         """Close all connections; those in use when their calls are done."""
         self._pool.close()
 
-    def _converse(self, line: Line, step: Exchange, response: Response) -> None:
-        """One request and its response. Raises _Unanswered when the connection was gone."""
+    def _converse(self, line: SocketConnection, step: RoundTrip, response: HttpResponse) -> None:
+        """One request and its response. Raises NoResponse when the connection was gone."""
         deadline = Deadline(step.timeout_secs)
         broken: OSError | None = None
         try:
@@ -130,26 +132,11 @@ class HttpTransport:
                 if not count:
                     if response.end():
                         break
-                    raise _Unanswered(broken)
+                    raise NoResponse(broken)
         except TimeoutError:
             raise late(self._address, step.timeout_secs) from None
         except OSError as error:
             if response.begun:
                 raise lost(self._address, error) from None
-            raise _Unanswered(broken or error) from None
+            raise NoResponse(broken or error) from None
         line.used_secs = time.monotonic()
-
-    def _foreign(self, error: ProtocolError) -> ProtocolError:
-        where = self._address.authority
-        return ProtocolError(
-            f"what answers at {where} does not speak HTTP/1.1 ({error}); for gRPC write "
-            f"'grpc://{where}'"
-        )
-
-
-class _Unanswered(Exception):
-    """The connection ended before a byte of the answer."""
-
-    def __init__(self, reason: OSError | None) -> None:
-        super().__init__()
-        self.reason = reason

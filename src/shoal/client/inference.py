@@ -6,19 +6,29 @@ def infer(session, model, inputs, …) -> Steps[Result]     its docstring is the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from shoal.client import steps
-from shoal.client.codec import Answer, Ask, Call, Headers, Parameter, Terms
+from shoal.client.codec import (
+    CallOptions,
+    Headers,
+    InferenceCall,
+    Parameter,
+    PreparedCall,
+    RawResponse,
+)
 from shoal.client.errors import ClientError, InvalidInput, ServerError
 from shoal.client.http_codec import HttpCodec
 from shoal.client.inputs import InputTensor, needs_spec, tensor
 from shoal.client.region import Place
 from shoal.client.result import Result
-from shoal.client.steps import Session, Steps, Version, patiently
+from shoal.client.steps import ClientSession, Steps, Version, send_with_retries
 from shoal.core import dtypes
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _REMEMBERED_MODELS = 64
 _LARGEST_EXAMPLE_BYTES = 16 << 20
@@ -29,13 +39,13 @@ _MOST_CLASSES = 1_000_000
 class Prepared:
     """An inference whose bytes are made: `client.send(prepared)` as often as you like."""
 
-    call: Call[Result]
-    terms: Terms
-    ask: Ask
+    call: PreparedCall[Result]
+    options: CallOptions
+    infer_call: InferenceCall
 
 
-def infer(
-    session: Session,
+def described(
+    session: ClientSession,
     model: str,
     inputs: Mapping[str, Any],
     *,
@@ -52,94 +62,95 @@ def infer(
     timeout: float | None = None,
     headers: Headers | None = None,
     binary: bool = True,
-) -> Steps[Result]:
-    """Ask a model; `result["name"]` is an output as a numpy array.
+) -> Steps[tuple[InferenceCall, CallOptions]]:
+    """The inference that the arguments of `infer` describe. Raises InvalidInput."""
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):
+        raise InvalidInput(
+            f"inputs are a mapping from name to value, as in {{'data': array}}; found "
+            f"{type(inputs).__name__}"
+        )
+    if not model:
+        raise InvalidInput("name the model to infer_call")
+    specs = yield from _input_types(session, model, str(version), inputs, headers)
+    if specs is None:
+        tensors = [tensor(name, value) for name, value in inputs.items()]
+    else:
+        tensors = [tensor(name, value, specs.get(name, "")) for name, value in inputs.items()]
+    infer_call = InferenceCall(model, str(version), tensors, id=id, binary=binary)
+    if isinstance(outputs, str):
+        raise InvalidInput(f"outputs is a list of names, as in [{outputs!r}]")
+    if outputs or classes:
+        infer_call.outputs = tuple(outputs)
+        if isinstance(outputs, Mapping):
+            infer_call.places = {
+                name: place for name, place in outputs.items() if place is not None
+            }
+        if classes:
+            _classify(infer_call, classes)
+    given: dict[str, Parameter] = dict(parameters) if parameters else {}
+    if sequence_id:
+        given["sequence_id"] = sequence_id
+        given["sequence_start"] = sequence_start
+        given["sequence_end"] = sequence_end
+    elif sequence_start or sequence_end:
+        raise InvalidInput("sequence_start and sequence_end belong to a sequence_id")
+    if priority:
+        given["priority"] = priority
+    if server_timeout_us:
+        given["timeout"] = server_timeout_us
+    if given:
+        infer_call.parameters = given
+    return infer_call, session.options(timeout, headers)
 
-    `inputs` are arrays, or lists, which become what the model takes; see also `Input` and
-    `shared_memory`. Without `outputs` all of them come; a mapping says which go to a `Place` in
-    shared memory. `classes={"prob": 3}` has the server classify. `timeout` is the time this may
-    take in seconds, retries included (None: the client's; math.inf: no limit);
-    `server_timeout_us` is how long it may wait in the server's queue. With `binary` false tensors
-    travel as JSON, for servers that know nothing else.
 
-    Raises InvalidInput before anything is sent, ServerError with the server's own words,
+def _with_arguments_of(source: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Give a function that passes its arguments on the signature of `source`."""
+
+    def decorate(function: Callable[..., T]) -> Callable[P, T]:
+        function.__wrapped__ = source  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_with_arguments_of(described)
+def infer(session: ClientSession, *args: Any, **kwargs: Any) -> Steps[Result]:
+    """Run an inference; `result["name"]` is an output as a numpy array.
+
+    `inputs` are arrays, or lists, which are converted to the model's datatypes; see also `Input`
+    and `shared_memory`. Without `outputs` all of them are returned; a mapping says which are
+    written to a `Place` in shared memory. `classes={"prob": 3}` requests a classification.
+    `timeout` is in seconds and includes retries (None: the client's; math.inf: no limit);
+    `server_timeout_us` limits the time in the server's queue. With `binary` false tensors are sent
+    as JSON, for servers without the binary extension.
+
+    Raises InvalidInput before anything is sent, ServerError with the server's message,
     ConnectionFailed and Timeout.
     """
-    prepared = yield from prepare(
-        session,
-        model,
-        inputs,
-        outputs=outputs,
-        version=version,
-        id=id,
-        parameters=parameters,
-        classes=classes,
-        sequence_id=sequence_id,
-        sequence_start=sequence_start,
-        sequence_end=sequence_end,
-        priority=priority,
-        server_timeout_us=server_timeout_us,
-        timeout=timeout,
-        headers=headers,
-        binary=binary,
-    )
+    prepared = yield from prepare(session, *args, **kwargs)
     try:
-        result = yield from patiently(session, prepared.call, prepared.terms)
+        result = yield from send_with_retries(session, prepared.call, prepared.options)
     except ServerError as error:
-        if error.status in ("INVALID_ARGUMENT", "NOT_FOUND"):
-            session.specs.pop((model, prepared.ask.version), None)  # the model may have changed
+        if error.status in ("INVALID_ARGUMENT", "NOT_FOUND"):  # the model may have changed
+            session.specs.pop((prepared.infer_call.model, prepared.infer_call.version), None)
         raise
-    _remember(session, prepared.ask, result)
+    _remember(session, prepared.infer_call, result)
     return result
 
 
-def prepare(
-    session: Session,
-    model: str,
-    inputs: Mapping[str, Any],
-    *,
-    outputs: Sequence[str] | Mapping[str, Place | None] = (),
-    version: Version = "",
-    id: str = "",
-    parameters: Mapping[str, Parameter] | None = None,
-    classes: Mapping[str, int] | None = None,
-    sequence_id: int | str = 0,
-    sequence_start: bool = False,
-    sequence_end: bool = False,
-    priority: int = 0,
-    server_timeout_us: int = 0,
-    timeout: float | None = None,
-    headers: Headers | None = None,
-    binary: bool = True,
-) -> Steps[Prepared]:
-    """The same as `infer`, but only the bytes are made: `send` sends them, again and again."""
-    ask = yield from asked(
-        session,
-        model,
-        inputs,
-        outputs=outputs,
-        version=version,
-        id=id,
-        parameters=parameters,
-        classes=classes,
-        sequence_id=sequence_id,
-        sequence_start=sequence_start,
-        sequence_end=sequence_end,
-        priority=priority,
-        server_timeout_us=server_timeout_us,
-        binary=binary,
-        headers=headers,
-    )
-    terms = session.terms(timeout, headers)
-    return Prepared(session.codec.infer(ask, terms), terms, ask)
+@_with_arguments_of(described)
+def prepare(session: ClientSession, *args: Any, **kwargs: Any) -> Steps[Prepared]:
+    """Encode an inference without sending it; `send` sends it any number of times."""
+    infer_call, options = yield from described(session, *args, **kwargs)
+    return Prepared(session.codec.infer(infer_call, options), options, infer_call)
 
 
-def send(session: Session, prepared: Prepared) -> Steps[Result]:
+def send(session: ClientSession, prepared: Prepared) -> Steps[Result]:
     """Send what `prepare` made. Raises as `infer` does."""
-    return (yield from patiently(session, prepared.call, prepared.terms))
+    return (yield from send_with_retries(session, prepared.call, prepared.options))
 
 
-def labels(session: Session, result: Result, output: str) -> Steps[Sequence[str]]:
+def labels(session: ClientSession, result: Result, output: str) -> Steps[Sequence[str]]:
     """The names of a model's classes for `output`, for `result.top_k`; empty where it has none.
 
     Servers tell them only with a classification, so the first inputs that this client sent to
@@ -151,12 +162,14 @@ def labels(session: Session, result: Result, output: str) -> Steps[Sequence[str]
     if known is not None or example is None:
         return known or ()
     count = min(_MOST_CLASSES, math.prod(result.outputs[output].shape))
-    ask = Ask(example.model, example.version, example.tensors, (output,), classes={output: count})
+    infer_call = InferenceCall(
+        example.model, example.version, example.tensors, (output,), classes={output: count}
+    )
     found: dict[int, str] = {}
     try:
-        terms = session.terms()
-        answer = yield from steps.ask(session.codec.infer(ask, terms), terms)
-        for row in answer.top_k(output, count):
+        options = session.options()
+        response = yield from steps.send_once(session.codec.infer(infer_call, options), options)
+        for row in response.top_k(output, count):
             found.update((label.index, label.name) for label in row)
     except ClientError:  # a datatype that cannot be classified, an unloaded model: no names
         found = {}
@@ -166,7 +179,7 @@ def labels(session: Session, result: Result, output: str) -> Steps[Sequence[str]
 
 
 def generate(
-    session: Session,
+    session: ClientSession,
     model: str,
     inputs: Mapping[str, Any],
     *,
@@ -180,13 +193,13 @@ def generate(
     What names no input is a parameter. Needs HTTP, and a model that answers exactly once; for
     others there is `generate_stream`. Raises as `infer` does.
     """
-    terms = session.terms(timeout, headers)
+    options = session.options(timeout, headers)
     document = _generate_document(inputs, parameters)
-    call = _plain(session).generate(model, str(version), document, terms, stream=False)
-    return (yield from patiently(session, call, terms))
+    call = _plain(session).generate(model, str(version), document, options, stream=False)
+    return (yield from send_with_retries(session, call, options))
 
 
-def _plain(session: Session) -> HttpCodec:
+def _plain(session: ClientSession) -> HttpCodec:
     if not isinstance(session.codec, HttpCodec):
         raise InvalidInput(
             "generate needs HTTP: use a client of the server's HTTP port, as in "
@@ -213,7 +226,7 @@ class Events:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         model: str,
         inputs: Mapping[str, Any],
         parameters: Mapping[str, Parameter] | None,
@@ -221,93 +234,40 @@ class Events:
         timeout: float | None,
         headers: Headers | None,
     ) -> None:
-        terms = session.terms(timeout, headers)
+        options = session.options(timeout, headers)
         document = _generate_document(inputs, parameters)
-        call = _plain(session).generate(model, version, document, terms, stream=True)
+        call = _plain(session).generate(model, version, document, options, stream=True)
         self.request = call.request
-        self.timeout_secs = terms.timeout_secs
+        self.timeout_secs = options.timeout_secs
         self._read = call.read
         self._pending = b""
 
-    def feed(self, answer: Answer) -> Iterator[dict[str, Any]]:
+    def feed(self, response: RawResponse) -> Iterator[dict[str, Any]]:
         """The answers in a piece of the response. ServerError for what the server refused."""
-        if answer.status != 200:
-            self._read(answer)
-        *whole, self._pending = (self._pending + bytes(answer.body)).split(b"\n\n")
+        if response.status != 200:
+            self._read(response)
+        *whole, self._pending = (self._pending + bytes(response.body)).split(b"\n\n")
         for event in whole:
             lines = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
             if lines:
-                yield self._read(Answer(200, answer.headers, b"\n".join(lines).strip()))
+                yield self._read(RawResponse(200, response.headers, b"\n".join(lines).strip()))
 
 
-def asked(
-    session: Session,
-    model: str,
-    inputs: Mapping[str, Any],
-    *,
-    outputs: Sequence[str] | Mapping[str, Place | None] = (),
-    version: Version = "",
-    id: str = "",
-    parameters: Mapping[str, Parameter] | None = None,
-    classes: Mapping[str, int] | None = None,
-    sequence_id: int | str = 0,
-    sequence_start: bool = False,
-    sequence_end: bool = False,
-    priority: int = 0,
-    server_timeout_us: int = 0,
-    binary: bool = True,
-    headers: Headers | None = None,
-) -> Steps[Ask]:
-    """The inference these arguments of `infer` ask for. InvalidInput where they make no sense."""
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):
-        raise InvalidInput(
-            f"inputs are a mapping from name to value, as in {{'data': array}}; found "
-            f"{type(inputs).__name__}"
-        )
-    if not model:
-        raise InvalidInput("name the model to ask")
-    specs = yield from _input_types(session, model, str(version), inputs, headers)
-    if specs is None:
-        tensors = [tensor(name, value) for name, value in inputs.items()]
-    else:
-        tensors = [tensor(name, value, specs.get(name, "")) for name, value in inputs.items()]
-    ask = Ask(model, str(version), tensors, id=id, binary=binary)
-    if isinstance(outputs, str):
-        raise InvalidInput(f"outputs is a list of names, as in [{outputs!r}]")
-    if outputs or classes:
-        ask.outputs = tuple(outputs)
-        if isinstance(outputs, Mapping):
-            ask.places = {name: place for name, place in outputs.items() if place is not None}
-        if classes:
-            _classify(ask, classes)
-    given: dict[str, Parameter] = dict(parameters) if parameters else {}
-    if sequence_id:
-        given["sequence_id"] = sequence_id
-        given["sequence_start"] = sequence_start
-        given["sequence_end"] = sequence_end
-    elif sequence_start or sequence_end:
-        raise InvalidInput("sequence_start and sequence_end belong to a sequence_id")
-    if priority:
-        given["priority"] = priority
-    if server_timeout_us:
-        given["timeout"] = server_timeout_us
-    if given:
-        ask.parameters = given
-    return ask
-
-
-def _classify(ask: Ask, classes: Mapping[str, int]) -> None:
+def _classify(infer_call: InferenceCall, classes: Mapping[str, int]) -> None:
     for name, count in classes.items():
         if not isinstance(count, int) or count < 1:
             raise InvalidInput(f"classes={{{name!r}: …}} is how many classes, found {count!r}")
-        if name in ask.places:
+        if name in infer_call.places:
             raise InvalidInput(f"output '{name}' is classified, so it cannot go to shared memory")
-    ask.classes = classes
-    ask.outputs = (*ask.outputs, *(name for name in classes if name not in ask.outputs))
+    infer_call.classes = classes
+    infer_call.outputs = (
+        *infer_call.outputs,
+        *(name for name in classes if name not in infer_call.outputs),
+    )
 
 
 def _input_types(
-    session: Session,
+    session: ClientSession,
     model: str,
     version: str,
     inputs: Mapping[str, Any],
@@ -321,9 +281,9 @@ def _input_types(
         return None
     specs = session.specs.get((model, version))
     if specs is None:
-        terms = session.terms(None, headers)
-        call = session.codec.metadata(model, version, terms)
-        found = yield from steps.ask(call, terms)
+        options = session.options(None, headers)
+        call = session.codec.metadata(model, version, options)
+        found = yield from steps.send_once(call, options)
         specs = {
             entry["name"]: entry["datatype"]
             for entry in found.get("inputs", ())
@@ -335,16 +295,18 @@ def _input_types(
     return specs
 
 
-def _remember(session: Session, ask: Ask, result: Result) -> None:
+def _remember(session: ClientSession, infer_call: InferenceCall, result: Result) -> None:
     """Have labels looked up with these inputs, should they be asked for."""
     result._labels = session.labeller()
-    if ask.model in session.examples or "sequence_id" in ask.parameters:
+    if infer_call.model in session.examples or "sequence_id" in infer_call.parameters:
         return
-    small = sum(each.nbytes for each in ask.tensors) <= _LARGEST_EXAMPLE_BYTES
+    small = sum(each.nbytes for each in infer_call.tensors) <= _LARGEST_EXAMPLE_BYTES
     if small and len(session.examples) < _REMEMBERED_MODELS:
-        tensors = [_kept(each) for each in ask.tensors if each.placed is None]
-        if len(tensors) == len(ask.tensors):
-            session.examples[ask.model] = Ask(ask.model, ask.version, tensors)
+        tensors = [_kept(each) for each in infer_call.tensors if each.placed is None]
+        if len(tensors) == len(infer_call.tensors):
+            session.examples[infer_call.model] = InferenceCall(
+                infer_call.model, infer_call.version, tensors
+            )
 
 
 def _kept(given: InputTensor) -> InputTensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -53,9 +53,6 @@ class Placed:
     byte_size: int
     datatype: str
     shape: tuple[int, ...]
-
-
-InputValue: TypeAlias = "np.ndarray | Input | Placed | Sequence[Any] | str | bytes | float | bool"
 
 
 class InputTensor:

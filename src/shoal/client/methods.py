@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from shoal.client.steps import Session, Steps
+from shoal.client.steps import ClientSession, Steps
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Blocking(Protocol):
     """A client that runs steps to their end."""
 
-    _session: Session
+    _session: ClientSession
 
     def _run(self, steps: Steps[T]) -> T: ...
 
@@ -23,13 +23,13 @@ class Blocking(Protocol):
 class Awaiting(Protocol):
     """A client that runs steps on an event loop."""
 
-    _session: Session
+    _session: ClientSession
 
     async def _run(self, steps: Steps[T]) -> T: ...
 
 
 def blocking(
-    operation: Callable[Concatenate[Session, P], Steps[T]],
+    operation: Callable[Concatenate[ClientSession, P], Steps[T]],
 ) -> Callable[Concatenate[Blocking, P], T]:
     """The method of `Client` that does `operation`."""
 
@@ -41,7 +41,7 @@ def blocking(
 
 
 def awaiting(
-    operation: Callable[Concatenate[Session, P], Steps[T]],
+    operation: Callable[Concatenate[ClientSession, P], Steps[T]],
 ) -> Callable[Concatenate[Awaiting, P], Coroutine[Any, Any, T]]:
     """The method of `AsyncClient` that does `operation`."""
 

@@ -55,7 +55,7 @@ Labels = Callable[["Result", str], Sequence[str]]
 
 
 class Result(Mapping[str, np.ndarray]):
-    """The answer to one request, as a mapping from output name to array.
+    """The response to one request, as a mapping from output name to array.
 
     Arrays may be views of what was received; they are yours. Text is `bytes` in object arrays;
     bfloat16 comes as float32.
@@ -91,7 +91,7 @@ class Result(Mapping[str, np.ndarray]):
                     output.datatype, output.shape, output.raw or b"", f"output '{name}'"
                 )
             except InvalidArgument as error:
-                raise ProtocolError(f"the server's answer makes no sense: {error}") from None
+                raise ProtocolError(f"the server's response is malformed: {error}") from None
             output.array = array
         return array
 

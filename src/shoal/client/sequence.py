@@ -19,14 +19,16 @@ from shoal.client import inference
 from shoal.client.errors import ClientError, InvalidInput
 from shoal.client.inputs import Input, InputTensor
 from shoal.client.result import Result
-from shoal.client.steps import Session, Steps
+from shoal.client.steps import ClientSession, Steps
 from shoal.core import bytes_tensor
 
 
 class SequenceSteps:
     """One sequence's requests, for both kinds of client."""
 
-    def __init__(self, session: Session, model: str, id: int | str | None, version: str) -> None:
+    def __init__(
+        self, session: ClientSession, model: str, id: int | str | None, version: str
+    ) -> None:
         chosen = random.randrange(1, 1 << 62) if id is None else id  # noqa: S311 - no secret
         if not chosen:
             raise InvalidInput("a sequence's id is a number other than 0, or text")
@@ -55,7 +57,7 @@ class SequenceSteps:
         result = yield from inference.send(self._session, prepared)
         self.started = True
         self.ended = end
-        self._last = prepared.ask.tensors
+        self._last = prepared.infer_call.tensors
         return result
 
     def end(self) -> Steps[None]:

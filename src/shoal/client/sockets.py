@@ -15,7 +15,7 @@ _MOST_PARTS = 512  # below what one system call takes
 _IDLE_SECS = 1.0  # a connection that was idle for less is not checked before it is used
 
 
-class Line:
+class SocketConnection:
     """One connection: a socket, and when it was last used."""
 
     __slots__ = ("_plain", "_timeout_secs", "socket", "used_secs")

@@ -1,6 +1,6 @@
 """The steps operations are made of, and what the operations of one client share.
 
-    operation --yields--> Exchange | Pause --runner--> Answer --sent back--> operation
+    operation --yields--> RoundTrip | Pause --runner--> RawResponse --sent back--> operation
 
 A runner does what a step says: `Client` on blocking sockets, `AsyncClient` on an event loop.
 """
@@ -13,7 +13,15 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from shoal.client.codec import Answer, Ask, Call, Codec, Headers, Request, Terms
+from shoal.client.codec import (
+    CallOptions,
+    Codec,
+    Headers,
+    InferenceCall,
+    PreparedCall,
+    RawRequest,
+    RawResponse,
+)
 from shoal.client.errors import InvalidInput, Unavailable
 from shoal.client.result import Labels
 
@@ -23,12 +31,12 @@ FIRST_PAUSE_SECS = 0.05
 LONGEST_PAUSE_SECS = 5.0
 
 
-class Exchange(NamedTuple):
-    """Send a request and wait for its answer."""
+class RoundTrip(NamedTuple):
+    """Send a request and wait for its response."""
 
-    request: Request
+    request: RawRequest
     timeout_secs: float | None
-    repeatable: bool  # may be sent again when the connection was closed before any answer
+    repeatable: bool  # may be sent again when the connection was closed before any response
 
 
 class Pause(NamedTuple):
@@ -37,12 +45,12 @@ class Pause(NamedTuple):
     secs: float
 
 
-Step: TypeAlias = Exchange | Pause
-Steps: TypeAlias = Generator[Step, Answer, T]
+Step: TypeAlias = RoundTrip | Pause
+Steps: TypeAlias = Generator[Step, RawResponse, T]
 Version: TypeAlias = str | int
 
 
-class Session:
+class ClientSession:
     """What the operations of one client share. Any thread may use it."""
 
     def __init__(self, codec: Codec, timeout_secs: float | None, retries: int) -> None:
@@ -53,16 +61,16 @@ class Session:
         # goes, and its connections with it, when the last of them does.
         self.labeller: Callable[[], Labels | None] = _nobody
         self.specs: dict[tuple[str, str], dict[str, str]] = {}  # datatypes of inputs, by model
-        self.examples: dict[str, Ask] = {}  # by model; labels are asked for with one
+        self.examples: dict[str, InferenceCall] = {}  # by model; labels are asked for with one
         self.labels: dict[tuple[str, str, str], Sequence[str]] = {}
 
-    def terms(self, timeout: float | None = None, headers: Headers | None = None) -> Terms:
-        """A call's own terms, or else the client's. InvalidInput for a timeout that is none."""
+    def options(self, timeout: float | None = None, headers: Headers | None = None) -> CallOptions:
+        """A call's own options, or else the client's. InvalidInput for a timeout that is none."""
         if timeout is None:
-            return Terms(headers, self.timeout_secs)
+            return CallOptions(headers, self.timeout_secs)
         if not timeout > 0:
             raise InvalidInput(f"a timeout is a number of seconds above 0, found {timeout}")
-        return Terms(headers, None if timeout == math.inf else timeout)
+        return CallOptions(headers, None if timeout == math.inf else timeout)
 
     def forget(self, model: str) -> None:
         """What was learnt of a model may no longer hold."""
@@ -77,25 +85,27 @@ def _nobody() -> None:
     return None
 
 
-def ask(call: Call[T], terms: Terms) -> Steps[T]:
-    """Send once and read the answer."""
-    answer = yield Exchange(call.request, terms.timeout_secs, call.repeatable)
-    return call.read(answer)
+def send_once(call: PreparedCall[T], options: CallOptions) -> Steps[T]:
+    """Send once and read the response."""
+    response = yield RoundTrip(call.request, options.timeout_secs, call.repeatable)
+    return call.read(response)
 
 
-def patiently(session: Session, call: Call[T], terms: Terms) -> Steps[T]:
+def send_with_retries(
+    session: ClientSession, call: PreparedCall[T], options: CallOptions
+) -> Steps[T]:
     """Send, and again, each time after a longer pause, while the server is overloaded.
 
-    All of that within the time of `terms`; raises the last Unavailable.
+    All of that within the time of `options`; raises the last Unavailable.
     """
-    limit = left = terms.timeout_secs
+    limit = left = options.timeout_secs
     if not session.retries:
-        return call.read((yield Exchange(call.request, limit, call.repeatable)))
+        return call.read((yield RoundTrip(call.request, limit, call.repeatable)))
     began_secs = time.monotonic()
     attempt = 0
     while True:
         try:
-            return call.read((yield Exchange(call.request, left, call.repeatable)))
+            return call.read((yield RoundTrip(call.request, left, call.repeatable)))
         except Unavailable as error:
             if attempt >= session.retries:
                 raise

@@ -14,8 +14,6 @@ from types import TracebackType
 from typing import Any
 
 from shoal.client.duplex import Duplex
-from shoal.client.errors import ClientError
-from shoal.client.http2_stream import Ended
 from shoal.client.result import Result
 from shoal.client.steps import Steps
 from shoal.client.streaming import Streaming
@@ -42,7 +40,7 @@ class Stream:
         return self._streaming.waiting
 
     def send(self, inputs: Mapping[str, Any], **arguments: Any) -> None:
-        """Send a request without waiting for its answer.
+        """Send a request without waiting for its response.
 
         `arguments` are those of `Client.infer` that concern the request: `id`, `outputs`,
         `parameters`, `classes`, `sequence_id` and so on, and `model` where it is another one.
@@ -58,7 +56,7 @@ class Stream:
         self._duplex.finish()
 
     def receive(self, timeout: float | None = None) -> Result | None:
-        """The next answer, in `timeout` seconds or else the client's; None: there are no more.
+        """The next response, in `timeout` seconds or else the client's; None: there are no more.
 
         A request that failed raises its ServerError here; the stream goes on.
         """
@@ -66,18 +64,9 @@ class Stream:
         while True:
             message = self._duplex.receive(limit)
             with self._lock:
-                if isinstance(message, Ended):
-                    error = self._streaming.over(message)
-                    if error is not None:
-                        raise error
-                    return None
-                found = self._streaming.incoming(message)
-            if isinstance(found, ClientError):
-                raise found
-            if found is not None:
-                return found
-            if not self._streaming.waiting:
-                return None
+                result, done = self._streaming.received(message)
+            if done:
+                return result
 
     def __iter__(self) -> Iterator[Result]:
         """Answers until everything sent so far is answered. Raises as `receive` does."""

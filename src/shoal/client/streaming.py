@@ -1,34 +1,36 @@
 """A stream's requests and answers, without any input or output.
 
-    outgoing(inputs) --> message        incoming(message) --> Result, or the error in its place
+    outgoing(inputs) --> message        received(message) --> Result
 
-Every request asks the server to say when it has given its last answer, so that a stream knows
+Every request asks the server to say when it has given its last response, so that a stream knows
 when all that it has sent is answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.client import inference
-from shoal.client.codec import Answer, Ask, Headers, Parameter, Terms
-from shoal.client.errors import ClientError, InvalidInput
+from shoal.client.codec import CallOptions, Headers, Parameter, RawResponse
+from shoal.client.errors import InvalidInput
 from shoal.client.grpc_codec import GrpcCodec, refusal
 from shoal.client.http2_stream import Ended
 from shoal.client.places import fill_from_places
 from shoal.client.region import Place
 from shoal.client.result import Result
-from shoal.client.steps import Session, Steps, Version
+from shoal.client.steps import ClientSession, Steps, Version
 from shoal.core.tensor import Buffer
 
-_SAY_WHEN = "triton_enable_empty_final_response"
+_REPORT_END = "triton_enable_empty_final_response"
 
 
 class Streaming:
     """What a stream knows: its model, and how many requests are not answered to the end."""
 
-    def __init__(self, session: Session, model: str, version: str, headers: Headers | None) -> None:
+    def __init__(
+        self, session: ClientSession, model: str, version: str, headers: Headers | None
+    ) -> None:
         """InvalidInput when the client speaks HTTP."""
         if not isinstance(session.codec, GrpcCodec):
             raise InvalidInput(
@@ -37,7 +39,7 @@ class Streaming:
             )
         self.codec = session.codec
         self.session = session
-        self.block = self.codec.block("ModelStreamInfer", Terms(headers))
+        self.block = self.codec.block("ModelStreamInfer", CallOptions(headers))
         self.waiting = 0
         self._model = model
         self._version = version
@@ -48,60 +50,54 @@ class Streaming:
         inputs: Mapping[str, Any],
         *,
         model: str = "",
-        outputs: Sequence[str] | Mapping[str, Place | None] = (),
         version: Version = "",
         id: str = "",
         parameters: Mapping[str, Parameter] | None = None,
-        classes: Mapping[str, int] | None = None,
-        sequence_id: int | str = 0,
-        sequence_start: bool = False,
-        sequence_end: bool = False,
-        priority: int = 0,
-        server_timeout_us: int = 0,
+        **arguments: Any,
     ) -> Steps[tuple[list[Buffer], int]]:
         """The message of one request. Arguments as with `Client.infer`."""
+        for name in ("timeout", "headers", "binary"):
+            if name in arguments:
+                raise TypeError(f"send() takes no {name}: it belongs to the stream or the client")
         name = model or self._model
         if not name:
             raise InvalidInput("name the model: stream('model'), or send(…, model='model')")
-        ask: Ask = yield from inference.asked(
+        infer_call, _ = yield from inference.described(
             self.session,
             name,
             inputs,
-            outputs=outputs,
             version=version or self._version,
             id=id,
-            parameters={**(parameters or {}), _SAY_WHEN: True},
-            classes=classes,
-            sequence_id=sequence_id,
-            sequence_start=sequence_start,
-            sequence_end=sequence_end,
-            priority=priority,
-            server_timeout_us=server_timeout_us,
+            parameters={**(parameters or {}), _REPORT_END: True},
+            **arguments,
         )
-        if ask.places:
+        if infer_call.places:
             if not id:
                 raise InvalidInput("a request whose outputs go to shared memory needs an id here")
-            self._places[id] = ask.places
-        return self.codec.infer_message(ask)
+            self._places[id] = infer_call.places
+        return self.codec.infer_message(infer_call)
 
-    def incoming(self, message: Buffer) -> Result | ClientError | None:
-        """What a message stands for; None when it only says that a request is answered."""
+    def received(self, message: Buffer | Ended) -> tuple[Result | None, bool]:
+        """The result in a message, if any, and whether the caller should stop receiving.
+
+        Raises the ServerError of a request that failed or of the whole stream.
+        """
+        if isinstance(message, Ended):
+            self.waiting = 0
+            if message.code > 0:
+                raise refusal(RawResponse(message.code, message.headers, b"", message.message))
+            return None, True
         found, error = self.codec.stream_answer(message)
         if found is None or found.final:
             self.waiting -= 1
-        if found is None or error is not None:
-            return error
-        if not found.outputs and "triton_final_response" in found.parameters and found.final:
-            return None
+        if error is not None:
+            raise error
+        if found is None or (
+            not found.outputs and "triton_final_response" in found.parameters and found.final
+        ):
+            return None, not self.waiting
         places = self._places.get(found.id) if found.id else None
         if places is not None:
             fill_from_places(found, places)
         found._labels = self.session.labeller()
-        return found
-
-    def over(self, ended: Ended) -> ClientError | None:
-        """The error a stream ended with, if it did."""
-        self.waiting = 0
-        if ended.code > 0:
-            return refusal(Answer(ended.code, ended.headers, b"", ended.message))
-        return None
+        return found, True

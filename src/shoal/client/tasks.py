@@ -21,14 +21,14 @@ from shoal.client.codec import Headers
 from shoal.client.errors import InvalidInput, ProtocolError
 from shoal.client.http_codec import HttpCodec
 from shoal.client.result import Label
-from shoal.client.steps import Session, Steps, Version, patiently
+from shoal.client.steps import ClientSession, Steps, Version, send_with_retries
 from shoal.core.tensor import Buffer
 
 Photo: TypeAlias = str | Path | Buffer
 
 
 def perform(
-    session: Session,
+    session: ClientSession,
     operation: str,
     values: Mapping[str, Any] | None = None,
     *,
@@ -43,7 +43,7 @@ def perform(
     Returns the answer's JSON object. Raises InvalidInput for a photo that cannot be read and over
     gRPC, otherwise as `infer` does.
     """
-    terms = session.terms(timeout, headers)
+    options = session.options(timeout, headers)
     if not isinstance(session.codec, HttpCodec):
         raise InvalidInput(
             f"{operation} needs HTTP: use a client of the server's HTTP port, as in "
@@ -51,12 +51,12 @@ def perform(
         )
     given = {name: value for name, value in (values or {}).items() if value is not None}
     form = _form(photos, given) if photos else None
-    call = session.codec.perform(operation, model, str(version), given, form, terms)
-    return (yield from patiently(session, call, terms))
+    call = session.codec.perform(operation, model, str(version), given, form, options)
+    return (yield from send_with_retries(session, call, options))
 
 
 def classify(
-    session: Session,
+    session: ClientSession,
     *photos: Photo,
     top: int | None = None,
     model: str = "",
@@ -82,7 +82,7 @@ def classify(
 
 
 def caption(
-    session: Session,
+    session: ClientSession,
     *photos: Photo,
     options: Mapping[str, Any] | None = None,
     model: str = "",
@@ -108,7 +108,7 @@ def caption(
 
 
 def answer(
-    session: Session,
+    session: ClientSession,
     text: str,
     question: str,
     *,
@@ -136,7 +136,7 @@ def answer(
 
 
 def embed(
-    session: Session,
+    session: ClientSession,
     texts: Sequence[str],
     *,
     model: str = "",

@@ -16,8 +16,8 @@ from time import perf_counter_ns
 import hpack
 
 from shoal.client.errors import ProtocolError
-from shoal.client.http2 import Connection as Http2Connection
-from shoal.client.http2_stream import Ended, Stream
+from shoal.client.http2 import Http2Connection
+from shoal.client.http2_stream import Ended, Http2Stream
 from shoal.core.tensor import Buffer
 from shoal.perf.connection import Connection, LoadFailed, Place, Receiver
 from shoal.perf.poller import Poller
@@ -60,7 +60,7 @@ class CallHeaders:
         return made
 
 
-class GrpcSlot(Stream):
+class GrpcSlot(Http2Stream):
     """One call at a time, or one stream, on a shared connection."""
 
     __slots__ = (

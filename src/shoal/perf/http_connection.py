@@ -9,7 +9,7 @@ import ssl
 from time import perf_counter_ns
 
 from shoal.client.errors import ProtocolError
-from shoal.client.http1 import Head, Response
+from shoal.client.http1 import HttpHead, HttpResponse
 from shoal.perf.connection import LoadFailed, Place, Receiver, SlotConnection
 from shoal.perf.poller import Poller
 from shoal.perf.requests import Replay, Turn
@@ -27,7 +27,7 @@ class HttpConnection(SlotConnection):
     ) -> None:
         self._heads: dict[bytes, int] = {}  # the body's length, of the answers that went well
         self._missing = 0  # bytes of the body that have yet to come
-        self._response: Response | None = None  # an answer that is not just to be counted
+        self._response: HttpResponse | None = None  # an answer that is not just to be counted
         self._first_ns = 0
         super().__init__(place, context, poller, receiver)
 
@@ -60,7 +60,7 @@ class HttpConnection(SlotConnection):
             end = data.find(_END)
             length = self._heads.get(data[:end]) if end >= 0 else None
             if length is None:
-                self._response = Response()
+                self._response = HttpResponse()
                 self._feed(data)
                 return
             self._missing = end + 4 + length - len(data)
@@ -104,7 +104,7 @@ class HttpConnection(SlotConnection):
             self._remember(data, head)
         self._done()
 
-    def _remember(self, data: bytes, head: Head) -> None:
+    def _remember(self, data: bytes, head: HttpHead) -> None:
         """Let the next answer with this head take the short way."""
         end = data.find(_END)
         if end < 0 or head.length is None or not data.startswith(b"HTTP/1.1 200"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.client import InvalidInput, ProtocolError, ServerError
 from shoal.client.address import parse
-from shoal.client.codec import Answer, Ask, Terms
+from shoal.client.codec import CallOptions, InferenceCall, RawResponse
 from shoal.client.grpc_codec import GrpcCodec
 from shoal.client.http_codec import HttpCodec
 from shoal.client.inputs import Input, Placed, tensor
@@ -23,14 +23,14 @@ ROW = np.arange(3, dtype=np.int32)
 
 
 def ask(*tensors, **arguments):
-    made = Ask("mo/del", "", list(tensors))
+    made = InferenceCall("mo/del", "", list(tensors))
     for name, value in arguments.items():
         setattr(made, name, value)
     return made
 
 
 def http_request(made, headers=None):
-    request = HTTP.infer(made, Terms(headers)).request
+    request = HTTP.infer(made, CallOptions(headers)).request
     whole = b"".join(request.parts)
     assert len(whole) == request.size
     head, _, body = whole.partition(b"\r\n\r\n")
@@ -114,7 +114,7 @@ def test_shared_memory_needs_no_binary_data():
 def response(document, blob=b"", status=200):
     header = json.dumps(document).encode()
     headers = {"inference-header-content-length": str(len(header))} if blob else {}
-    return Answer(status, headers, bytearray(header + blob))
+    return RawResponse(status, headers, bytearray(header + blob))
 
 
 def test_results_in_json_and_binary():
@@ -152,7 +152,7 @@ def test_results_in_json_and_binary():
 )
 def test_refusals_over_http(status, body, name, text):
     with pytest.raises(ServerError, match=text) as caught:
-        HTTP.read_result(Answer(status, {"retry-after": "2"}, body))
+        HTTP.read_result(RawResponse(status, {"retry-after": "2"}, body))
     assert (caught.value.status, caught.value.server_code) == (name, status)
     assert caught.value.retry_after_secs == 2
 
@@ -168,7 +168,7 @@ def test_refusals_over_http(status, body, name, text):
     ],
 )
 def test_results_that_make_no_sense(document):
-    with pytest.raises(ProtocolError, match="makes no sense"):
+    with pytest.raises(ProtocolError, match="is malformed"):
         HTTP.read_result(response(document))
 
 
@@ -241,7 +241,7 @@ def infer_response(**fields):
 def test_results_over_grpc():
     for _ in range(2):
         body = infer_response(raw_output_contents=[ROW.tobytes()])
-        result = GRPC.read_result(Answer(0, {}, body))
+        result = GRPC.read_result(RawResponse(0, {}, body))
         assert result["a"].tolist() == [0, 1, 2]
     body = infer_response(
         raw_output_contents=[ROW.tobytes()], id="9", parameters={"p": {"bool_param": True}}
@@ -263,14 +263,14 @@ def test_results_in_lists_of_numbers():
 
 @pytest.mark.parametrize("body", [b"\xff\xff\xff", b"\x0a\xff\x01", b"\x0a\x02\xff\xff"])
 def test_messages_that_make_no_sense(body):
-    with pytest.raises(ProtocolError, match="makes no sense"):
+    with pytest.raises(ProtocolError, match="is malformed"):
         GRPC.result(body)
 
 
 @pytest.mark.parametrize("headers", [{"grpc-x": "1"}, {"a b": "1"}, {"a": "é"}, {"a": "x\n"}])
 def test_metadata_grpc_cannot_carry(headers):
     with pytest.raises(InvalidInput):
-        GRPC.block("ModelInfer", Terms(headers))
+        GRPC.block("ModelInfer", CallOptions(headers))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_metadata_grpc_cannot_carry(headers):
     [(0.0001, b"1m"), (60, b"60000m"), (1e6, b"1000000S"), (1e12, b"99999999S")],
 )
 def test_timeouts_in_eight_digits(secs, written):
-    assert written in GRPC.block("ModelInfer", Terms(None, secs))
+    assert written in GRPC.block("ModelInfer", CallOptions(None, secs))
 
 
 @pytest.mark.parametrize("value", [1 << 64, [1], None])

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from shoal.client import ProtocolError
 from shoal.client.address import parse
-from shoal.client.codec import Terms
+from shoal.client.codec import CallOptions
 from shoal.client.grpc_codec import GrpcCodec
-from shoal.client.http2 import Connection
+from shoal.client.http2 import Http2Connection
 
-BLOCK = GrpcCodec(parse("grpc://host:1"), {"x-one": "1"}).block("ModelInfer", Terms(None, 1.0))
+BLOCK = GrpcCodec(parse("grpc://host:1"), {"x-one": "1"}).block(
+    "ModelInfer", CallOptions(None, 1.0)
+)
 RESPONSE = [(":status", "200"), ("content-type", "application/grpc")]
 TRAILERS = [("grpc-status", "0")]
 
@@ -25,7 +27,7 @@ class Server:
     """h2, answering; `cut` is how many bytes travel at a time."""
 
     def __init__(self, cut=1 << 20, **changes):
-        self.client = Connection()
+        self.client = Http2Connection()
         self.cut = cut
         self.h2 = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
@@ -247,7 +249,7 @@ def test_the_number_of_streams_a_server_takes():
 )
 def test_what_is_no_http2(data):
     with pytest.raises(ProtocolError):
-        Connection().receive(data)
+        Http2Connection().receive(data)
 
 
 def test_a_compressed_message():

@@ -46,6 +46,6 @@ def test_arguments_that_make_no_sense(arguments, text):
 
 
 def test_methods_tell_what_they_do():
-    assert Client.infer.__doc__.startswith("Ask a model")
+    assert Client.infer.__doc__.startswith("Run an inference")
     assert Client.infer.__name__ == "infer"
     assert repr(Client("grpc://host:1")) == "Client('grpc://host:1')"

@@ -54,7 +54,7 @@ def test_what_has_no_classes(array, k, text):
 
 def test_bytes_that_do_not_fit_their_shape():
     found = Result("m", "1", {"x": Output("x", "FP32", [2], b"abc")})
-    with pytest.raises(ProtocolError, match=r"makes no sense.*takes 8"):
+    with pytest.raises(ProtocolError, match=r"is malformed.*takes 8"):
         found["x"]
 
 

@@ -8,16 +8,16 @@ import pytest
 from shoal.client import InvalidInput, ProtocolError
 from shoal.client import tasks as operations
 from shoal.client.address import parse
-from shoal.client.codec import Answer
+from shoal.client.codec import RawResponse
 from shoal.client.http_codec import HttpCodec
 from shoal.client.result import Label
-from shoal.client.steps import Session
+from shoal.client.steps import ClientSession
 from shoal.wire import multipart
 
 
 @pytest.fixture
 def session():
-    return Session(HttpCodec(parse("localhost:8000"), {}), 5.0, retries=0)
+    return ClientSession(HttpCodec(parse("localhost:8000"), {}), 5.0, retries=0)
 
 
 def run(steps, answer):
@@ -25,7 +25,7 @@ def run(steps, answer):
     exchange = next(steps)
     head, _, body = b"".join(exchange.request.parts).partition(b"\r\n\r\n")
     with pytest.raises(StopIteration) as ended:
-        steps.send(Answer(200, {}, json.dumps(answer).encode()))
+        steps.send(RawResponse(200, {}, json.dumps(answer).encode()))
     return head.decode(), body, ended.value.value
 
 
@@ -88,7 +88,7 @@ def test_an_answer_of_another_kind_is_told(session):
     steps = operations.embed(session, ["a"])
     next(steps)
     with pytest.raises(ProtocolError, match="has no 'embeddings'"):
-        steps.send(Answer(200, {}, b"{}"))
+        steps.send(RawResponse(200, {}, b"{}"))
 
 
 def test_it_needs_http():
@@ -96,4 +96,4 @@ def test_it_needs_http():
         pass
 
     with pytest.raises(InvalidInput, match="answer needs HTTP: use a client of the server's HTTP"):
-        next(operations.answer(Session(Other(), None, 0), "a", "b"))
+        next(operations.answer(ClientSession(Other(), None, 0), "a", "b"))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.client.codec import Answer
+from shoal.client.codec import RawResponse
 from shoal.client.errors import HTTP_STATUS, ProtocolError, ServerError, server_error
 from shoal.client.result import Output, Result
 from shoal.core import dtypes
@@ -16,7 +16,7 @@ from shoal.errors import ShoalError
 from shoal.wire import json_text
 
 
-class Layout(NamedTuple):
+class BodyLayout(NamedTuple):
     """What the JSON header of a binary response says."""
 
     model_name: str
@@ -25,89 +25,89 @@ class Layout(NamedTuple):
     outputs: list[tuple[str, str, list[int], dict[str, Any], int]]  # the last is the size
 
 
-def refusal(answer: Answer) -> ServerError:
+def refusal(response: RawResponse) -> ServerError:
     """The error a response stands for; its text is the server's own where there is one."""
-    status = HTTP_STATUS.get(answer.status, "UNKNOWN")
+    status = HTTP_STATUS.get(response.status, "UNKNOWN")
     text = ""
     try:
-        document = json_text.loads(bytes(answer.body))
+        document = json_text.loads(bytes(response.body))
         found = document.get("error", document.get("detail")) if isinstance(document, dict) else ""
         text = found if isinstance(found, str) else str(found)
     except ShoalError:  # no JSON: a proxy, or another kind of server
-        text = bytes(answer.body[:500]).decode("utf-8", "replace").strip()
+        text = bytes(response.body[:500]).decode("utf-8", "replace").strip()
     if not text:
-        text = f"the server answered HTTP {answer.status} and said no more"
-    error = server_error(text, status, answer.status)
-    after = answer.headers.get("retry-after", "")
+        text = f"the server answered HTTP {response.status} and said no more"
+    error = server_error(text, status, response.status)
+    after = response.headers.get("retry-after", "")
     if after.isdigit():
         error.retry_after_secs = float(after)
     return error
 
 
-def document(answer: Answer, header: bytes | None = None) -> dict[str, Any]:
-    """The JSON object in an answer, or in `header`, the start of its body."""
-    found = _json(answer, header)
+def document(response: RawResponse, header: bytes | None = None) -> dict[str, Any]:
+    """The JSON object in a response, or in `header`, the start of its body."""
+    found = _json(response, header)
     if not isinstance(found, dict):
-        raise ProtocolError(f"the server's answer is no JSON object: {str(found)[:60]!r}")
+        raise ProtocolError(f"the server's response is no JSON object: {str(found)[:60]!r}")
     return found
 
 
-def generated(answer: Answer) -> dict[str, Any]:
+def generated(response: RawResponse) -> dict[str, Any]:
     """A generate response; some of its errors come with status 200."""
-    found = document(answer)
+    found = document(response)
     if list(found) == ["error"]:
         raise ServerError(str(found["error"]))
     return found
 
 
-def rows(answer: Answer) -> list[dict[str, Any]]:
-    """The JSON list in an answer."""
-    found = _json(answer)
+def rows(response: RawResponse) -> list[dict[str, Any]]:
+    """The JSON list in a response."""
+    found = _json(response)
     if not isinstance(found, list):
-        raise ProtocolError(f"the server's answer is no JSON list: {str(found)[:60]!r}")
+        raise ProtocolError(f"the server's response is no JSON list: {str(found)[:60]!r}")
     return found
 
 
-def model_statistics(answer: Answer) -> list[dict[str, Any]]:
+def model_statistics(response: RawResponse) -> list[dict[str, Any]]:
     """The list inside a statistics document."""
-    found = document(answer).get("model_stats", [])
+    found = document(response).get("model_stats", [])
     assert isinstance(found, list)
     return found
 
 
-def _json(answer: Answer, header: bytes | None = None) -> Any:
-    if answer.status != 200:
-        raise refusal(answer)
-    body = bytes(answer.body) if header is None else header
+def _json(response: RawResponse, header: bytes | None = None) -> Any:
+    if response.status != 200:
+        raise refusal(response)
+    body = bytes(response.body) if header is None else header
     try:
         return json_text.loads(body)
     except ShoalError:
         raise ProtocolError(
-            f"the server's answer is no JSON: {body[:60]!r}; is this a server of the KServe v2 "
+            f"the server's response is no JSON: {body[:60]!r}; is this a server of the KServe v2 "
             f"protocol?"
         ) from None
 
 
-def healthy(answer: Answer) -> bool:
+def healthy(response: RawResponse) -> bool:
     """200 is yes; not ready is no, without a word. Raises for all else."""
-    if answer.status == 200:
+    if response.status == 200:
         return True
-    if answer.status == 503 or (answer.status == 400 and not len(answer.body)):
+    if response.status == 503 or (response.status == 400 and not len(response.body)):
         return False
-    raise refusal(answer)
+    raise refusal(response)
 
 
-def model_healthy(answer: Answer) -> bool:
+def model_healthy(response: RawResponse) -> bool:
     """As `healthy`, but the server says why, and of a model it does not know too."""
-    if answer.status in (200, 400, 404, 503):
-        return answer.status == 200
-    raise refusal(answer)
+    if response.status in (200, 400, 404, 503):
+        return response.status == 200
+    raise refusal(response)
 
 
-def nothing(answer: Answer) -> None:
+def nothing(response: RawResponse) -> None:
     """Success says no more than that."""
-    if answer.status != 200:
-        raise refusal(answer)
+    if response.status != 200:
+        raise refusal(response)
 
 
 def all_binary(document: dict[str, Any]) -> bool:
@@ -117,14 +117,14 @@ def all_binary(document: dict[str, Any]) -> bool:
     )
 
 
-def layout(document: dict[str, Any]) -> Layout:
+def layout(document: dict[str, Any]) -> BodyLayout:
     """What to remember of such a header."""
     outputs = []
     for output in document.get("outputs", ()):
         parameters = dict(output["parameters"])
         size = parameters.pop("binary_data_size")
         outputs.append((output["name"], output["datatype"], output["shape"], parameters, size))
-    return Layout(
+    return BodyLayout(
         document.get("model_name", ""),
         document.get("model_version", ""),
         document.get("parameters", {}),
@@ -168,4 +168,4 @@ def _from_json(data: Any, datatype: str, shape: list[int], name: str) -> np.ndar
         wanted: Any = np.float32 if known is dtypes.BF16 else known.numpy
         return np.asarray(data, dtype=wanted).reshape(shape)
     except (ShoalError, ValueError, TypeError, OverflowError) as error:
-        raise ProtocolError(f"output '{name}' makes no sense: {error}") from None
+        raise ProtocolError(f"output '{name}' is malformed: {error}") from None
