@@ -26,7 +26,7 @@ import onnxruntime
 from shoal.tasks.questions import spans, windows
 from shoal.tasks.questions.spans import Calibration
 from shoal.tasks.settings import TaskSettings
-from shoal.tasks.tokenizer import filler_of, read_tokenizer
+from shoal.tasks.tokenizer import pad_token_of, read_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "tasks" / "data" / "questions.json"
@@ -106,7 +106,7 @@ class Reader:
         self._tokenizer = read_tokenizer(settings)
         self._tokenizer.encode_special_tokens = True
         self._frame = windows.frame_of(self._tokenizer)
-        self._filler = filler_of(self._tokenizer)
+        self._filler = pad_token_of(self._tokenizer)
         self._max_length = settings.value("max_length", 384)
         self._stride = settings.value("stride", 128)
         self._longest = settings.value("max_answer_length", 30)

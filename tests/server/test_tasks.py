@@ -252,7 +252,7 @@ def test_in_lazy_mode_a_call_loads_the_model(sums):
         ("dubbling", "{}", "there is no task 'dubbling'. Did you mean 'doubling'?"),
         ("doubling", '{"factor": 0}', "task.json: factor: found 0. Write a whole number from 1"),
         ("doubling", '{"fcator": 3}', "task.json: fcator: no such setting for this task"),
-        ("doubling", "[]", "task.json: must hold a JSON object"),
+        ("doubling", "[]", "task.json: must contain a JSON object"),
     ],
 )
 def test_a_wrong_task_keeps_its_model_from_loading(tmp_path, task, settings, said):

@@ -272,7 +272,7 @@ def test_fewer_dimensions_and_texts_that_were_cut_off(client):
         ({"input": "a", "dimensions": 17}, "dimensions", "a whole number from 1 to 16"),
         ({"input": "a", "dimensions": 0}, "dimensions", "a whole number from 1"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "float or base64"),
-        ({"input": [[99999]]}, "input", "input[0] holds a number that is no token of this"),
+        ({"input": [[99999]]}, "input", "input[0] contains a number that is not a token of this"),
         ({"input": ["a"] * 3000}, "input", "'input' must have from 1 to 2048 elements"),
         ({"input": "a", "model": "talker"}, "model", "does not offer 'embed'"),
         ({"input": "a", "model": ""}, "model", "'model' is missing"),

@@ -255,9 +255,9 @@ def test_with_curl(url, curl):
         (("-F", "image=cat.jpg"), "write an @ before its name: curl -F image=@cat.jpg"),
         (("-F", "top=3"), "there is no image in the request"),
         (("-F", "image=@notes.txt"), "the image 'notes.txt' is text. Send a JPEG, PNG, WebP"),
-        (("-F", "image=@broken.jpg"), "the image 'broken.jpg' is cut off"),
-        (("--data-binary", "@broken.jpg"), "the image is cut off: its JPEG data ends too early"),
-        (("-F", "image=@cat.jpg", "-F", "image=@broken.jpg"), "the image 'broken.jpg' is cut off"),
+        (("-F", "image=@broken.jpg"), "the image 'broken.jpg' is truncated"),
+        (("--data-binary", "@broken.jpg"), "the image is truncated: its JPEG data ends too early"),
+        (("-F", "image=@cat.jpg", "-F", "image=@broken.jpg"), "the image 'broken.jpg' is truncated"),
         (("-d", "@cat.jpg"), "Send a file with curl --data-binary @FILE"),
         (("-d", '{"image": "cat.jpg"}'), "'image' is not base64"),
         (("-d", '{"image": '), "failed to parse the request JSON buffer"),
@@ -282,7 +282,7 @@ def test_a_bad_photo_harms_nobody_else(url, photos):
         )
     for place, answer in enumerate(answers):
         if place % 2:
-            assert "the image 'bad.jpg' is cut off" in error(answer)
+            assert "the image 'bad.jpg' is truncated" in error(answer)
         else:
             assert labels(answer)[0][0] == "daisy"
 
@@ -297,7 +297,9 @@ def test_a_decompression_bomb(url):
 def test_too_many_photos_and_too_large_ones(url, photos):
     assert "has 65 images, at most 64" in error(post(url, [("a", b"x")] * 65))
     large = photos["flower"] + bytes(20_000_001)
-    assert "bytes, at most 20,000,000 are taken; send it smaller" in error(post(url, data=large))
+    assert "bytes, at most 20,000,000 are allowed; send a smaller one" in error(
+        post(url, data=large)
+    )
 
 
 def test_other_operations_and_other_models(server, url):

@@ -185,7 +185,7 @@ def test_clear_cases(server, title):
         ({"text": SHORT, "question": ["Who?"]}, "'question' must be a text, not a list"),
         ({"text": SHORT, "questions": ["Who?"] * 33}, "from 1 to 32 elements, not 33"),
         ({"text": SHORT, "question": "Who?", "top": "many"}, "'top' must be a whole number"),
-        ({"text": SHORT, "question": "Who?", "stream": True}, "answers in one piece"),
+        ({"text": SHORT, "question": "Who?", "stream": True}, "does not support streaming"),
         (b'{"text": "\\ud800", "question": "Who?"}', "failed to parse"),
         (b'{"text": "a", "question": "\xff"}', "failed to parse"),
         (b"[1]", "JSON object"),

@@ -1,5 +1,5 @@
-"""Tasks: what turns a person's photo or sentence into a model's tensors, and its answer back.
+"""Tasks: convert a photo, question or text to a model's tensors, and its outputs to JSON.
 
-A model whose config says `parameters { key: "task" value { string_value: "…" } }` can be used by
-people as well as by programs. `base` is the contract, `registry` knows which tasks there are.
+A model's config names its task: `parameters { key: "task" value { string_value: "…" } }`. `base` is
+the contract, `registry` finds the installed tasks.
 """

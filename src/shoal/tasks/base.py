@@ -2,9 +2,9 @@
 
     TaskRequest --perform--> [ prepare: threads ] --> model --> [ finish: threads ] --> JSON
 
-A task is made with its model and lives as long. `perform` runs on the event loop and must never
-block it: what takes time goes through a `stage`, which runs on threads beside the model, and the
-model is request through `infer`. Both are awaited, so a person who goes away cancels what waits.
+A task is created and closed with its model. `perform` runs on the event loop and must not block it:
+slow work runs in a `stage`, on worker threads, and `infer` sends requests to the model. Both are
+awaited, so they are cancelled when the client disconnects.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Stage(Protocol[Item_contra, Result_co]):
     """Work on threads, awaited from the event loop: `await stage(item)` is its result."""
 
     async def __call__(self, item: Item_contra) -> Result_co:
-        """Have the item worked on; raises what the work raised for this item."""
+        """Process the item; raises the error for this item."""
 
 
 class TaskContext(Protocol):
-    """The model that a task serves, and what the task may use. Loop thread only, once it runs."""
+    """The model of a task, and what the task may use. For the loop's thread, once it runs."""
 
     @property
     def model_name(self) -> str:
@@ -57,11 +57,11 @@ class TaskContext(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """The model's tensors, labels of outputs included."""
+        """The model's tensors, with the labels of outputs."""
 
     @property
     def settings(self) -> TaskSettings:
-        """What task.json says, if the folder has one."""
+        """The settings in task.json, if the folder has one."""
 
     def stage(
         self,
@@ -70,10 +70,10 @@ class TaskContext(Protocol):
         *,
         most: int = 1,
     ) -> Stage[Item, Result]:
-        """A place to work on items off the loop; `kind` is "preprocess" or "postprocess".
+        """A function to await that runs `work` on threads; `kind` is "preprocess" or "postprocess".
 
-        `work` gets up to `most` items that wait at the same time and returns for each its result
-        or what went wrong with it. What it raises itself fails all of them.
+        `work` gets up to `most` items that wait at the same time and returns the result or the
+        error of each. An exception that it raises fails all of them.
         """
 
     async def infer(
@@ -82,9 +82,9 @@ class TaskContext(Protocol):
         outputs: Sequence[str] = (),
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> dict[str, np.ndarray]:
-        """Ask the model, batch dimension included; its one response by output name.
+        """Send a request to the model, with the batch dimension; returns its outputs by name.
 
-        Raises what the model was refused or failed with. Cancelling this cancels the request.
+        Raises the model's error. Cancelling this cancels the request.
         """
 
     def infer_stream(
@@ -93,39 +93,37 @@ class TaskContext(Protocol):
         outputs: Sequence[str] = (),
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> AsyncIterator[dict[str, np.ndarray]]:
-        """As `infer`, for models with any number of responses: each as it comes."""
+        """As `infer`, for models with any number of responses: each as it arrives."""
 
 
 class Task(ABC):
     """One task of one loaded model."""
 
-    name: ClassVar[str]  # what the config says: "image-classification"
+    name: ClassVar[str]  # as in the config: "image-classification"
     operation: ClassVar[str]  # the last part of its path: "classify"
-    streams: ClassVar[bool] = False  # whether `stream` does anything
+    streams: ClassVar[bool] = False  # whether `stream` is implemented
 
     def __init__(self, context: TaskContext) -> None:
         """Read the settings and check them against the model.
 
-        Raises ConfigError, with file, field and fix; then the model is not loaded.
+        Raises ConfigError, with file, field and fix, and then the model is not loaded.
         """
         self.context = context
 
     @abstractmethod
     async def perform(self, request: TaskRequest) -> Any:
-        """Answer one call with something that JSON can hold.
+        """Process one call; the result must be serialisable as JSON.
 
-        Raises InvalidArgument for what the person must change, or another ShoalError.
+        Raises InvalidArgument for an invalid request, or another ShoalError.
         """
 
-    def stream(self, request: TaskRequest) -> AsyncIterator[Any]:  # noqa: ARG002 - others read it
-        """Answer piece by piece, the whole answer last. What is wrong is raised at the first one.
+    def stream(self, request: TaskRequest) -> AsyncIterator[Any]:  # noqa: ARG002 - part of the contract
+        """Process one call piece by piece; the last piece is the whole result.
 
-        Raises Unsupported where answers come in one piece.
+        An invalid request raises at the first piece. Raises Unsupported if there is no streaming.
         """
-        raise Unsupported(
-            f"the task '{self.name}' answers in one piece; leave 'stream' out to get it"
-        )
+        raise Unsupported(f"the task '{self.name}' does not support streaming; leave 'stream' out")
 
     def close(self) -> None:
-        """Give back what the task holds. Called once, after the last call has been answered."""
+        """Release the task's resources. Called once, after the last call has ended."""
         return

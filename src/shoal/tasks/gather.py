@@ -1,4 +1,4 @@
-"""Several calls at once, for tasks that need all of them."""
+"""Concurrent calls of which all results are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """The results of all calls; when one fails, the others are given up and it is raised."""
+    """The results of all calls. The first error cancels the others and is raised."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

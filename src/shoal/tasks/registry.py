@@ -1,9 +1,9 @@
-"""Which tasks there are: those that ship with Shoal, and those of installed packages.
+"""The available tasks: those of Shoal, and those of installed packages.
 
     "image-classification" --get--> the class of that task
 
-A package adds a task with an entry point of the group `shoal.tasks`, under the name that configs
-write. A task's module, and with it its libraries, is imported when the first model asks for it.
+A package adds a task with an entry point of the group `shoal.tasks`, whose name is the one in
+configs. A task's module, and with it its libraries, is imported for the first model that uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.tasks.base import Task
 GROUP = "shoal.tasks"
 _FILE, _FIELD = "config.pbtxt", "parameters['task']"
 
-# By the name that configs write: the operation, and where the class is.
+# By the name in configs: the operation, and the class.
 BUILT_IN = MappingProxyType(
     {
         "image-classification": ("classify", "shoal.tasks.images.task:ImageClassification"),
@@ -32,12 +32,12 @@ BUILT_IN = MappingProxyType(
 
 
 def names() -> list[str]:
-    """The tasks that configs may name."""
+    """The names of all tasks."""
     return sorted({*BUILT_IN, *entry_points(group=GROUP).names})
 
 
 def get(name: str) -> type[Task]:
-    """The class of a task. ConfigError where there is none, or where its libraries are missing."""
+    """The class of a task. ConfigError if it does not exist or its libraries are missing."""
     try:
         found = _load(name)
     except ImportError as error:
@@ -47,7 +47,7 @@ def get(name: str) -> type[Task]:
             field=_FIELD,
             fix="Run pip install 'shoal[tasks]'",
         ) from error
-    except Exception as error:  # a broken plug-in must cost its own models only
+    except Exception as error:  # a broken plug-in affects only its own models
         raise ConfigError(
             f"the task '{name}' failed to load: {type(error).__name__}: {error}",
             file=_FILE,
@@ -72,7 +72,7 @@ def operations() -> MappingProxyType[str, str]:
     for name in entry_points(group=GROUP).names:
         try:
             task = _load(name)
-        except Exception:  # noqa: BLE001, S112 - a broken plug-in is reported where a model asks for it
+        except Exception:  # noqa: BLE001, S112 - a broken plug-in is reported for the model that uses it
             continue
         if task is not None:
             found[task.operation] = name

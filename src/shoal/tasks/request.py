@@ -1,9 +1,9 @@
-"""What a person asked for, whatever protocol it came by: files, and named values.
+"""The request for a task, whatever protocol it came by: files and named values.
 
     -F image=@cat.jpg, ?top=5, {"question": "…"}  -->  TaskRequest(files, values)
 
-Forms and queries know only text and JSON has types; the readers below take both, and say in a
-sentence what is missing or wrong.
+Forms and queries contain only text, JSON has types; the readers below accept both. Their errors say
+what is missing or invalid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO = frozenset(("false", "0", "no", "off"))
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file that was sent. `field` is the name of its form field, empty for a bare body."""
+    """One uploaded file. `field` is the name of its form field, empty for a bare body."""
 
     data: Buffer
     field: str = ""
@@ -31,7 +31,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """One call of a task. Every reader raises InvalidArgument with a sentence for the person."""
+    """One call of a task. Every reader raises InvalidArgument."""
 
     files: Sequence[File] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class TaskRequest:
         return self.values.get(name) is not None
 
     def text(self, name: str, *, longest: int, default: str | None = None) -> str:
-        """A text of at most `longest` characters, which must be there unless there is a default."""
+        """A text of at most `longest` characters, required unless there is a default."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
@@ -51,12 +51,12 @@ class TaskRequest:
             raise InvalidArgument(f"'{name}' must be a text, not {_kind(value)}")
         if len(value) > longest:
             raise InvalidArgument(
-                f"'{name}' has {len(value):,} characters, at most {longest:,} are taken; send less"
+                f"'{name}' has {len(value):,} characters, at most {longest:,} are allowed"
             )
         return value
 
     def integer(self, name: str, default: int, *, lowest: int, highest: int) -> int:
-        """A whole number within bounds, or the default where none was sent."""
+        """A whole number within bounds, or the default if none was sent."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -68,7 +68,7 @@ class TaskRequest:
         return number
 
     def number(self, name: str, default: float, *, lowest: float, highest: float) -> float:
-        """A number within bounds, or the default where none was sent."""
+        """A number within bounds, or the default if none was sent."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -76,14 +76,14 @@ class TaskRequest:
             number = float(value) if type(value) in (int, float, str) else None
         except ValueError:
             number = None
-        if number is None or not lowest <= number <= highest:  # NaN is within no bounds
+        if number is None or not lowest <= number <= highest:  # NaN fails every comparison
             raise InvalidArgument(
                 f"'{name}' must be a number from {lowest:g} to {highest:g}, not {_shown(value)}"
             )
         return number
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false, or the default where none was sent."""
+        """True or false, or the default if none was sent."""
         value = self.values.get(name)
         if value is None or type(value) is bool:
             return default if value is None else value

@@ -1,7 +1,7 @@
 """task.json: the settings of a model's task, in its folder next to config.pbtxt.
 
-Every reader names the file, the field and what to write instead when a setting is wrong, and a
-setting that nobody has read is a setting that nobody knows: `check_all_read` says so.
+The errors of every reader name the file, the field and the fix. A setting that no reader has read
+is unknown: `check_all_read` reports it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TaskSettings:
 
     @classmethod
     def of(cls, folder: Path) -> TaskSettings:
-        """Those in the model's folder; none where it has no task.json."""
+        """The settings in the model's folder; none if it has no task.json."""
         path = folder / FILE
         try:
             values = orjson.loads(path.read_bytes())
@@ -37,11 +37,11 @@ class TaskSettings:
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be read: {error}", file=FILE) from None
         if type(values) is not dict:
-            raise ConfigError("must hold a JSON object", file=FILE, fix='Write {"top": 5}')
+            raise ConfigError("must contain a JSON object", file=FILE, fix='Write {"top": 5}')
         return cls(values, folder)
 
     def value(self, name: str, default: Any = None) -> Any:
-        """A setting as it is."""
+        """A setting without checks."""
         self._read.add(name)
         return self._values.get(name, default)
 
@@ -74,7 +74,7 @@ class TaskSettings:
         return float(value)
 
     def numbers(self, name: str, default: Sequence[float], *, count: int) -> tuple[float, ...]:
-        """A list of `count` numbers; a single number stands for that many equal ones."""
+        """A list of `count` numbers; a single number is used for all."""
         value = self.value(name, list(default))
         if type(value) in (int, float):
             return (float(value),) * count
@@ -94,12 +94,12 @@ class TaskSettings:
         return str(value)
 
     def file(self, name: str, default: str) -> Path:
-        """The path of a file in the model's folder, which must be there."""
+        """The path of a file in the model's folder, which must exist."""
         value = self.text(name, default)
         base = self._folder.resolve()
         path = (base / value).resolve()
         if not path.is_relative_to(base):
-            self.wrong(name, f"'{value}' lies outside the model's folder", "Copy the file into it")
+            self.wrong(name, f"'{value}' is outside the model's folder", "Copy the file into it")
         if not path.is_file():
             self.wrong(name, f"there is no file '{value}'", "Put it into the model's folder")
         return path
@@ -109,7 +109,7 @@ class TaskSettings:
         raise ConfigError(message, file=FILE, field=name, fix=fix)
 
     def check_all_read(self) -> None:
-        """Raise ConfigError for a setting that the task does not know."""
+        """Raise ConfigError for an unknown setting."""
         for name in self._values:
             if name not in self._read:
                 near = difflib.get_close_matches(name, self._read, 1)

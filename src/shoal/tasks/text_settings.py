@@ -1,4 +1,4 @@
-"""How a model's texts are written: its tokens, where texts begin and end, what may be request for.
+"""The settings of a model that generates text: its tokens, where texts begin and end, its options.
 
     "a photo of" --prompt_ids--> tokens --model--> tokens --decode--> "a photo of two cats"
 
@@ -19,7 +19,7 @@ from shoal.tasks.settings import TaskSettings
 from shoal.tasks.tokenizer import read_tokenizer
 
 MOST_BEAMS = 32
-# A parameter of models that generate by themselves: texts under way, each beam counting as one.
+# A parameter of models of the backend `generation`: concurrent texts, each beam counts as one.
 MAX_SEQUENCES, DEFAULT_SEQUENCES = "max_sequences", 16
 _DEFAULT_TOKENS = 20
 _LONGEST_TEXT = 100_000  # characters of a prompt
@@ -28,15 +28,15 @@ _LONGEST = 1 << 20  # tokens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextSettings:
-    """What task.json says about texts. Any thread may call any method."""
+    """What task.json says about text generation. Any thread may call any method."""
 
     tokenizer: Tokenizer
-    start_token: int | None  # stands before every prompt
+    start_token: int | None  # precedes every prompt
     pad_token: int
     stop_ids: frozenset[int]
-    prompt: str  # where a request has none
+    prompt: str  # the default
     max_length: int  # tokens, prompt included
-    usual: GenerationOptions  # what holds where a request does not say otherwise
+    defaults: GenerationOptions
     most_beams: int
 
     @classmethod
@@ -53,7 +53,7 @@ class TextSettings:
         max_length = settings.integer("max_length", 512, lowest=2, highest=_LONGEST)
         max_tokens = settings.integer("max_tokens", _DEFAULT_TOKENS, lowest=1, highest=_LONGEST)
         most_beams = min(most_beams, MOST_BEAMS)
-        usual = GenerationOptions(
+        defaults = GenerationOptions(
             min(max_tokens, max_length - 1),
             frozenset(stops),
             settings.integer("num_beams", 1, lowest=1, highest=most_beams),
@@ -68,59 +68,61 @@ class TextSettings:
             frozenset(stops),
             settings.text("prompt"),
             max_length,
-            usual,
+            defaults,
             most_beams,
         )
 
     def prompt_ids(self, text: str) -> list[int]:
-        """The tokens that a text begins with. Raises InvalidArgument for one that is too long."""
+        """The tokens of a prompt. Raises InvalidArgument if it is too long."""
         if len(text) > _LONGEST_TEXT:
             raise InvalidArgument(
-                f"the prompt has {len(text):,} characters, at most {_LONGEST_TEXT:,} are taken"
+                f"the prompt has {len(text):,} characters, at most {_LONGEST_TEXT:,} are allowed"
             )
         start = [] if self.start_token is None else [self.start_token]
         ids = [*start, *self.tokenizer.encode(text, add_special_tokens=False).ids]
         return self.checked(ids)
 
     def checked(self, ids: list[int]) -> list[int]:
-        """The same tokens. Raises InvalidArgument for none, too many or unknown ones."""
+        """The same tokens. Raises InvalidArgument if there are none, too many or unknown ones."""
         if not ids:
             raise InvalidArgument("the prompt is empty: send the beginning of a text")
         if len(ids) >= self.max_length:
             raise InvalidArgument(
-                f"the prompt has {len(ids)} tokens; with the text they may be {self.max_length} "
-                f"together. Send a shorter one"
+                f"the prompt has {len(ids)} tokens; prompt and text may have {self.max_length} in "
+                f"all. Send a shorter one"
             )
         size = self.tokenizer.get_vocab_size()
-        strange = next((token for token in ids if not 0 <= token < size), None)
-        if strange is not None:
+        unknown = next((token for token in ids if not 0 <= token < size), None)
+        if unknown is not None:
             raise InvalidArgument(
-                f"the prompt has the token {strange}; tokens are numbers from 0 to {size - 1}"
+                f"the prompt has the token {unknown}; tokens are numbers from 0 to {size - 1}"
             )
         return ids
 
     def options(self, request: TaskRequest, prompt_tokens: int) -> GenerationOptions:
-        """What a request asks for, after a prompt of so many tokens. Raises InvalidArgument."""
-        usual, room = self.usual, self.max_length - prompt_tokens
+        """The options of a request whose prompt has so many tokens. Raises InvalidArgument."""
+        defaults, room = self.defaults, self.max_length - prompt_tokens
         max_tokens = request.integer(
-            "max_tokens", min(usual.max_tokens, room), lowest=1, highest=room
+            "max_tokens", min(defaults.max_tokens, room), lowest=1, highest=room
         )
-        num_beams = request.integer("num_beams", usual.num_beams, lowest=1, highest=self.most_beams)
+        num_beams = request.integer(
+            "num_beams", defaults.num_beams, lowest=1, highest=self.most_beams
+        )
         temperature = request.number("temperature", 0.0, lowest=0, highest=100)
         if temperature > 0 and num_beams > 1:
             raise InvalidArgument(
-                "'num_beams' looks for the likeliest text and 'temperature' draws one: send one "
-                "of the two"
+                "'num_beams' searches for the likeliest text and 'temperature' samples one: send "
+                "only one of the two"
             )
         seed = request.integer("seed", 0, lowest=-(1 << 63), highest=(1 << 63) - 1)
         return GenerationOptions(
             max_tokens,
             self.stop_ids,
             num_beams,
-            request.number("length_penalty", usual.length_penalty, lowest=-10, highest=10),
-            request.flag("early_stopping", usual.early_stopping),
+            request.number("length_penalty", defaults.length_penalty, lowest=-10, highest=10),
+            request.flag("early_stopping", defaults.early_stopping),
             request.integer(
-                "min_tokens", min(usual.min_tokens, room), lowest=0, highest=max_tokens
+                "min_tokens", min(defaults.min_tokens, room), lowest=0, highest=max_tokens
             ),
             temperature,
             request.integer("top_k", 0, lowest=0, highest=1 << 31),
@@ -129,12 +131,12 @@ class TextSettings:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Tokens as text, without those that are no text."""
+        """Tokens as text, without special tokens."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def written(self, ids: Sequence[int]) -> list[int]:
-        """The tokens that are text: all but the one that ended it."""
+    def without_stop(self, ids: Sequence[int]) -> list[int]:
+        """The tokens without the stop token at the end."""
         return list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
 
 

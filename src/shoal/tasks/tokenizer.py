@@ -9,18 +9,18 @@ from tokenizers import Tokenizer
 from shoal.tasks.settings import TaskSettings
 
 _SETTING = "tokenizer"
-_FILLERS = ("[PAD]", "<pad>", "<|padding|>")
+_PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>")
 
-# The library has threads of its own, and warns on stderr whenever a process that used them forks,
-# unless somebody has said whether it may. What we fork is another program at once, so it may.
+# The library has its own threads and warns on stderr when a process that used them forks, unless
+# this variable is set. Our forks exec another program at once, so they are safe.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def read_tokenizer(settings: TaskSettings) -> Tokenizer:
-    """The tokenizer that the settings name, tokenizer.json unless told otherwise.
+    """The tokenizer that the settings name, tokenizer.json by default.
 
-    Some files truncate and pad to the length somebody trained with. A task decides that by
-    itself, so both are undone here. Raises ConfigError.
+    Some files truncate and pad to the length used in training. Tasks decide that themselves, so
+    both are switched off here. Raises ConfigError.
     """
     path = settings.file(_SETTING, "tokenizer.json")
     try:
@@ -36,7 +36,7 @@ def read_tokenizer(settings: TaskSettings) -> Tokenizer:
     return tokenizer
 
 
-def filler_of(tokenizer: Tokenizer) -> int:
-    """The token that rows are filled up with; 0 where the tokenizer has none for that."""
-    found = (tokenizer.token_to_id(token) for token in _FILLERS)
+def pad_token_of(tokenizer: Tokenizer) -> int:
+    """The padding token; 0 if the tokenizer has none."""
+    found = (tokenizer.token_to_id(token) for token in _PAD_TOKENS)
     return next((number for number in found if number is not None), 0)

@@ -1,11 +1,10 @@
-"""Threads for what tasks do before and after the model, and the way to them and back.
+"""Worker threads for the work of tasks before and after the model.
 
-    event loop --await stage(item)--> [ waiting ] --a thread takes many--> work
-               <------------- one wake-up for all of them ---------------'
+    event loop --await stage(item)--> [ queue ] --a thread takes several--> work
+               <------------ one wake-up for all of them -------------'
 
-Decoding a photo or splitting a text into tokens takes longer than everything else the loop does
-for a request, so it happens here, beside the model. Where work on many items costs less than on
-each of them, a thread takes all that wait.
+Decoding a photo or tokenising a text takes longer than everything else the loop does for a request,
+so it runs on threads. Where batches cost less than single items, a thread takes all that wait.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ class Workers:
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="shoal-task")
 
     def start(self, work: Callable[[], None]) -> None:
-        """Run `work` on a thread, soon. RuntimeError after `close`."""
+        """Run `work` on a thread. RuntimeError after `close`."""
         self._pool.submit(work)
 
     def close(self) -> None:
-        """Take no more work; what is under way ends in its own time."""
+        """Accept no more work; work that has begun finishes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class ThreadStage(Generic[Item, Result]):
-    """One kind of work of one model. Called on the event loop, works on the threads."""
+    """One kind of work of one model. Called on the event loop, runs on the threads."""
 
     def __init__(
         self,
@@ -52,27 +51,27 @@ class ThreadStage(Generic[Item, Result]):
         *,
         most: int = 1,
     ) -> None:
-        """`count(items, elapsed_ns)` hears of each piece of work that was done."""
+        """`count(items, elapsed_ns)` is called after each run of `work`."""
         self._workers = workers
         self._work = work
         self._count = count
         self._most = most
         self._lock = threading.Lock()  # guards _waiting and _busy
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
-        self._busy = 0  # threads that are at work here, or about to be
+        self._busy = 0  # threads that run this work, or are about to
 
     async def __call__(self, item: Item) -> Result:
-        """Have the item worked on. Cancelling this drops it, unless a thread has it already."""
+        """Process the item. Cancelling this drops it, unless a thread has taken it already."""
         outcome: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting.append((item, outcome))
             start = self._busy < self._workers.threads
             self._busy += start
         if start:
-            self._workers.start(self._take_turns)
+            self._workers.start(self._work_off_queue)
         return await outcome
 
-    def _take_turns(self) -> None:
+    def _work_off_queue(self) -> None:
         while True:
             with self._lock:
                 taken = [
@@ -81,9 +80,9 @@ class ThreadStage(Generic[Item, Result]):
                 if not taken:
                     self._busy -= 1
                     return
-            self._turn([pair for pair in taken if not pair[1].cancelled()])
+            self._process([pair for pair in taken if not pair[1].cancelled()])
 
-    def _turn(self, taken: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+    def _process(self, taken: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
         if not taken:
             return
         start_ns = time.monotonic_ns()
@@ -93,7 +92,7 @@ class ThreadStage(Generic[Item, Result]):
             results = [error] * len(taken)
         self._count(len(taken), time.monotonic_ns() - start_ns)
         outcomes = [outcome for _, outcome in taken]
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             outcomes[0].get_loop().call_soon_threadsafe(_settle, outcomes, results)
 
 

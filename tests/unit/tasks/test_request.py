@@ -26,7 +26,7 @@ def test_a_text_is_taken_as_it_is():
         (True, "'question' must be a text, not true or false"),
         (["a"], "'question' must be a text, not a list"),
         ({"a": 1}, "'question' must be a text, not an object"),
-        ("x" * 1001, "'question' has 1,001 characters, at most 1,000 are taken"),
+        ("x" * 1001, "'question' has 1,001 characters, at most 1,000 are allowed"),
     ],
 )
 def test_what_is_not_such_a_text_is_told(value, said):

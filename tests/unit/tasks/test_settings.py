@@ -45,7 +45,7 @@ def test_settings_are_read(tmp_path):
         ([1, 2], lambda s: s.numbers("x", (), count=3), "found \\[1, 2\\]. Write 3 numbers, or on"),
         (["a"], lambda s: s.numbers("x", (), count=1), "found \\['a'\\]. Write 1 numbers"),
         ("no.json", lambda s: s.file("x", ""), "there is no file 'no.json'"),
-        ("../secret", lambda s: s.file("x", ""), "lies outside the model's folder"),
+        ("../secret", lambda s: s.file("x", ""), "is outside the model's folder"),
     ],
 )
 def test_what_is_wrong_is_told_with_the_way_out(tmp_path, value, read, said):

@@ -1,4 +1,4 @@
-"""Work beside the loop: who gets which result, how many are taken at once, what is cancelled."""
+"""Work beside the loop: who gets which result, how many are allowed, what is cancelled."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class RequestJob:
     def on_result(self, result: Generated) -> None:
         """Send what has not been sent, and how the text ended."""
         rest = result.token_ids[self._sent :]
-        piece = self._echo + self._text.push(self._writing.written(rest)) + self._text.rest()
+        piece = self._echo + self._text.push(self._writing.without_stop(rest)) + self._text.rest()
         tensors = [
             *_tensors(piece, rest),
             _text_tensor(requests.REASON, result.reason.value),

@@ -1,4 +1,4 @@
-"""Captions: from a photo to a sentence about it, token by token.
+"""Captions: describe a photo in a sentence, token by token.
 
-photo --preparation--> pixels --writer: the server's own loop--> pieces of text --> caption
+photo --preparation--> pixels --writer--> pieces of text --> caption
 """

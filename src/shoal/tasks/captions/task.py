@@ -1,4 +1,4 @@
-"""image-to-text: photos in, a caption for each of them out, whole or token by token.
+"""image-to-text: a caption for each photo, whole or token by token.
 
 files --decode, resize, scale: threads--> pixels --writer--> {"caption": "two cats on a couch"}
 """
@@ -28,14 +28,14 @@ _LONGEST_PROMPT = 2_000  # characters
 
 
 class _Photo(NamedTuple):
-    """A photo, and what to call it."""
+    """A photo, and its name in errors."""
 
     data: Buffer
     title: str
 
 
 class _CaptionOptions(NamedTuple):
-    """What is request of each photo of a call."""
+    """The options of a call."""
 
     prompt: list[int]
     options: GenerationOptions
@@ -51,8 +51,8 @@ class ImageToText(Task):
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
         settings, signature = context.settings, context.signature
-        self._writing = TextSettings.of(settings, _most_beams(context))
-        self._writer = writer_of(context, self._writing)
+        self._text_settings = TextSettings.of(settings, _most_beams(context))
+        self._writer = writer_of(context, self._text_settings)
         self._preparation = ImagePreparation.of(settings, pixel_dims(signature), dtypes.FP32)
         self._most_images = settings.integer("max_images", _MOST_IMAGES, lowest=1, highest=1024)
         self._prepare = context.stage("preprocess", self._prepared)
@@ -63,49 +63,51 @@ class ImageToText(Task):
         Raises InvalidArgument for a call without photos, with too many or with one that cannot be
         read, and for options out of range.
         """
-        wanted = self._wanted(request)
+        options = self._options(request)
         files = images_of(request, self._most_images)
         photos = [
             _Photo(*pair) for pair in zip((f.data for f in files), titles(files), strict=True)
         ]
-        captions = await gather_or_cancel(self._caption(photo, wanted) for photo in photos)
+        captions = await gather_or_cancel(self._caption(photo, options) for photo in photos)
         return {
             **self._head(),
-            "captions": [_described(f, w) for f, w in zip(files, captions, strict=True)],
+            "captions": [
+                _described(file, caption) for file, caption in zip(files, captions, strict=True)
+            ],
         }
 
     async def stream(self, request: TaskRequest) -> AsyncIterator[dict[str, Any]]:
         """{"text": piece} for each piece and the whole caption last. Raises as `perform` does.
 
-        With several beams nothing is certain before the end: then there is one piece.
+        A beam search decides at the end, so with several beams there is one piece.
         """
-        wanted = self._wanted(request)
+        options = self._options(request)
         files = images_of(request, self._most_images)
         if len(files) > 1:
             raise InvalidArgument(
-                f"the request has {len(files)} images, and 'stream' is for one; send them one by "
+                f"the request has {len(files)} images, and 'stream' supports one; send them one by "
                 f"one, or leave 'stream' out"
             )
         pixels = await self._prepare(_Photo(files[0].data, titles(files)[0]))
-        async with aclosing(self._writer.write(pixels, *wanted, stream=True)) as pieces:
+        async with aclosing(self._writer.write(pixels, *options, stream=True)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Caption):
                     yield {**self._head(), **_described(files[0], piece)}
                 else:
                     yield {"text": piece}
 
-    def _wanted(self, request: TaskRequest) -> _CaptionOptions:
-        writing = self._writing
-        text = request.text("prompt", longest=_LONGEST_PROMPT, default=writing.prompt)
-        prompt = writing.prompt_ids(text)
-        return _CaptionOptions(prompt, writing.options(request, len(prompt)))
+    def _options(self, request: TaskRequest) -> _CaptionOptions:
+        texts = self._text_settings
+        text = request.text("prompt", longest=_LONGEST_PROMPT, default=texts.prompt)
+        prompt = texts.prompt_ids(text)
+        return _CaptionOptions(prompt, texts.options(request, len(prompt)))
 
-    async def _caption(self, photo: _Photo, wanted: _CaptionOptions) -> Caption:
+    async def _caption(self, photo: _Photo, options: _CaptionOptions) -> Caption:
         pixels = await self._prepare(photo)
-        async with aclosing(self._writer.write(pixels, *wanted, stream=False)) as pieces:
+        async with aclosing(self._writer.write(pixels, *options, stream=False)) as pieces:
             async for piece in pieces:
                 last = piece
-        assert isinstance(last, Caption)  # a writer ends with what it has written
+        assert isinstance(last, Caption)  # a writer ends with the caption
         return last
 
     def _prepared(self, photos: Sequence[_Photo]) -> list[np.ndarray]:
@@ -121,21 +123,21 @@ class ImageToText(Task):
 
 
 def _most_beams(context: TaskContext) -> int:
-    """As many as share a batch of the model, or as many texts as it generates at once."""
+    """The batch size of the model, or the number of texts it generates at once."""
     if context.signature.max_batch_size:
         return context.signature.max_batch_size
-    told = context.config.parameters.get(MAX_SEQUENCES)
-    # What is written there has been checked by the backend.
-    return (int(told.string_value or 0) if told is not None else 0) or DEFAULT_SEQUENCES
+    limit = context.config.parameters.get(MAX_SEQUENCES)
+    # The backend has checked the value.
+    return (int(limit.string_value or 0) if limit is not None else 0) or DEFAULT_SEQUENCES
 
 
-def _described(file: File, written: Caption) -> dict[str, Any]:
+def _described(file: File, caption: Caption) -> dict[str, Any]:
     described: dict[str, Any] = {
         "file": file.name,
-        "caption": written.caption,
-        "tokens": written.tokens,
-        "finish_reason": written.finish_reason,
+        "caption": caption.caption,
+        "tokens": caption.tokens,
+        "finish_reason": caption.finish_reason,
     }
-    if written.score is not None:
-        described["score"] = written.score
+    if caption.score is not None:
+        described["score"] = caption.score
     return described

@@ -1,9 +1,9 @@
-"""Who writes the caption: a model that generates by itself, or a loop around one that does not.
+"""Two ways to generate a caption, for the two kinds of models.
 
-    GeneratingModel   one request, answered token by token (the backend `generation`)
-    StepwiseModel         pixel_values, input_ids, attention_mask --> logits, once for each token
+    GeneratingModel   one request, a response for each token (the backend `generation`)
+    StepwiseModel     pixel_values, input_ids, attention_mask --> logits, a request for each token
 
-Both give pieces of text as they come and in the end what was written.
+Both yield pieces of text as they are generated, and the caption at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REASON, SCORE = "finish_reason", "score"
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """How a caption ended. `caption` is all of it, from the prompt on."""
+    """A complete caption. `caption` begins with the prompt."""
 
     caption: str
     tokens: int
@@ -41,32 +41,32 @@ class Caption:
 
 
 class CaptionWriter(Protocol):
-    """Writes captions."""
+    """Generates captions."""
 
     def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
     ) -> AsyncGenerator[str | Caption, None]:
-        """The text that a caption has beyond its prompt, and then how it ended.
+        """The text after the prompt, and then the whole caption.
 
-        With `stream` the text comes in pieces, otherwise it may come in one. Closing this, or
-        cancelling what waits for it, ends the writing.
+        With `stream` the text comes in pieces, otherwise it may come in one. Closing this generator
+        cancels the requests to the model.
         """
 
 
-def writer_of(context: TaskContext, writing: TextSettings) -> CaptionWriter:
-    """Who writes for this model. Raises ConfigError where its tensors fit neither way."""
+def writer_of(context: TaskContext, settings: TextSettings) -> CaptionWriter:
+    """The writer for this model. Raises ConfigError if its tensors fit neither."""
     signature = context.signature
     if {PIXELS, IDS, MASK} <= set(signature.inputs) and LOGITS in signature.outputs:
-        return StepwiseModel(context, writing)
+        return StepwiseModel(context, settings)
     if PIXELS in signature.inputs and {TEXT_OUTPUT, TOKEN_IDS} <= set(signature.outputs):
-        return GeneratingModel(context, writing)
+        return GeneratingModel(context, settings)
     raise ConfigError(
         f"the task 'image-to-text' cannot use a model with the inputs "
         f"{_names(signature.inputs)} and the outputs {_names(signature.outputs)}",
         file="config.pbtxt",
         field="parameters['task']",
         fix=f"It needs {PIXELS}, {IDS} and {MASK} with {LOGITS}, or a model of the backend "
-        f"'generation', as shoal export blip makes them",
+        f"'generation', as shoal export blip writes them",
     )
 
 
@@ -83,11 +83,11 @@ def pixel_dims(signature: Signature) -> tuple[int, ...]:
 
 
 class GeneratingModel:
-    """A decoupled model that writes the text itself."""
+    """A decoupled model that generates the text itself."""
 
-    def __init__(self, context: TaskContext, writing: TextSettings) -> None:
+    def __init__(self, context: TaskContext, settings: TextSettings) -> None:
         self._context = context
-        self._writing = writing
+        self._settings = settings
 
     async def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
@@ -98,34 +98,34 @@ class GeneratingModel:
         tokens, reason = 0, ""
         score: float | None = None
         parameters = {**_parameters(options), "stream": stream}
-        answers = self._context.infer_stream(inputs, (), parameters)
-        async for answer in answers:
-            tokens += answer[TOKEN_IDS].size
-            piece = answer[TEXT_OUTPUT].reshape(-1)[0].decode()
-            if REASON in answer:
-                reason = answer[REASON].reshape(-1)[0].decode()
-                score = _score(answer)
+        responses = self._context.infer_stream(inputs, (), parameters)
+        async for response in responses:
+            tokens += response[TOKEN_IDS].size
+            piece = response[TEXT_OUTPUT].reshape(-1)[0].decode()
+            if REASON in response:
+                reason = response[REASON].reshape(-1)[0].decode()
+                score = _score(response)
             if piece:
                 pieces.append(piece)
                 yield piece
-        begun = self._writing.decode(prompt)
+        begun = self._settings.decode(prompt)
         yield Caption((begun + "".join(pieces)).strip(), tokens, reason, score)
 
 
 class _Beams(NamedTuple):
-    """A step of a beam search, to be taken on a thread."""
+    """A step of a beam search, for a thread."""
 
     search: BeamSearch
     logits: np.ndarray
 
 
 class StepwiseModel:
-    """A loop around a model that tells what comes after some tokens and keeps nothing.
+    """A model without state that returns the logits of the next token, called in a loop.
 
-    The steps of all captions under way meet in the model's queue, where they share batches.
+    The steps of concurrent captions share batches in the model's queue.
     """
 
-    def __init__(self, context: TaskContext, writing: TextSettings) -> None:
+    def __init__(self, context: TaskContext, settings: TextSettings) -> None:
         signature = context.signature
         if not signature.max_batch_size:
             raise ConfigError(
@@ -143,18 +143,18 @@ class StepwiseModel:
                     field="input",
                 )
         self._context = context
-        self._writing = writing
+        self._settings = settings
         self._advance: Stage[_Beams, BeamStep] = context.stage("postprocess", _advanced)
 
     async def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
     ) -> AsyncGenerator[str | Caption, None]:
         """See `CaptionWriter.write`."""
-        writing = self._writing
+        settings = self._settings
         search = TokenSampler(options) if options.num_beams == 1 else BeamSearch(options)
         ids = np.tile(np.array(prompt, np.int64), (search.width, 1))
         photos = np.repeat(pixels[None], search.width, axis=0)
-        text = TextStream(writing.decode, prompt)
+        text = TextStream(settings.decode, prompt)
         result: Generated | None = None
         sent = 0
         while result is None:
@@ -172,27 +172,27 @@ class StepwiseModel:
                 step = await self._advance(_Beams(search, logits))
                 ids = np.concatenate([ids[step.parents], step.tokens[:, None]], axis=1)
                 result = search.result()
-        rest = text.push(writing.written(result.token_ids[sent:])) + text.rest()
+        rest = text.push(settings.without_stop(result.token_ids[sent:])) + text.rest()
         if rest:
             yield rest
-        whole = writing.decode([*prompt, *writing.written(result.token_ids)]).strip()
+        whole = settings.decode([*prompt, *settings.without_stop(result.token_ids)]).strip()
         yield Caption(whole, len(result.token_ids), result.reason.value, result.score)
 
     async def _logits(self, photos: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """What the model says after the last token of each row."""
+        """The logits after the last token of each row."""
         inputs = {PIXELS: photos, IDS: ids, MASK: np.ones_like(ids)}
-        answer = await self._context.infer(inputs, (LOGITS,))
-        last: np.ndarray = answer[LOGITS][:, -1]
+        outputs = await self._context.infer(inputs, (LOGITS,))
+        last: np.ndarray = outputs[LOGITS][:, -1]
         return last
 
 
 def _advanced(steps: Sequence[_Beams]) -> list[BeamStep | Exception]:
-    """On a thread: take steps of beam searches."""
+    """On a thread: advance beam searches."""
     taken: list[BeamStep | Exception] = []
     for search, logits in steps:
         try:
             taken.append(search.advance(logits))
-        except Exception as error:  # noqa: BLE001 - fails its own caption, not its neighbours
+        except Exception as error:  # noqa: BLE001 - fails only its own caption
             taken.append(error)
     return taken
 
@@ -214,8 +214,8 @@ def _parameters(options: GenerationOptions) -> dict[str, ParameterValue]:
     return parameters
 
 
-def _score(answer: Mapping[str, Any]) -> float | None:
-    found = answer.get(SCORE)
+def _score(outputs: Mapping[str, Any]) -> float | None:
+    found = outputs.get(SCORE)
     return None if found is None else float(found.reshape(-1)[0])
 
 

@@ -1,1 +1,1 @@
-"""Sentence embeddings: texts to vectors that are near each other where their meanings are."""
+"""Sentence embeddings: vectors that are close to each other if the meanings of the texts are."""

@@ -1,9 +1,9 @@
-"""Which texts of a call go to the model together: those of about the same length.
+"""Groups the texts of a call by length: each group is one request to the model.
 
     lengths 9 200 8 8 9  -->  [2, 3, 0, 4] (9 tokens wide), [1] (200 tokens wide)
 
-A batch is as wide as its longest text, and what it is filled up with is computed for nobody. Groups
-of different calls may still share a batch: that is for the model's queue to decide.
+A batch is as wide as its longest text, and computing the padding is a waste. Groups of different
+calls may still share a batch in the model's queue.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 
 def grouped(lengths: Sequence[int], most_rows: int, *, equal: bool = False) -> list[list[int]]:
-    """The indexes of the texts by groups, shortest first; each has at most `most_rows`.
+    """The indexes of the texts in groups of at most `most_rows`, shortest first.
 
-    Within a group the longest text is at most an eighth longer than the shortest, and one token
-    where that is less; with `equal` it is as long.
+    The longest text of a group is at most an eighth, or one token, longer than the shortest; with
+    `equal` all have the same length.
     """
     groups: list[list[int]] = []
     widest = -1

@@ -1,4 +1,4 @@
-"""From what the model says about tokens to one vector for each text."""
+"""Pooling: reduces the model's vectors of tokens to one vector for each text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 POOLINGS = ("mean", "cls", "max", "none")
-_LEAST = 1e-12  # what a length is divided by, at least
+_LEAST = 1e-12  # avoids a division by zero
 
 
 def pooled(states: Array, lengths: Sequence[int], pooling: str) -> Array:
     """One row for each text: `states` is [texts, tokens, size], or [texts, size] with "none".
 
-    Only a text's own tokens count; what it was filled up with does not.
+    Padding tokens do not count.
     """
     states = np.asarray(states, np.float32)
     if pooling == "none":
@@ -31,7 +31,7 @@ def pooled(states: Array, lengths: Sequence[int], pooling: str) -> Array:
 
 
 def finished(vectors: Array, dimensions: int, *, normalise: bool) -> Array:
-    """The first `dimensions` numbers of each row, of length one again if that is wanted."""
+    """The first `dimensions` numbers of each row, normalised to length one on request."""
     vectors = vectors[:, :dimensions]
     if normalise:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,9 +1,9 @@
-"""The task `sentence-embedding`: texts in, vectors out.
+"""The task `sentence-embedding`: a vector for each text.
 
-    texts --threads: tokens--> groups of like length --> model --threads: pool, normalise--> JSON
+    texts --threads: tokens--> groups by length --> model --threads: pool, normalise--> JSON
 
-Texts of one call go to the model in groups of about the same length, a few at a time, so that a
-call of thousands leaves room for others; groups of different calls meet in the model's queue.
+The texts of a call go to the model in groups of similar length, a few at a time, so that a call
+with thousands of texts does not block others. Groups of different calls may share a batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from shoal.tasks.embeddings.grouping import grouped
 from shoal.tasks.embeddings.pooling import POOLINGS, finished, pooled
 from shoal.tasks.embeddings.tensors import EncoderTensors
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.tokenizer import read_tokenizer
+from shoal.tasks.tokenizer import pad_token_of, read_tokenizer
 from shoal.wire import json_text
 
-_BATCHES_AHEAD = 4  # of one call in the model's queue, so that others have their turn
+_BATCHES_AHEAD = 4  # of one call in the model's queue, so that other calls get their share
 _CALLS_AT_ONCE = 64  # tokenised together
-_PORTION = 200_000  # characters of one call that are tokenised at once; others take turns with it
+_PORTION = 200_000  # characters of one call that are tokenised at once, for the same reason
 _FORMATS = ("float", "base64")
-_FILLERS = ("[PAD]", "<pad>", "<|padding|>")
 _LONGEST_POSSIBLE = 1_000_000
 
 
@@ -41,7 +40,7 @@ class Tokens(NamedTuple):
 
 
 class EncodedTexts(NamedTuple):
-    """What the model said to some texts of a call."""
+    """The model's output for some texts of a call."""
 
     indexes: Sequence[int]
     lengths: Sequence[int]
@@ -50,7 +49,7 @@ class EncodedTexts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingOptions:
-    """What a call asks for: texts or token ids, and the form of the vectors."""
+    """The texts or token ids of a call, and the format of its vectors."""
 
     texts: Sequence[str]
     token_ids: Sequence[Sequence[int]]
@@ -60,7 +59,7 @@ class EmbeddingOptions:
 
 
 class SentenceEmbedding(Task):
-    """Embeds texts with the encoder it belongs to."""
+    """Embeds texts with the model's encoder."""
 
     name = "sentence-embedding"
     operation = "embed"
@@ -76,8 +75,7 @@ class SentenceEmbedding(Task):
         )
         self._tokenizer.enable_truncation(self.max_length)
         self._vocabulary = self._tokenizer.get_vocab_size()
-        known = map(self._tokenizer.token_to_id, _FILLERS)
-        self._filler = next((number for number in known if number is not None), 0)
+        self._pad_token = pad_token_of(self._tokenizer)
         self._truncate = settings.flag("truncate", True)
         natural = "mean" if self._tensors.per_token else "none"
         self._pooling = settings.choice("pooling", natural, POOLINGS)
@@ -98,30 +96,30 @@ class SentenceEmbedding(Task):
         self._finish = context.stage("postprocess", self._finished)
 
     async def perform(self, request: TaskRequest) -> dict[str, Any]:
-        """`embeddings` in the order of the texts, and how many `tokens` they were.
+        """`embeddings` in the order of the texts, and the total number of `tokens`.
 
-        `truncated` lists the texts that were longer than the model takes, if there were any.
+        `truncated` lists the texts that were longer than the model allows, if there are any.
         """
-        wanted = self._read(request)
-        rows = [Tokens(ids) for ids in wanted.token_ids]
-        for some in _portions(wanted.texts):
+        options = self._read(request)
+        rows = [Tokens(ids) for ids in options.token_ids]
+        for some in _portions(options.texts):
             rows += await self._tokenise(some)
         truncated = [number for number, row in enumerate(rows) if row.truncated]
-        if truncated and not wanted.truncate:
+        if truncated and not options.truncate:
             raise InvalidArgument(
                 f"texts[{truncated[0]}] has more than {self.max_length} tokens; send it in parts, "
-                f'or let it be cut off with "truncate": true'
+                f'or truncate it with "truncate": true'
             )
         pieces = await self._encode(rows)
         answer = {
             "model_name": self.context.model_name,
             "model_version": str(self.context.model_version),
-            "embeddings": await self._finish((pieces, wanted)),
+            "embeddings": await self._finish((pieces, options)),
             "tokens": sum(len(row.ids) for row in rows),
         }
         return {**answer, "truncated": truncated} if truncated else answer
 
-    # ---- what was request
+    # ---- the request
 
     def _read(self, request: TaskRequest) -> EmbeddingOptions:
         size = self._tensors.size
@@ -160,7 +158,7 @@ class SentenceEmbedding(Task):
             if len(text) > self._most_characters:
                 raise InvalidArgument(
                     f"{where} has {len(text):,} characters, at most {self._most_characters:,} are "
-                    f"taken; send it in parts"
+                    f"allowed; send it in parts"
                 )
         return list(texts)
 
@@ -172,12 +170,12 @@ class SentenceEmbedding(Task):
                 raise InvalidArgument(f"{where} must be a list of whole numbers, and not empty")
             if not 0 <= min(ids) <= max(ids) < self._vocabulary:
                 raise InvalidArgument(
-                    f"{where} holds a number that is no token of this model's: they are from 0 to "
-                    f"{self._vocabulary - 1}. Other models' tokens mean other words; send the text"
+                    f"{where} contains a number that is not a token of this model: tokens are from "
+                    f"0 to {self._vocabulary - 1}. Other models have other tokens; send the text"
                 )
             if len(ids) > self.max_length:
                 raise InvalidArgument(
-                    f"{where} has {len(ids)} tokens, at most {self.max_length} are taken; send less"
+                    f"{where} has {len(ids)} tokens, at most {self.max_length} are allowed"
                 )
         return list(rows)
 
@@ -192,7 +190,7 @@ class SentenceEmbedding(Task):
     # ---- before the model, on threads
 
     def _tokenised(self, calls: Sequence[Sequence[str]]) -> Sequence[Sequence[Tokens]]:
-        """The texts of several calls at once: the library spreads them over the cores."""
+        """The texts of several calls at once: the library uses all cores."""
         found = iter(self._tokenizer.encode_batch_fast([text for call in calls for text in call]))
         return [
             [Tokens(one.ids, bool(one.overflowing)) for _, one in zip(call, found, strict=False)]
@@ -207,30 +205,30 @@ class SentenceEmbedding(Task):
         groups = grouped([len(row.ids) for row in rows], most, equal=equal)
         if len(groups) == 1:
             return [await self._ask(groups[0], rows)]
-        waiting = list(reversed(groups))  # the shortest are request first
-        under_way: set[asyncio.Task[EncodedTexts]] = set()
+        waiting = list(reversed(groups))  # the shortest are sent first
+        running: set[asyncio.Task[EncodedTexts]] = set()
         pieces: list[EncodedTexts] = []
-        request = 0  # rows under way
+        running_rows = 0
         try:
-            while waiting or under_way:
-                while waiting and request < _BATCHES_AHEAD * most:
+            while waiting or running:
+                while waiting and running_rows < _BATCHES_AHEAD * most:
                     group = waiting.pop()
-                    request += len(group)
-                    under_way.add(asyncio.ensure_future(self._ask(group, rows)))
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                    running_rows += len(group)
+                    running.add(asyncio.ensure_future(self._ask(group, rows)))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for one in done:
                     piece = one.result()
-                    request -= len(piece.indexes)
+                    running_rows -= len(piece.indexes)
                     pieces.append(piece)
         finally:
-            for other in under_way:
+            for other in running:
                 other.cancel()
         return pieces
 
     async def _ask(self, indexes: Sequence[int], rows: Sequence[Tokens]) -> EncodedTexts:
         ids = [rows[index].ids for index in indexes]
         output = self._tensors.output
-        inputs = self._tensors.arrays(ids, self._filler)
+        inputs = self._tensors.arrays(ids, self._pad_token)
         found = await self.context.infer(inputs, (output,))
         return EncodedTexts(indexes, [len(one) for one in ids], found[output])
 
@@ -239,25 +237,25 @@ class SentenceEmbedding(Task):
     def _finished(
         self, calls: Sequence[tuple[Sequence[EncodedTexts], EmbeddingOptions]]
     ) -> Sequence[Sequence[Any]]:
-        return [self._vectors(pieces, wanted) for pieces, wanted in calls]
+        return [self._vectors(pieces, options) for pieces, options in calls]
 
-    def _vectors(self, pieces: Sequence[EncodedTexts], wanted: EmbeddingOptions) -> Sequence[Any]:
-        """Each vector in the order of the texts, written as far as it can be done beforehand."""
+    def _vectors(self, pieces: Sequence[EncodedTexts], options: EmbeddingOptions) -> Sequence[Any]:
+        """The vectors in the order of the texts, already serialised."""
         vectors: list[Any] = [None] * sum(len(piece.indexes) for piece in pieces)
         for piece in pieces:
             whole = pooled(piece.states, piece.lengths, self._pooling)
-            made = finished(whole, wanted.dimensions or whole.shape[1], normalise=self._normalise)
+            made = finished(whole, options.dimensions or whole.shape[1], normalise=self._normalise)
             for index, row in zip(piece.indexes, made, strict=True):
                 vectors[index] = (
                     json_text.written(row)
-                    if wanted.encoding == "float"
+                    if options.encoding == "float"
                     else base64.b64encode(row.tobytes()).decode()
                 )
         return vectors
 
 
 def _portions(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """All texts, in portions that keep a thread busy for a moment only."""
+    """All texts, in portions that a thread processes quickly."""
     some: list[str] = []
     characters = 0
     for text in texts:

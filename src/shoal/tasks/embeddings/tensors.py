@@ -1,4 +1,4 @@
-"""The encoder's tensors: which it has, and how token ids are laid into them.
+"""The encoder's tensors, and how they are filled with token ids.
 
 [[101, 7592, 102], [101, 102]]  -->  input_ids, attention_mask, token_type_ids [2, 3]
 """
@@ -23,18 +23,18 @@ _ROWS_WITHOUT_LIMIT = 32
 
 @dataclass(frozen=True, slots=True)
 class EncoderTensors:
-    """What goes into the model and what comes out of it. `width` is 0 where any length will do."""
+    """The model's inputs and output. `width` is 0 if rows may have any length."""
 
     inputs: tuple[TensorSpec, ...]
     output: str
-    size: int  # of a vector; -1 where the model does not say
+    size: int  # of a vector; -1 if the model does not declare it
     per_token: bool  # whether the output has a vector for each token
     most_rows: int
     width: int
 
     @classmethod
     def of(cls, signature: Signature, settings: TaskSettings) -> EncoderTensors:
-        """Those of the model. Raises ConfigError for a model that is no encoder of tokens."""
+        """The tensors of a model. Raises ConfigError if it is not an encoder."""
         for name, spec in signature.inputs.items():
             if name not in (IDS, MASK, KINDS) and not spec.optional:
                 raise _unfit("input", f"the model has an input '{name}'")
@@ -61,22 +61,24 @@ class EncoderTensors:
 
     @property
     def masked(self) -> bool:
-        """Whether the model can be told which tokens are fillers."""
+        """Whether the model has a mask for padding tokens."""
         return any(spec.name == MASK for spec in self.inputs)
 
-    def arrays(self, rows: Sequence[Sequence[int]], filler: int) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs for some texts, as wide as the longest of them or as the model asks for."""
+    def arrays(
+        self, rows: Sequence[Sequence[int]], pad_token: int
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """The inputs for some texts, as wide as the longest of them or as the model requires."""
         shape = (len(rows), self.width or max(map(len, rows)))
         made: dict[str, np.ndarray[Any, Any]] = {}
         for spec in self.inputs:
             array = np.zeros(shape, spec.datatype.numpy)
             if spec.name == IDS:
-                array[:] = filler
-                for place, ids in zip(array, rows, strict=True):
-                    place[: len(ids)] = ids
+                array[:] = pad_token
+                for row, ids in zip(array, rows, strict=True):
+                    row[: len(ids)] = ids
             elif spec.name == MASK:
-                for place, ids in zip(array, rows, strict=True):
-                    place[: len(ids)] = 1
+                for row, ids in zip(array, rows, strict=True):
+                    row[: len(ids)] = 1
             made[spec.name] = array
         return made
 

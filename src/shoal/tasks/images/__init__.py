@@ -1,4 +1,4 @@
-"""Photos: from the bytes of a file to a model's tensor, and to labels with scores.
+"""Image classification: from the bytes of a photo to a tensor, and to labels with scores.
 
 cat.jpg --decode--> upright pixels --preparation--> tensor --model, ranking--> labels
 """

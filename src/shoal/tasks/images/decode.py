@@ -1,10 +1,10 @@
-"""From the bytes of a photo to its pixels, the way up that the camera was held.
+"""Decodes a photo to upright pixels.
 
-    first bytes: the kind --> head: size, orientation --> pixels, no more than needed
+    first bytes: the format --> header: size, orientation --> pixels, no more than needed
 
-Only the formats named below are tried, and a file's size in pixels is known before anything is
-decoded, so a small file cannot become a large picture. A JPEG much larger than needed is decoded
-at a half, a quarter or an eighth of its size, which costs a fraction of the time.
+Only the formats below are accepted, and the size in pixels is checked before anything is decoded,
+so a small file cannot expand to a huge image. A JPEG that is much larger than needed is decoded at
+a half, a quarter or an eighth of its size, which is much faster.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from shoal.errors import InvalidArgument
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
-MOST_PIXELS = 50_000_000  # as many as the larger cameras of phones take; 200 MB while decoded
+MOST_PIXELS = 50_000_000  # of the larger phone cameras; 200 MB when decoded
 FORMATS = "JPEG, PNG, WebP, BMP or GIF"
 
 Size = tuple[int, int]  # width, height
 
-_SPARE = 2.0  # a JPEG is decoded at no less than this times the size it is made next
+_SPARE = 2.0  # a JPEG is decoded at least this many times larger than its final size
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = MappingProxyType(
     {
@@ -47,7 +47,7 @@ _UPRIGHT = MappingProxyType(
         8: Image.Transpose.ROTATE_90,
     }
 )
-_LYING = frozenset((5, 6, 7, 8))  # width and height change places
+_SWAPPED = frozenset((5, 6, 7, 8))  # width and height are swapped
 
 _READERS: tuple[tuple[re.Pattern[bytes], str, type[ImageFile]], ...] = (
     (re.compile(rb"\xff\xd8\xff"), "JPEG", JpegImageFile),
@@ -56,7 +56,7 @@ _READERS: tuple[tuple[re.Pattern[bytes], str, type[ImageFile]], ...] = (
     (re.compile(rb"BM.{12}", re.DOTALL), "BMP", BmpImageFile),
     (re.compile(rb"GIF8[79]a"), "GIF", GifImageFile),
 )
-# What people send instead, so that the answer can say what it was.
+# Other formats, so that the error can name them.
 _OTHERS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"%PDF"), "a PDF document"),
     (re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!DOCTYPE svg|<svg)", re.DOTALL), "SVG"),
@@ -72,61 +72,61 @@ _OTHERS: tuple[tuple[re.Pattern[bytes], str], ...] = (
 
 
 class Photo:
-    """A photo whose head was read, and whose pixels are not yet decoded."""
+    """A photo whose header is read and whose pixels are not decoded yet."""
 
     def __init__(self, data: Buffer, title: str = "the image", most_pixels: int = 0) -> None:
-        """Read the head of the file; `title` begins the sentences about it.
+        """Read the header of the file; `title` names it in errors.
 
-        Raises InvalidArgument for what is no image, is broken, or has more than `most_pixels`
+        Raises InvalidArgument if it is not an image, is corrupt, or has more than `most_pixels`
         (0: MOST_PIXELS).
         """
         self.title = title
         self.kind, reader = _kind_of(data, title)
         most_pixels = most_pixels or MOST_PIXELS
-        if self.kind == "WebP":  # its reader makes room for the pixels at once
+        if self.kind == "WebP":  # its reader allocates the pixels at once
             self._check_size(_webp_size(data), most_pixels)
             self._check_complete(data)
         try:
             self._image: Image.Image = reader(_file(data))
-        except Exception as error:  # noqa: BLE001 - broken files raise anything in these readers
+        except Exception as error:  # noqa: BLE001 - these readers raise anything
             self._broken(error)
         self._check_size(self._image.size, most_pixels)
         self.orientation = 1 if self.kind == "PNG" else orientation_of(self._image)
 
     @property
     def mode(self) -> str:
-        """The kind of its pixels, in Pillow's words: L, RGB, CMYK and so on."""
+        """Pillow's name for the kind of its pixels: L, RGB, CMYK and so on."""
         return self._image.mode
 
     @property
     def size(self) -> Size:
-        """Width and height, the right way up. A PNG's orientation is known after its pixels."""
+        """Width and height when upright. A PNG's orientation is known after decoding."""
         width, height = self._image.size
-        return (height, width) if self.orientation in _LYING else (width, height)
+        return (height, width) if self.orientation in _SWAPPED else (width, height)
 
     def decode(
-        self, wanted: Callable[[Size], Size] | None = None, *, grey: bool = False
+        self, target_size: Callable[[Size], Size] | None = None, *, grey: bool = False
     ) -> tuple[Image.Image, Size]:
         """The pixels, upright, of mode L, RGB or RGBA; and the size of the whole photo.
 
-        `wanted` tells to which size a photo will be made; the pixels are enough for that, and may
-        be fewer than the photo has. With `grey` the colours are not needed. Raises
-        InvalidArgument for files that are cut off or broken.
+        `target_size` is the size to which the photo will be resized; there may be fewer pixels
+        than in the photo, but enough for that. With `grey` the colours are not needed. Raises
+        InvalidArgument if the file is truncated or corrupt.
         """
         size = self.size
         try:
-            if wanted is not None and isinstance(self._image, JpegImageFile):
-                self._reduce(wanted(size), grey=grey)
+            if target_size is not None and isinstance(self._image, JpegImageFile):
+                self._reduce(target_size(size), grey=grey)
             self._image.load()
         except Exception as error:  # noqa: BLE001 - as above
             self._broken(error)
-        if self.kind == "PNG":  # its EXIF may stand behind the pixels
+        if self.kind == "PNG":  # its EXIF data may follow the pixels
             self.orientation = orientation_of(self._image)
             size = self.size
         return upright(self._image, self.orientation), size
 
-    def _reduce(self, wanted: Size, *, grey: bool) -> None:
-        width, height = wanted if self.orientation not in _LYING else (wanted[1], wanted[0])
+    def _reduce(self, size: Size, *, grey: bool) -> None:
+        width, height = size if self.orientation not in _SWAPPED else (size[1], size[0])
         enough = (round(width * _SPARE), round(height * _SPARE))
         assert isinstance(self._image, JpegImageFile)
         self._image.draft("L" if grey else "RGB", enough)
@@ -138,11 +138,11 @@ class Photo:
         if width * height > most_pixels:
             raise InvalidArgument(
                 f"{self.title} has {width:,} x {height:,} pixels, at most {most_pixels:,} are "
-                f"taken in all; send it smaller"
+                f"allowed in all; send a smaller one"
             )
 
     def _check_complete(self, data: Buffer) -> None:
-        """For WebP, whose head tells the length of the file."""
+        """For WebP, whose header has the length of the file."""
         whole = memoryview(data).cast("B")
         if _little(bytes(whole[4:8])) + 8 > len(whole):
             self._broken(EOFError())
@@ -151,29 +151,29 @@ class Photo:
         text = str(error)
         if isinstance(error, EOFError) or "truncated" in text.lower() or "unpack" in text:
             raise InvalidArgument(
-                f"{self.title} is cut off: its {self.kind} data ends too early. Send the whole file"
+                f"{self.title} is truncated: its {self.kind} data ends too early. Send all of it"
             ) from None
-        raise InvalidArgument(f"{self.title} is a broken {self.kind} file: {text}") from None
+        raise InvalidArgument(f"{self.title} is a corrupt {self.kind} file: {text}") from None
 
 
 def orientation_of(image: Image.Image) -> int:
-    """How the camera was held, from 1 to 8 as EXIF has it; 1 where nothing says so."""
+    """The EXIF orientation, from 1 to 8; 1 if there is none."""
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - a broken note about the photo does not spoil the photo
+    except Exception:  # noqa: BLE001 - a photo with corrupt EXIF data is still usable
         return 1
     return orientation if orientation in _UPRIGHT else 1
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
-    """Decoded pixels, the right way up and of a mode that can be resized: L, RGB or RGBA."""
+    """Decoded pixels, upright and in a mode that can be resized: L, RGB or RGBA."""
     image = _plain(image)
     operation = _UPRIGHT.get(orientation)
     return image if operation is None else image.transpose(operation)
 
 
 def flat(image: Image.Image, *, grey: bool = False) -> Image.Image:
-    """The image without alpha, in colours or grey. What shines through is white, as on a page."""
+    """The image without alpha, in colour or grey. Transparent areas become white."""
     if image.mode == "RGBA":
         page = Image.new("RGBA", image.size, (255, 255, 255, 255))
         page.alpha_composite(image)
@@ -183,8 +183,8 @@ def flat(image: Image.Image, *, grey: bool = False) -> Image.Image:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """L, RGB or RGBA: what can be resized."""
-    if image.mode.startswith("I"):  # 16 bits of grey; Pillow would cut them off at 255
+    """The image in a mode that can be resized: L, RGB or RGBA."""
+    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip at 255
         values = np.asarray(image).astype(np.uint16)
         return Image.fromarray((values >> 8).astype(np.uint8))
     if "transparency" in image.info or image.mode in ("LA", "PA", "RGBA"):
@@ -202,7 +202,7 @@ def _kind_of(data: Buffer, title: str) -> tuple[str, type[ImageFile]]:
     if not start:
         raise InvalidArgument(f"{title} is empty. Send a {FORMATS} file")
     found = next((f"is {name}" for pattern, name in _OTHERS if pattern.match(start)), None)
-    what = found or f"is no image that is known here (it begins with {start[:8].hex(' ')})"
+    what = found or f"is not an image in a known format (it begins with {start[:8].hex(' ')})"
     raise InvalidArgument(f"{title} {what}. Send a {FORMATS} file")
 
 
@@ -211,7 +211,7 @@ def _file(data: Buffer) -> io.BytesIO:
 
 
 def _webp_size(data: Buffer) -> Size:
-    """What the head of a WebP file says; (1, 1) where it is one that its reader will refuse."""
+    """The size in the header of a WebP file; (1, 1) if the header is invalid."""
     head = bytes(memoryview(data).cast("B")[12:30])
     kind = head[:4]
     if len(head) < 18:

@@ -1,4 +1,4 @@
-"""Several photos at once, each with an outcome of its own: a row, or what is wrong with it."""
+"""Prepares several photos at once; the outcome of each is a row or an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class SentPhoto(NamedTuple):
-    """A photo, what to call it, and where its row goes."""
+    """A photo, its name in errors, and the row to fill."""
 
     data: Buffer
     title: str
@@ -29,7 +29,7 @@ class SentPhoto(NamedTuple):
 def outcomes(
     work: Callable[..., Result], items: Iterable[tuple[Any, ...]]
 ) -> list[Result | Exception]:
-    """What `work` gives for each item, or what it raised: one's fault is not its neighbours'."""
+    """The result of `work` for each item, or its error."""
     return [_outcome(work, item) for item in items]
 
 
@@ -43,20 +43,22 @@ def _outcome(work: Callable[..., Result], item: tuple[Any, ...]) -> Result | Exc
 def prepare_on_gpu(
     gpu: NvJpeg, prepare: ImagePreparation, photos: Sequence[SentPhoto]
 ) -> list[np.ndarray | Exception]:
-    """The rows of all photos: by the GPU what it can read, the others by Pillow."""
+    """The rows of all photos, decoded by the GPU where it can, else by Pillow."""
     opened = outcomes(prepare.opened, [(photo.data, photo.title) for photo in photos])
-    heads = {place: found for place, found in enumerate(opened) if isinstance(found, Photo)}
+    headers = {index: found for index, found in enumerate(opened) if isinstance(found, Photo)}
     try:
-        decoded = gpu.pixels([(head, photos[place].data) for place, head in heads.items()], prepare)
+        decoded = gpu.pixels(
+            [(header, photos[index].data) for index, header in headers.items()], prepare
+        )
     except RuntimeError as error:  # out of memory, mostly
-        logger.warning("the GPU could not decode %d photos, Pillow does: %s", len(heads), error)
-        decoded = [None] * len(heads)
-    pixels = dict(zip(heads, decoded, strict=True))
+        logger.warning("the GPU failed, Pillow decodes %d photos: %s", len(headers), error)
+        decoded = [None] * len(headers)
+    pixels = dict(zip(headers, decoded, strict=True))
     return [
         found
         if isinstance(found, Exception)
         else _outcome(prepare, photo)
-        if pixels[place] is None
-        else _outcome(prepare.filled, (pixels[place], photo.row))
-        for place, (found, photo) in enumerate(zip(opened, photos, strict=True))
+        if pixels[index] is None
+        else _outcome(prepare.filled, (pixels[index], photo.row))
+        for index, (found, photo) in enumerate(zip(opened, photos, strict=True))
     ]

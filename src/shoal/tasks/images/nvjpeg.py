@@ -1,10 +1,10 @@
-"""JPEGs decoded and resized on a GPU, by nvJPEG through torchvision.
+"""Decodes and resizes JPEGs on a GPU, with nvJPEG through torchvision.
 
     many photos --nvJPEG, one call--> upright --resize, crop--> pixels back in memory
 
-What nvJPEG does not read, or reads without a word although it is broken, is left to Pillow: other
-formats, printers' colours, files without an end. Only pixels of the model's size come back, an
-eighth or less of what a tensor of the photo would be.
+Pillow decodes what nvJPEG does not support, or decodes without an error although it is corrupt:
+other formats, CMYK, truncated files. Only pixels of the model's size are copied back, an eighth or
+less of the photo.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MODES = MappingProxyType(
         Image.Resampling.BICUBIC: "bicubic",
     }
 )
-# By EXIF orientation: whether rows and columns change places, then which axes are turned round.
-_TURNS = MappingProxyType(
+# By EXIF orientation: whether to transpose, then which axes to flip.
+_FLIPS = MappingProxyType(
     {
         2: (False, (2,)),
         3: (False, (1, 2)),
@@ -49,32 +49,32 @@ _TURNS = MappingProxyType(
 
 
 class Fit(Protocol):
-    """What is made of a photo: see `ImagePreparation`."""
+    """How a photo is resized and cropped: see `ImagePreparation`."""
 
     @property
     def channels(self) -> int:
-        """1: grey, 3: colours."""
+        """1: grey, 3: colour."""
 
     @property
     def resampling(self) -> Image.Resampling:
-        """How it is resized."""
+        """The filter."""
 
     @property
     def antialias(self) -> bool:
-        """Whether all pixels count when it is made smaller."""
+        """Whether to average when scaling down."""
 
-    def place(self, whole: Size) -> tuple[Size, tuple[int, int, int, int]]:
-        """The size it is made, and the part of that which is kept."""
+    def crop(self, whole: Size) -> tuple[Size, tuple[int, int, int, int]]:
+        """The size after resizing, and the box that is kept."""
 
-    def may_be_made(self, whole: Size) -> bool:
-        """Whether it may be made that size as a whole."""
+    def may_be_resized(self, whole: Size) -> bool:
+        """Whether it may be resized before the crop."""
 
 
 class NvJpeg:
     """The GPU's decoder. Any thread may use it."""
 
     def __init__(self, device: int) -> None:
-        """Use that GPU. Raises ImportError or RuntimeError where it cannot be."""
+        """Use that GPU. Raises ImportError or RuntimeError if it is not available."""
         self._torch: Any = importlib.import_module("torch")
         self._io: Any = importlib.import_module("torchvision.io")
         if not self._torch.cuda.is_available():
@@ -83,26 +83,28 @@ class NvJpeg:
         self._functional: Any = importlib.import_module("torch.nn.functional")
 
     def pixels(self, photos: Sequence[tuple[Photo, Buffer]], fit: Fit) -> list[np.ndarray | None]:
-        """Of each photo the pixels that the model wants; None for what Pillow must read."""
+        """The pixels of each photo in the model's size; None for those that Pillow must decode."""
         found: list[np.ndarray | None] = [None] * len(photos)
         chosen = [
-            place
-            for place, (photo, data) in enumerate(photos)
-            if readable(photo, data) and fit.may_be_made(photo.size)
+            index
+            for index, (photo, data) in enumerate(photos)
+            if readable(photo, data) and fit.may_be_resized(photo.size)
         ]
         if fit.resampling not in _MODES or not chosen:
             return found
         with self._torch.inference_mode():
-            decoded = self._decode([photos[place][1] for place in chosen], fit)
+            decoded = self._decode([photos[index][1] for index in chosen], fit)
             parts = {
-                place: self._fitted(image, photos[place][0], fit)
-                for place, image in zip(chosen, decoded, strict=True)
+                index: self._fitted(image, photos[index][0], fit)
+                for index, image in zip(chosen, decoded, strict=True)
                 if image is not None
             }
             if parts:
-                together = self._torch.stack(list(parts.values())).cpu().numpy()  # waits once
-                for place, pixels in zip(parts, together, strict=True):
-                    found[place] = pixels
+                copied = (
+                    self._torch.stack(list(parts.values())).cpu().numpy()
+                )  # one synchronisation
+                for index, pixels in zip(parts, copied, strict=True):
+                    found[index] = pixels
         return found
 
     def _decode(self, files: Sequence[Buffer], fit: Fit) -> list[Any]:
@@ -113,17 +115,19 @@ class NvJpeg:
             return list(self._io.decode_jpeg(data, mode=mode, device=self._device))
         except RuntimeError as error:
             if len(files) == 1:
-                logger.debug("nvJPEG left a photo to Pillow: %s", error)
+                logger.debug("Pillow decodes a photo that nvJPEG rejects: %s", error)
                 return [None]
-        return [self._decode([file], fit)[0] for file in files]  # whose fault it was
+        return [
+            self._decode([file], fit)[0] for file in files
+        ]  # one by one: only the invalid one fails
 
     def _fitted(self, image: Any, photo: Photo, fit: Fit) -> Any:
-        """The part that is kept, resized; from [channels, height, width] to channels last."""
-        if photo.orientation in _TURNS:
-            lying, axes = _TURNS[photo.orientation]
-            image = image.transpose(1, 2) if lying else image
+        """Resized and cropped; from [channels, height, width] to channels last."""
+        if photo.orientation in _FLIPS:
+            transposed, axes = _FLIPS[photo.orientation]
+            image = image.transpose(1, 2) if transposed else image
             image = image.flip(axes) if axes else image
-        (width, height), (left, top, right, bottom) = fit.place(photo.size)
+        (width, height), (left, top, right, bottom) = fit.crop(photo.size)
         if tuple(image.shape[1:]) != (height, width):
             smooth = fit.resampling != Image.Resampling.NEAREST
             resized = self._functional.interpolate(
@@ -137,7 +141,7 @@ class NvJpeg:
 
 
 def readable(photo: Photo, data: Buffer) -> bool:
-    """Whether nvJPEG reads a photo: a JPEG in grey or colours that has an end."""
+    """Whether nvJPEG supports a photo: a JPEG in grey or RGB that is not truncated."""
     if photo.kind != "JPEG" or photo.mode not in ("L", "RGB"):
         return False
     end = bytes(memoryview(data).cast("B")[-2:])
@@ -145,25 +149,25 @@ def readable(photo: Photo, data: Buffer) -> bool:
 
 
 def choose(settings: TaskSettings, config: ModelConfig) -> NvJpeg | None:
-    """The GPU's decoder where the setting `decoder` and the machine want it; else None: Pillow.
+    """The GPU's decoder, depending on the setting `decoder` and the machine; None for Pillow.
 
-    `auto` takes it for models that run on a GPU, where torchvision is installed. Raises
-    ConfigError where it is asked for and cannot be had.
+    `auto` selects it for models on a GPU if torchvision is installed. Raises ConfigError if the
+    setting requires it and it is not available.
     """
-    wanted = settings.choice("decoder", "auto", ("auto", "pillow", "nvjpeg"))
+    decoder = settings.choice("decoder", "auto", ("auto", "pillow", "nvjpeg"))
     devices = [gpu for group in config.instance_group for gpu in _gpus_of(group)]
-    if wanted == "pillow" or (wanted == "auto" and not (devices and _installed())):
+    if decoder == "pillow" or (decoder == "auto" and not (devices and _installed())):
         return None
     try:
         return NvJpeg(devices[0] if devices else 0)
     except (ImportError, RuntimeError, OSError) as error:
-        if wanted == "nvjpeg":
+        if decoder == "nvjpeg":
             settings.wrong(
                 "decoder",
-                f"nvJPEG cannot be used here: {error}",
+                f"nvJPEG is not available: {error}",
                 'Install torch and torchvision for CUDA, or write "auto"',
             )
-        logger.warning("photos are decoded by Pillow, as nvJPEG cannot be used: %s", error)
+        logger.warning("nvJPEG is not available, Pillow decodes photos: %s", error)
         return None
 
 
@@ -172,5 +176,5 @@ def _gpus_of(group: Any) -> tuple[int, ...]:
 
 
 def _installed() -> bool:
-    """Whether a try is worth it; importing both takes seconds."""
+    """Whether both are installed; importing them takes seconds."""
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "torchvision"))

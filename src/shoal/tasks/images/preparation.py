@@ -1,9 +1,9 @@
-"""From a photo to one row of a model's input, as the settings of its task say.
+"""Converts a photo to one row of a model's input, according to the task's settings.
 
     photo --resize, crop--> pixels of the model's size --scale, mean, std--> CHW or HWC
 
-Pixels have 256 values, so whatever scale, mean and datatype a model wants is a table of 256
-numbers for each channel, made once. FP32, which most want, is quicker to compute than to look up.
+A pixel has 256 values, so any scale, mean and datatype is a table of 256 numbers for each channel,
+computed once. FP32, the most frequent case, is faster to compute than to look up.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from shoal.tasks.images.resampling import by_opencv
 from shoal.tasks.settings import TaskSettings
 
 MOST_BYTES = 20_000_000
-_MARGIN = 256 / 224  # how much larger than the crop a photo is made; the usual ratio
-_SPARE = 3.0  # a photo is averaged in blocks first where it is more than this times too large
-_LONG = 32  # as many times the model's size
+_MARGIN = 256 / 224  # the size of the photo before the crop, relative to the crop; the usual ratio
+_SPARE = 3.0  # larger photos are averaged in blocks first
+_LARGEST_RESIZED = 32  # times the pixels of the model's input
 _FILTERS = MappingProxyType(
     {
         "nearest": Image.Resampling.NEAREST,
@@ -44,18 +44,18 @@ _FLOATS = (dtypes.FP16, dtypes.FP32, dtypes.FP64, dtypes.BF16)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImagePreparation:
-    """How photos become rows. Any thread may call it, any number of them at once."""
+    """Converts photos to rows. Any thread may call it, concurrently."""
 
     height: int
     width: int
-    channels: int  # 1: grey, 3: colours
+    channels: int  # 1: grey, 3: colour
     channels_first: bool
-    reverse: bool  # blue first
-    cover: Size | None  # what the photo must cover before the middle is cut out; None: stretched
+    reverse: bool  # BGR
+    cover: Size | None  # the minimum size before the centre crop; None: stretch
     resampling: Image.Resampling
     antialias: bool
-    table: np.ndarray  # [channels, 256]: what the model gets for each value of a pixel
-    line: tuple[np.ndarray, np.ndarray] | None  # or what to multiply by and to add, for FP32
+    table: np.ndarray  # [channels, 256]: the input for each value of a pixel
+    line: tuple[np.ndarray, np.ndarray] | None  # or factor and offset, for FP32
     most_bytes: int = MOST_BYTES
     most_pixels: int = MOST_PIXELS
 
@@ -67,7 +67,7 @@ class ImagePreparation:
         datatype: DataType,
         declared_format: str = "FORMAT_NONE",
     ) -> ImagePreparation:
-        """What the settings say for an input of these dims, which leave the batch dimension out.
+        """The preparation for an input of these dims, without the batch dimension.
 
         Reads: size, resize, crop, interpolation, antialias, scale, mean, std, layout,
         channel_order, max_bytes, max_pixels. Raises ConfigError.
@@ -92,7 +92,9 @@ class ImagePreparation:
             _FILTERS[interpolation],
             antialias,
             table,
-            _line(table, width, channels_first=channels_first) if datatype is dtypes.FP32 else None,
+            _factors(table, width, channels_first=channels_first)
+            if datatype is dtypes.FP32
+            else None,
             settings.integer("max_bytes", MOST_BYTES, lowest=1, highest=1 << 31),
             settings.integer("max_pixels", MOST_PIXELS, lowest=1, highest=1 << 31),
         )
@@ -107,9 +109,9 @@ class ImagePreparation:
     def __call__(
         self, data: Buffer, title: str = "the image", out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The photo in `data` as a row, without the batch dimension; in `out` where that is given.
+        """The photo in `data` as a row without the batch dimension, in `out` if that is given.
 
-        Raises InvalidArgument, whose sentence begins with `title`, for what is no image, broken or
+        Raises InvalidArgument, which names the photo by `title`, if it is not an image, corrupt or
         too large.
         """
         photo = self.opened(data, title)
@@ -118,40 +120,40 @@ class ImagePreparation:
         return self.filled(self._fitted(image, whole, grey=grey), out)
 
     def opened(self, data: Buffer, title: str = "the image") -> Photo:
-        """The photo, its head read and its size checked. Raises InvalidArgument."""
+        """The photo, with its header read and its size checked. Raises InvalidArgument."""
         size_bytes = memoryview(data).nbytes
         if size_bytes > self.most_bytes:
             raise InvalidArgument(
-                f"{title} has {size_bytes:,} bytes, at most {self.most_bytes:,} are taken; send "
-                f"it smaller"
+                f"{title} has {size_bytes:,} bytes, at most {self.most_bytes:,} are allowed; send "
+                f"a smaller one"
             )
         return Photo(data, title, self.most_pixels)
 
-    def place(self, whole: Size) -> tuple[Size, tuple[int, int, int, int]]:
-        """The size a photo is made, and the part that is kept: left, top, right, bottom."""
+    def crop(self, whole: Size) -> tuple[Size, tuple[int, int, int, int]]:
+        """The size after resizing, and the box that is kept: left, top, right, bottom."""
         width, height = self._resized(whole)
         left, top = round((width - self.width) / 2), round((height - self.height) / 2)
         return (width, height), (left, top, left + self.width, top + self.height)
 
-    def may_be_made(self, whole: Size) -> bool:
-        """Whether a photo may be resized as a whole; of a very long one that would be too much."""
+    def may_be_resized(self, whole: Size) -> bool:
+        """Whether a photo may be resized before the crop; a very long one takes too much memory."""
         width, height = self._resized(whole)
-        return width * height <= _LONG * self.width * self.height
+        return width * height <= _LARGEST_RESIZED * self.width * self.height
 
     def _resized(self, whole: Size) -> Size:
-        """The size that a photo is made, before its middle is cut out."""
+        """The size of a photo before the centre crop."""
         if self.cover is None:
             return self.width, self.height
         width, height = whole
-        if self.cover[0] * height >= self.cover[1] * width:  # the width is what must be reached
+        if self.cover[0] * height >= self.cover[1] * width:  # the width decides
             return self.cover[0], max(self.cover[1], int(height * self.cover[0] / width))
         return max(self.cover[0], int(width * self.cover[1] / height)), self.cover[1]
 
     def _fitted(self, image: Image.Image, whole: Size, *, grey: bool) -> np.ndarray:
-        """The pixels of the photo's middle in the model's size: made and cut in one step."""
-        (width, height), (left, top, right, bottom) = self.place(whole)
+        """The photo's centre in the model's size: resized and cropped in one step."""
+        (width, height), (left, top, right, bottom) = self.crop(whole)
         plain = not self.antialias and self.resampling == Image.Resampling.BILINEAR
-        if plain and not grey and self.may_be_made(whole):
+        if plain and not grey and self.may_be_resized(whole):
             pixels = by_opencv(image, (width, height))
             if pixels is not None:
                 return pixels[top:bottom, left:right]
@@ -167,7 +169,7 @@ class ImagePreparation:
         return np.asarray(flat(fitted, grey=grey))
 
     def filled(self, pixels: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Pixels of the model's size as the numbers that it gets."""
+        """Pixels of the model's size as its input."""
         pixels = pixels.reshape(self.height, self.width, self.channels)
         if self.reverse:
             pixels = pixels[:, :, ::-1]
@@ -194,22 +196,22 @@ def _channels_first(settings: TaskSettings, dims: Sequence[int], declared_format
             field="input.dims",
             fix="Write dims: [ 3, 224, 224 ], and max_batch_size for the dimension of the batch",
         )
-    told = {"FORMAT_NCHW": "NCHW", "FORMAT_NHWC": "NHWC"}.get(declared_format, "auto")
-    layout = settings.choice("layout", told, ("auto", "NCHW", "NHWC"))
+    declared = {"FORMAT_NCHW": "NCHW", "FORMAT_NHWC": "NHWC"}.get(declared_format, "auto")
+    layout = settings.choice("layout", declared, ("auto", "NCHW", "NHWC"))
     if layout == "auto":
         layout = "NCHW" if dims[0] in (1, 3) else "NHWC" if dims[2] in (1, 3) else ""
-    place = {"NCHW": 0, "NHWC": 2}.get(layout)
-    if place is None or dims[place] not in (1, 3, -1):
+    axis = {"NCHW": 0, "NHWC": 2}.get(layout)
+    if axis is None or dims[axis] not in (1, 3, -1):
         settings.wrong(
             "layout",
-            f"the input has the dims {list(dims)}, of which none that holds the channels is 1 or 3",
-            'Write "NCHW" or "NHWC", for a model of grey (1) or coloured (3) images',
+            f"the input has the dims {list(dims)}, whose channel dimension is not 1 or 3",
+            'Write "NCHW" or "NHWC", for a model of grey (1) or colour (3) images',
         )
-    return place == 0
+    return axis == 0
 
 
 def _size(settings: TaskSettings, dims: Sequence[int]) -> tuple[int, int]:
-    """Height and width: those of the dims, or what the setting says where they are open."""
+    """Height and width: those of the dims, or those of the setting if the dims are variable."""
     value = settings.value("size")
     pair = [value, value] if type(value) is int else value
     if value is None:
@@ -218,25 +220,25 @@ def _size(settings: TaskSettings, dims: Sequence[int]) -> tuple[int, int]:
         settings.wrong("size", f"found {value!r}", "Write 224, or [height, width]")
     if -1 in pair:
         settings.wrong(
-            "size", f"the model takes images of any size {list(dims)}", "Say which one: 224"
+            "size", f"the model takes images of any size {list(dims)}", "Write one, such as 224"
         )
-    for dim, asked in zip(dims, pair, strict=True):
-        if not 1 <= asked <= 1 << 14 or dim not in (-1, asked):
+    for dim, length in zip(dims, pair, strict=True):
+        if not 1 <= length <= 1 << 14 or dim not in (-1, length):
             settings.wrong(
-                "size", f"{pair} is not what the model takes: {list(dims)}", "Leave it out"
+                "size", f"{pair} does not match the model's input: {list(dims)}", "Leave it out"
             )
     return pair[0], pair[1]
 
 
 def _cover(settings: TaskSettings, width: int, height: int) -> Size | None:
-    """What a photo must cover before its middle is cut out; None where it is stretched."""
+    """The minimum size of a photo before the centre crop; None if it is stretched."""
     shorter = min(width, height)
     crop = settings.choice("crop", "center", ("center", "none"))
     if crop == "none":
         if settings.value("resize") is not None:
             settings.wrong(
                 "resize",
-                "photos are stretched to the model's size, as 'crop' is none",
+                "photos are stretched to the model's size because 'crop' is none",
                 'Leave it out, or write "crop": "center"',
             )
         return None
@@ -247,21 +249,21 @@ def _cover(settings: TaskSettings, width: int, height: int) -> Size | None:
 
 
 def _table(settings: TaskSettings, channels: int, datatype: DataType) -> np.ndarray:
-    """What each value of a pixel becomes: (value * scale - mean) / std."""
+    """The input for each value of a pixel: (value * scale - mean) / std."""
     if datatype in (dtypes.BYTES, dtypes.BOOL):
         raise ConfigError(
             f"is of type {datatype.config_name}; photos become numbers",
             file="config.pbtxt",
             field="input.data_type",
         )
-    asis = any(settings.value(name) is not None for name in ("scale", "mean", "std"))
-    asis = asis or datatype not in _FLOATS
-    mean, deviation = ((0.0,) * channels, (1.0,) * channels) if asis else _IMAGENET[channels]
-    scale = _scale(settings, 1.0 if asis else 1 / 255)
+    unchanged = any(settings.value(name) is not None for name in ("scale", "mean", "std"))
+    unchanged = unchanged or datatype not in _FLOATS
+    mean, deviation = ((0.0,) * channels, (1.0,) * channels) if unchanged else _IMAGENET[channels]
+    scale = _scale(settings, 1.0 if unchanged else 1 / 255)
     means = settings.numbers("mean", mean, count=channels)
     deviations = settings.numbers("std", deviation, count=channels)
     if 0 in deviations:
-        settings.wrong("std", "found 0, by which nothing can be divided", "Write 1 to leave it out")
+        settings.wrong("std", "found 0, a division by zero", "Write 1 to leave it out")
     table = (np.arange(256) * scale - np.array(means)[:, None]) / np.array(deviations)[:, None]
     if datatype in _FLOATS:
         return _floats(table, datatype)
@@ -271,15 +273,17 @@ def _table(settings: TaskSettings, channels: int, datatype: DataType) -> np.ndar
         settings.wrong(
             "scale" if settings.value("scale") is not None else "mean",
             f"the input is {datatype.name}, and pixels from 0 to 255 become {table.min():g} to "
-            f"{table.max():g}, which that cannot hold as whole numbers",
-            'Choose scale, mean and std such that it can, as "mean": 128 for INT8',
+            f"{table.max():g}, which are not whole numbers of that type",
+            'Choose scale, mean and std so that they are, such as "mean": 128 for INT8',
         )
     fitting: np.ndarray = whole.astype(datatype.numpy)
     return fitting
 
 
-def _line(table: np.ndarray, width: int, *, channels_first: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The straight line through each row of the table, in a shape that goes with the pixels."""
+def _factors(
+    table: np.ndarray, width: int, *, channels_first: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and offset for each row of the table, in a shape that broadcasts to the pixels."""
     offsets = table[:, 0].astype(np.float64)
     factors = (table[:, 255] - offsets) / 255
     shaped = [
@@ -298,7 +302,7 @@ def _floats(table: np.ndarray, datatype: DataType) -> np.ndarray:
 
 
 def _scale(settings: TaskSettings, default: float) -> float:
-    """A number, or a fraction such as "1/255", for which JSON has no other words."""
+    """A number, or a fraction such as "1/255", which JSON cannot express as a number."""
     value: Any = settings.value("scale", default)
     if type(value) is str:
         above, _, below = value.partition("/")

@@ -1,4 +1,4 @@
-"""From a model's scores to the best labels.
+"""Converts a model's scores to the best labels.
 
 [0.2, 7.1, 3.3] --softmax--> probabilities --the best of them--> labels with scores
 """
@@ -18,22 +18,22 @@ from shoal.tasks.settings import TaskSettings
 
 _LABELS = "labels.txt"
 _DIGITS = 6  # of a score, after the point
-_ONE = 0.01  # by how much the sum of half-precision probabilities may miss 1
+_ONE = 0.01  # tolerance for the sum of half-precision probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a classifier's output means. Any thread may use it."""
+    """The meaning of a classifier's output. Any thread may use it."""
 
     output: str
-    classes: int  # -1 where only the model knows
+    classes: int  # -1 if not declared
     labels: tuple[str, ...]
     scores: str  # auto | softmax | as-is
-    top: int  # how many labels an image gets unless somebody asks for another number
+    top: int  # the default number of labels for an image
 
     @classmethod
     def of(cls, settings: TaskSettings, signature: Signature, folder: Path) -> Ranking:
-        """What the settings say for a model's outputs. Reads: output, labels, scores, top.
+        """The ranking for a model's outputs. Reads: output, labels, scores, top.
 
         Raises ConfigError.
         """
@@ -59,11 +59,11 @@ class Ranking:
 
     @property
     def highest_top(self) -> int:
-        """How many labels may be asked for."""
+        """The largest number of labels that a request may ask for."""
         return self.classes if self.classes > 0 else 1 << 20
 
     def best(self, output: np.ndarray, rows: int, top: int) -> list[list[dict[str, Any]]]:
-        """The best labels of each of the rows, the best first. Internal for what are no scores."""
+        """The best labels of each row, the best first. Internal if the output is not scores."""
         if output.size % rows or (self.classes > 0 and output.size != rows * self.classes):
             raise Internal(
                 f"the model's output '{self.output}' has the shape {list(output.shape)}, which is "
@@ -89,7 +89,9 @@ class Ranking:
         whole = rows.dtype.kind in "iu"
         rows = rows.astype(np.float32)
         if not np.isfinite(rows).all():
-            raise Internal(f"the model's output '{self.output}' holds scores that are no numbers")
+            raise Internal(
+                f"the model's output '{self.output}' contains scores that are not finite"
+            )
         if self.scores == "as-is" or (self.scores == "auto" and (whole or _probabilities(rows))):
             return rows
         rows -= rows.max(axis=1, keepdims=True)
@@ -123,11 +125,11 @@ def _output(settings: TaskSettings, signature: Signature) -> TensorSpec:
 
 
 def _classes(output: TensorSpec) -> int:
-    """The length of the one dimension that is not 1; -1 where it is open."""
+    """The length of the one dimension that is not 1; -1 if it is variable."""
     field = f"output '{output.name}'"
     if output.datatype in (dtypes.BYTES, dtypes.BOOL, dtypes.BF16):
         raise ConfigError(
-            f"is of type {output.datatype.config_name}; a classifier gives scores",
+            f"is of type {output.datatype.config_name}; a classifier returns scores",
             file="config.pbtxt",
             field=f"{field}.data_type",
         )
@@ -136,16 +138,16 @@ def _classes(output: TensorSpec) -> int:
         long = long[1:]
     if len(long) > 1:
         raise ConfigError(
-            f"has the dims {list(output.dims)}; a classifier gives one row of scores per image",
+            f"has the dims {list(output.dims)}; a classifier returns one row of scores per image",
             file="config.pbtxt",
             field=f"{field}.dims",
-            fix="Name the output with the scores by 'output' in task.json",
+            fix="Name the output with the scores as 'output' in task.json",
         )
     return long[0] if long else 1
 
 
 def _labels(settings: TaskSettings, output: TensorSpec, folder: Path) -> tuple[str, ...]:
-    """Those of the setting, of the output's label_filename, or of labels.txt; else none."""
+    """The labels of the setting, of the output's label_filename, or of labels.txt; else none."""
     if settings.value("labels") is None and (output.labels or not (folder / _LABELS).is_file()):
         return output.labels
     path = settings.file("labels", _LABELS)

@@ -1,8 +1,7 @@
-"""Bilinear resizing without antialias, by the library that people mean by it.
+"""Bilinear resizing without antialias, with OpenCV if it is installed.
 
-Each new pixel comes from the four around its place and from no others, as OpenCV and TensorFlow do
-it. Where OpenCV is installed it does so here too, in a fraction of Pillow's time; the two agree to
-within one of a pixel's 256 values.
+Each new pixel is computed from its four neighbours only, as in OpenCV and TensorFlow. OpenCV is
+much faster than Pillow; their results differ by at most one of a pixel's 256 values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Size = tuple[int, int]  # width, height
 
 
 def by_opencv(image: Image.Image, size: Size) -> np.ndarray | None:
-    """The pixels of a coloured image in another size; None where OpenCV is not installed."""
+    """The resized pixels of an RGB image; None if OpenCV is not installed."""
     opencv = _opencv()
     if opencv is None or image.mode != "RGB":
         return None

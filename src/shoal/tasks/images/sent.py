@@ -1,4 +1,4 @@
-"""The photos of a call, however they were sent.
+"""Reads the photos of a call, in any of the formats in which clients send them.
 
 -F image=@cat.jpg | --data-binary @cat.jpg | {"image": "base64…"}  -->  files, in order
 """
@@ -19,30 +19,29 @@ _HOW = "Send one with curl -F image=@photo.jpg"
 
 
 def images_of(request: TaskRequest, most: int = MOST_IMAGES) -> list[File]:
-    """The photos that were sent: files of a form, a bare body, or base64 in JSON; in order.
+    """The photos of a request in order: files of a form, a bare body, or base64 in JSON.
 
-    Raises InvalidArgument where there is none, where there are more than `most`, and for what is
-    no base64.
+    Raises InvalidArgument if there are none or more than `most`, or for invalid base64.
     """
     files = list(request.files)
     for name in (_ONE, _MANY):
         value = request.values.get(name)
         entries = value if type(value) is list else [] if value is None else [value]
-        for place, entry in enumerate(entries):
-            where = f"'{name}'" if value is entry else f"'{name}'[{place}]"
+        for index, entry in enumerate(entries):
+            where = f"'{name}'" if value is entry else f"'{name}'[{index}]"
             files.append(File(_decoded(entry, where), name))
     if not files:
         raise InvalidArgument(f"there is no image in the request. {_HOW}")
     if len(files) > most:
         raise InvalidArgument(
-            f"the request has {len(files)} images, at most {most} are taken at once; send the "
-            f"others in another request"
+            f"the request has {len(files)} images, at most {most} are allowed; send the others in "
+            f"another request"
         )
     return files
 
 
 def titles(files: Sequence[File]) -> list[str]:
-    """How sentences begin that are about each of the photos."""
+    """The name of each photo in errors."""
     if len(files) == 1:
         return [f"the image '{files[0].name}'" if files[0].name else "the image"]
     return [
@@ -55,7 +54,7 @@ def _decoded(entry: Any, where: str) -> bytes:
     if type(entry) is not str:
         raise InvalidArgument(f"{where} must be an image in base64, as a text")
     if entry.startswith(("http://", "https://")):
-        raise InvalidArgument(f"{where} is an address; the server fetches nothing. {_HOW}")
+        raise InvalidArgument(f"{where} is a URL; the server does not fetch URLs. {_HOW}")
     if entry.startswith("data:"):
         _, comma, entry = entry.partition(";base64,")
         if not comma:

@@ -1,9 +1,9 @@
-"""image-classification: photos in, the best labels of each out.
+"""image-classification: the best labels for each photo.
 
     files --decode, resize, scale: threads--> rows --model--> scores --threads--> labels
 
-The photos of a call share requests to the model as far as its batches allow; with dynamic batching
-many calls share an execution, too.
+The photos of a call go to the model in as few requests as its batch size allows. With dynamic
+batching, several calls share an execution.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RANKED_AT_ONCE = 64
 
 
 class _Scored(NamedTuple):
-    """What the model gave for some photos, and how many labels each of them gets."""
+    """The model's output for some photos, and the number of labels for each."""
 
     output: np.ndarray
     rows: int
@@ -56,22 +56,22 @@ class ImageClassification(Task):
         self._rank = context.stage("postprocess", self._ranked, most=_RANKED_AT_ONCE)
 
     async def perform(self, request: TaskRequest) -> dict[str, Any]:
-        """The best labels of each photo, in the order they were sent.
+        """The best labels of each photo, in the order of the request.
 
-        Raises InvalidArgument for a call without photos, with too many, with one that cannot be
-        read, which is named, and for a `top` out of range.
+        Raises InvalidArgument if there are no photos or too many, for an invalid one, which is
+        named, and for a `top` out of range.
         """
         ranking = self._ranking
         top = request.integer("top", ranking.top, lowest=1, highest=ranking.highest_top)
         files = images_of(request, self._most_images)
-        requests = self._rows.requests(len(files))
-        rows = [row for request in requests for row in request]
+        batches = self._rows.requests(len(files))
+        rows = [row for batch in batches for row in batch]
         await gather_or_cancel(
             self._prepare(SentPhoto(file.data, title, row))
             for file, title, row in zip(files, titles(files), rows, strict=True)
         )
-        answers = await gather_or_cancel(self._labels(request, top) for request in requests)
-        labels = [each for answer in answers for each in answer]
+        ranked = await gather_or_cancel(self._labels(batch, top) for batch in batches)
+        labels = [each for batch in ranked for each in batch]
         return {
             "model_name": self.context.model_name,
             "model_version": str(self.context.model_version),
@@ -81,10 +81,10 @@ class ImageClassification(Task):
             ],
         }
 
-    async def _labels(self, request: np.ndarray, top: int) -> list[Labels]:
+    async def _labels(self, batch: np.ndarray, top: int) -> list[Labels]:
         output = self._ranking.output
-        answer = await self.context.infer({self._rows.input: self._rows.tensor(request)}, (output,))
-        return await self._rank(_Scored(answer[output], len(request), top))
+        outputs = await self.context.infer({self._rows.input: self._rows.tensor(batch)}, (output,))
+        return await self._rank(_Scored(outputs[output], len(batch), top))
 
     def _prepared(self, photos: Sequence[SentPhoto]) -> list[np.ndarray | Exception]:
         """On a thread: fill the rows."""
@@ -93,5 +93,5 @@ class ImageClassification(Task):
         return outcomes(self._rows.prepare, photos)
 
     def _ranked(self, scored: Sequence[_Scored]) -> list[list[Labels] | Exception]:
-        """On a thread: rank what the model gave."""
+        """On a thread: rank the scores."""
         return outcomes(self._ranking.best, scored)

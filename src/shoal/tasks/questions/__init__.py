@@ -1,7 +1,7 @@
-"""Extractive question answering: a question and a text in, the words of the text that answer out.
+"""Extractive question answering: finds the words of a text that answer a question.
 
     windows --> the model --> spans
 
-`windows` cuts the text into pieces that the model can read, `spans` finds the answer in what it
-says about them, and `task` puts them together for callers.
+`windows` divides the text into pieces that fit into the model's input, `spans` finds the answer in
+the model's output, `task` is the task itself.
 """

@@ -1,4 +1,4 @@
-"""The tensors of a model that reads: tokens in, a logit for each to be an answer's start or end."""
+"""The tensors of a question answering model: for each token, the logits of a start and an end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MANY_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ReaderTensors:
-    """What goes into the model and what comes out of it."""
+    """The model's inputs and outputs."""
 
     inputs: tuple[TensorSpec, ...]
     most_rows: int  # in one request
-    width: int  # of a row; 0 where any length will do
+    width: int  # of a row; 0 if rows may have any length
     outputs: tuple[str, str] = (STARTS, ENDS)
 
     @classmethod
     def of(cls, signature: Signature) -> ReaderTensors:
-        """Those of the model. Raises ConfigError for one that does not answer questions."""
+        """The tensors of a model. Raises ConfigError if it does not answer questions."""
         for name, spec in signature.inputs.items():
             if name not in _INPUTS and not spec.optional:
                 raise _unfit("input", f"the model has an input '{name}'")
@@ -47,7 +47,7 @@ class ReaderTensors:
         if len(dims) != (1 if signature.max_batch_size else 2) or rows[0] == 0 or rows[0] < -1:
             raise _unfit("input", f"'{IDS}' has the dims {list(dims)}, not a row of tokens")
         if not signature.max_batch_size and rows[0] > 1:
-            raise _unfit("input", f"'{IDS}' wants exactly {rows[0]} rows")
+            raise _unfit("input", f"'{IDS}' requires exactly {rows[0]} rows")
         return cls(
             tuple(signature.inputs[name] for name in _INPUTS if name in signature.inputs),
             most_rows=rows[0] if rows[0] > 0 else _MANY_ROWS,
@@ -56,11 +56,11 @@ class ReaderTensors:
 
     @property
     def masked(self) -> bool:
-        """Whether the model can be told which tokens are fillers."""
+        """Whether the model has a mask for padding tokens."""
         return any(spec.name == MASK for spec in self.inputs)
 
     def arrays(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Those of the tensors that the model takes, in its types."""
+        """The tensors that the model has, in its datatypes."""
         return {
             spec.name: rows[spec.name].astype(spec.datatype.numpy, copy=False)
             for spec in self.inputs
@@ -69,16 +69,16 @@ class ReaderTensors:
     def logits(
         self, found: Mapping[str, np.ndarray], rows: int, tokens: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The logits of starts and ends, a row for each that was asked. Internal if they are not.
+        """The logits of starts and ends, a row for each window. Internal if the shape is wrong.
 
-        `tokens` is the length of the longest row; logits of fillers may follow.
+        `tokens` is the length of the longest row; logits of padding may follow.
         """
         starts, ends = (found[name].reshape(len(found[name]), -1) for name in self.outputs)
         for name, logits in zip(self.outputs, (starts, ends), strict=True):
             if logits.shape[0] != rows or logits.shape[1] < tokens:
                 raise Internal(
-                    f"the model gave '{name}' the shape {list(logits.shape)} for {rows} rows of "
-                    f"{tokens} tokens"
+                    f"the model returned '{name}' with the shape {list(logits.shape)} for {rows} "
+                    f"rows of {tokens} tokens"
                 )
         return starts, ends
 

@@ -1,4 +1,4 @@
-"""The settings of question answering, as task.json has them."""
+"""The settings of question answering in task.json."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from shoal.tasks.questions.windows import Frame, frame_of
 from shoal.tasks.settings import TaskSettings
 
 _USUAL_LENGTH = 384
-_LONGEST = 1 << 20  # of a window; models say themselves where they end
-_SHORTEST_PIECE = 16  # what a question must leave of a window
+_LONGEST = 1 << 20  # of a window; models have lower limits
+_SHORTEST_PIECE = 16  # of the text, beside a question, in a window
 _SHORTEST_QUESTION = 8
 HIGHEST_TOP = 20
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionSettings:
-    """How texts are cut, and what counts as an answer. Lengths are in tokens."""
+    """How texts are divided, and what counts as an answer. Lengths are in tokens."""
 
     frame: Frame
-    max_length: int  # of a window: question, text and what is around them
+    max_length: int  # of a window: question, text and special tokens
     stride: int  # how many tokens neighbouring windows share
     longest_question: int
     max_answer_length: int
@@ -31,8 +31,8 @@ class QuestionSettings:
     max_characters: int  # of a text
     max_questions: int  # in one call
     top: int
-    unknown: str  # what is said where the text does not answer
-    threshold: float  # the score below which that is said; 0: never
+    unknown: str  # the answer if the text contains none
+    threshold: float  # the score below which that is the answer; 0: never
     calibration: Calibration | None
 
     @classmethod
@@ -47,7 +47,7 @@ class QuestionSettings:
         if not frame.before:
             settings.wrong(
                 "tokenizer",
-                "it puts no token in front of a question, which stands for 'no answer'",
+                "it puts no token before a question, which the model needs for 'no answer'",
                 "Use the tokenizer the model was trained with",
             )
         width = tensors.width
@@ -59,7 +59,7 @@ class QuestionSettings:
         if longest_question < _SHORTEST_QUESTION:
             settings.wrong(
                 "max_length",
-                f"windows of {max_length} tokens of which neighbours share {stride} leave no room "
+                f"windows of {max_length} tokens, of which neighbours share {stride}, have no room "
                 "for a question",
                 "Write a larger max_length or a smaller stride",
             )
@@ -83,7 +83,7 @@ class QuestionSettings:
 def _unknown(settings: TaskSettings) -> str:
     unknown = settings.text("unknown", "Unknown")
     if not unknown.strip():
-        settings.wrong("unknown", "it is empty", 'Write what to say, such as "Unknown"')
+        settings.wrong("unknown", "it is empty", 'Write an answer, such as "Unknown"')
     return unknown
 
 

@@ -1,11 +1,11 @@
-"""Spans: which words of a text answer a question, by what the model says of each window's tokens.
+"""Spans: finds the words that answer a question in the logits of each window's tokens.
 
     logits of starts and ends  -->  spans, best first, none overlapping another  -->  offsets
 
-The model gives each token a logit for being the answer's first and its last one. Every window was
-also trained to point at its first token, [CLS], where it holds no answer. How far a span's logits
-lie above those of [CLS] is its margin: it compares spans of different windows, and with a
-calibration it says how likely the span is to be an answer at all.
+The model returns for each token the logits of being the answer's first and last one. It is trained
+to select the first token, [CLS], in a window without an answer. The margin of a span is the
+difference between its logits and those of [CLS]: it makes spans of different windows comparable,
+and a calibration converts it to the probability that the span is an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shoal.tasks.questions.windows import TextWindow
 
-_MARKS = frozenset(("Mn", "Mc", "Me"))  # accents and the like: they belong to what is before them
+_MARKS = frozenset(("Mn", "Mc", "Me"))  # accents and the like: part of the character before
 _JOINER = "\u200d"
 
 Logits = NDArray[np.floating]
@@ -29,9 +29,9 @@ Logits = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """From a span's margin and how full its window is to a probability, by logistic regression.
+    """Logistic regression from a span's margin and its window's fill to a probability.
 
-    Windows that are not full carry other logits at [CLS] than full ones, hence the fill.
+    The fill matters because windows that are not full have other logits at [CLS].
     """
 
     margin: float
@@ -40,14 +40,14 @@ class Calibration:
     bias: float
 
     def probability(self, margin: float, fill: float) -> float:
-        """How likely such a span is to be the answer, from 0 to 1."""
+        """The probability that such a span is the answer, from 0 to 1."""
         value = self.margin * margin + self.fill * fill + self.fill_squared * fill**2 + self.bias
         return 1 / (1 + math.exp(-value)) if value > -700 else 0.0  # below that, exp overflows
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some tokens of the text, both ends included, and how sure the model is of them."""
+    """Some tokens of the text, both ends included, with their score."""
 
     first: int
     last: int
@@ -83,7 +83,7 @@ def find(
     while len(spans) < count:
         first, more = divmod(int(sums.argmax()), longest)
         best = float(sums[first, more])
-        if not math.isfinite(best):  # no span is left, or the model gave no numbers
+        if not math.isfinite(best):  # no span is left, or the logits are not finite
             break
         margin = best - null
         score = (
@@ -91,29 +91,29 @@ def find(
         )
         spans.append(Span(window.begin + first, window.begin + first + more, margin, fill, score))
         if len(spans) < count:
-            sums[first : first + more + 1] = -np.inf  # those that begin within it …
+            sums[first : first + more + 1] = -np.inf  # spans that begin within it …
             for before in range(max(0, first - longest + 1), first):  # … or reach into it
                 sums[before, first - before :] = -np.inf
     return spans
 
 
 def best(
-    spans: Sequence[Span], places: Sequence[tuple[int, int]], text: str, count: int
+    spans: Sequence[Span], offsets: Sequence[tuple[int, int]], text: str, count: int
 ) -> list[int]:
-    """Which `count` spans to keep, by number, best first.
+    """The numbers of the `count` spans to keep, best first.
 
-    `places` are where they are in the text, in the same order: no two may overlap, and only the
-    best one may be a mere punctuation mark.
+    `offsets` are their positions in the text, in the same order: no two may overlap, and only the
+    best one may consist of punctuation.
     """
     by_score = sorted(
         range(len(spans)), key=lambda number: (-spans[number].score, -spans[number].margin)
     )
     kept: list[int] = []
     for number in by_score:
-        begin, end = places[number]
+        begin, end = offsets[number]
         if kept and all(unicodedata.category(letter)[0] in "PZ" for letter in text[begin:end]):
             continue
-        if all(end <= places[other][0] or begin >= places[other][1] for other in kept):
+        if all(end <= offsets[other][0] or begin >= offsets[other][1] for other in kept):
             kept.append(number)
             if len(kept) == count:
                 break
@@ -121,7 +121,7 @@ def best(
 
 
 def whole_characters(text: str, end: int) -> int:
-    """Where a piece of `text` ends that must not lose the accents of its last character."""
+    """The end of a piece of `text`, extended by the accents of its last character."""
     while end < len(text) and (text[end] == _JOINER or unicodedata.category(text[end]) in _MARKS):
         end += 1
     return end

@@ -1,10 +1,10 @@
-"""The task `question-answering`: a text and a question in, the words that answer it out.
+"""The task `question-answering`: finds the words of a text that answer a question.
 
     text, question --threads: tokens, windows--> model, some windows at a time
                                              --threads: best span over all windows--> JSON
 
-All windows of a call are for the same model, so they go there as few requests of many rows; those
-of other calls join them in the model's queue.
+The windows of a call go to the model in few requests of many rows; those of other calls share
+batches with them in the model's queue.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from shoal.tasks.questions.settings import HIGHEST_TOP, QuestionSettings
 from shoal.tasks.questions.spans import Span
 from shoal.tasks.questions.windows import TextWindow
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.tokenizer import filler_of, read_tokenizer
+from shoal.tasks.tokenizer import pad_token_of, read_tokenizer
 
-_REQUESTS_AHEAD = 2  # of one call in the model's queue, so that others have their turn
-_CALLS_AT_ONCE = 16  # tokenised together, and finished together
-_SPARE_SPANS = 2  # of each window, for those that overlap others once they are whole words
+_REQUESTS_AHEAD = 2  # of one call in the model's queue, so that other calls get their share
+_CALLS_AT_ONCE = 16  # tokenised in one run, and finished in one run
+_SPARE_SPANS = 2  # of each window, as some overlap after they are extended to words
 _DIGITS = 6
-_MOST_BYTES = 4  # that UTF-8 takes for a character
+_MOST_BYTES = 4  # of a character in UTF-8
 
 
 class _QuestionOptions(NamedTuple):
-    """What a call asks for."""
+    """The text, questions and options of a call."""
 
     text: str
     questions: Sequence[str]
@@ -44,16 +44,16 @@ class _QuestionOptions(NamedTuple):
 
 
 class _TokenWindows(NamedTuple):
-    """A call's text and questions as the model reads them."""
+    """A call's text and questions as tokens."""
 
     text: Encoding
     windows: Sequence[TextWindow]
 
 
 class _Logits(NamedTuple):
-    """What the model said, a row of logits for each window."""
+    """The model's output, a row of logits for each window."""
 
-    wanted: _QuestionOptions
+    options: _QuestionOptions
     cut: _TokenWindows
     starts: Sequence[np.ndarray]
     ends: Sequence[np.ndarray]
@@ -69,9 +69,9 @@ class QuestionAnswering(Task):
         super().__init__(context)
         self._tensors = ReaderTensors.of(context.signature)
         self._tokenizer = read_tokenizer(context.settings)
-        self._tokenizer.encode_special_tokens = True  # "[SEP]" in somebody's text is just letters
+        self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is plain characters
         self._settings = QuestionSettings.of(context.settings, self._tokenizer, self._tensors)
-        self._filler = filler_of(self._tokenizer)
+        self._pad_token = pad_token_of(self._tokenizer)
         self._prepare = context.stage("preprocess", self._prepared, most=_CALLS_AT_ONCE)
         self._finish = context.stage("postprocess", self._finished, most=_CALLS_AT_ONCE)
 
@@ -81,26 +81,26 @@ class QuestionAnswering(Task):
         Raises InvalidArgument for a text or question that is missing, empty, of the wrong type or
         too long, and for numbers out of range.
         """
-        wanted = self._wanted(request)
-        cut = await self._prepare(wanted)
+        options = self._options(request)
+        cut = await self._prepare(options)
         starts, ends = await self._ask(cut.windows)
-        answers = await self._finish(_Logits(wanted, cut, starts, ends))
+        answers = await self._finish(_Logits(options, cut, starts, ends))
         model = {
             "model_name": self.context.model_name,
             "model_version": str(self.context.model_version),
         }
         if not request.has("questions"):
             return {**model, **answers[0]}
-        asked_for = zip(wanted.questions, answers, strict=True)
-        return {**model, "answers": [{"question": each, **answer} for each, answer in asked_for]}
+        pairs = zip(options.questions, answers, strict=True)
+        return {**model, "answers": [{"question": each, **answer} for each, answer in pairs]}
 
-    # ---- what was request
+    # ---- the request
 
-    def _wanted(self, request: TaskRequest) -> _QuestionOptions:
+    def _options(self, request: TaskRequest) -> _QuestionOptions:
         settings = self._settings
         text = _text(request, settings.max_characters)
         if not text.strip():
-            raise InvalidArgument("'text' is empty: send the text in which to look for the answer")
+            raise InvalidArgument("'text' is empty: send the text that contains the answer")
         return _QuestionOptions(
             text,
             self._questions(request),
@@ -125,29 +125,29 @@ class QuestionAnswering(Task):
                 )
         for question in questions:
             if not question.strip():
-                raise InvalidArgument("the question is empty: say what you want to know")
+                raise InvalidArgument("the question is empty")
             if len(question) > longest:
                 raise InvalidArgument(
-                    f"a question has {len(question):,} characters, at most {longest:,} are taken"
+                    f"a question has {len(question):,} characters, at most {longest:,} are allowed"
                 )
         return list(questions)
 
     # ---- before the model, on threads
 
     def _prepared(self, calls: Sequence[_QuestionOptions]) -> list[_TokenWindows | Exception]:
-        sound = [_sound(each) for each in calls]
+        valid = [_is_valid(each) for each in calls]
         texts = [
             text
-            for each, fit in zip(calls, sound, strict=True)
+            for each, fit in zip(calls, valid, strict=True)
             if fit
             for text in (each.text, *each.questions)
         ]
-        # Not `encode`, which keeps the interpreter's lock all the while.
+        # Not `encode`, which holds the GIL.
         encoded = iter(self._tokenizer.encode_batch(texts, add_special_tokens=False))
         prepared: list[_TokenWindows | Exception] = []
-        for each, fit in zip(calls, sound, strict=True):
+        for each, fit in zip(calls, valid, strict=True):
             if not fit:
-                prepared.append(InvalidArgument("half a surrogate pair is no character: remove it"))
+                prepared.append(InvalidArgument("the text has half a surrogate pair: remove it"))
                 continue
             text = next(encoded)
             questions = [next(encoded).ids for _ in each.questions]
@@ -159,15 +159,15 @@ class QuestionAnswering(Task):
 
     def _windows(self, text: Sequence[int], questions: Sequence[Sequence[int]]) -> list[TextWindow]:
         if not text:
-            raise InvalidArgument("'text' has no character that this model knows")
+            raise InvalidArgument("'text' has no character in the model's vocabulary")
         settings = self._settings
         for question in questions:
             if not question:
-                raise InvalidArgument("the question has no character that this model knows")
+                raise InvalidArgument("the question has no character in the model's vocabulary")
             if len(question) > settings.longest_question:
                 raise InvalidArgument(
                     f"the question has {len(question)} tokens (words and parts of words), at most "
-                    f"{settings.longest_question} are taken; ask in fewer words"
+                    f"{settings.longest_question} are allowed; use fewer words"
                 )
         return windows.arrange(
             settings.frame,
@@ -184,11 +184,11 @@ class QuestionAnswering(Task):
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
         tensors, settings = self._tensors, self._settings
         groups = windows.group(cut, settings.windows_per_request, mixed=tensors.masked)
-        turns = asyncio.Semaphore(_REQUESTS_AHEAD)
+        slots = asyncio.Semaphore(_REQUESTS_AHEAD)
 
         async def ask(group: Sequence[TextWindow]) -> tuple[np.ndarray, np.ndarray]:
-            async with turns:
-                rows = windows.stack(group, pad=self._filler, length=tensors.width or None)
+            async with slots:
+                rows = windows.stack(group, pad=self._pad_token, length=tensors.width or None)
                 found = await self.context.infer(tensors.arrays(rows), tensors.outputs)
             return tensors.logits(found, len(group), max(map(len, group)))
 
@@ -204,47 +204,47 @@ class QuestionAnswering(Task):
         for call in calls:
             try:
                 finished.append(self._answers(call))
-            except Exception as error:  # noqa: BLE001 - fails its own call, not its neighbours
+            except Exception as error:  # noqa: BLE001 - fails only its own call
                 finished.append(error)
         return finished
 
     def _answers(self, read: _Logits) -> list[dict[str, Any]]:
         """The answer to each question."""
-        settings, wanted = self._settings, read.wanted
-        found: list[list[Span]] = [[] for _ in wanted.questions]
+        settings, options = self._settings, read.options
+        found: list[list[Span]] = [[] for _ in options.questions]
         for window, start, end in zip(read.cut.windows, read.starts, read.ends, strict=True):
             found[window.question] += spans.find(
                 window,
                 start,
                 end,
                 longest=settings.max_answer_length,
-                count=wanted.top if wanted.top == 1 else wanted.top + _SPARE_SPANS,
+                count=options.top if options.top == 1 else options.top + _SPARE_SPANS,
                 max_length=settings.max_length,
                 calibration=settings.calibration,
             )
         return [self._answer(each, read) for each in found]
 
     def _answer(self, found: Sequence[Span], read: _Logits) -> dict[str, Any]:
-        text, wanted = read.wanted.text, read.wanted
-        places = [_place(span, read.cut.text, text) for span in found]
-        kept = spans.best(found, places, text, wanted.top)
+        text, options = read.options.text, read.options
+        offsets = [_offsets(span, read.cut.text, text) for span in found]
+        kept = spans.best(found, offsets, text, options.top)
         if not kept:
-            raise Internal("the model gave no finite numbers for this text and question")
+            raise Internal("the model returned no finite numbers for this text and question")
         best, *others = (
             {
-                "answer": text[slice(*places[number])],
+                "answer": text[slice(*offsets[number])],
                 "score": round(found[number].score, _DIGITS),
-                "start": places[number][0],
-                "end": places[number][1],
+                "start": offsets[number][0],
+                "end": offsets[number][1],
             }
             for number in kept
         )
         answer: dict[str, Any] = best
-        if found[kept[0]].score < wanted.threshold:
+        if found[kept[0]].score < options.threshold:
             score = round(1 - found[kept[0]].score, _DIGITS)
             unknown = self._settings.unknown
             answer = {"answer": unknown, "score": score, "start": None, "end": None, "best": best}
-        return {**answer, "alternatives": others} if wanted.top > 1 else answer
+        return {**answer, "alternatives": others} if options.top > 1 else answer
 
 
 def _text(request: TaskRequest, longest: int) -> str:
@@ -253,7 +253,7 @@ def _text(request: TaskRequest, longest: int) -> str:
     if sent is None or request.has("text"):
         return request.text("text", longest=longest)
     if len(sent.data) > longest * _MOST_BYTES:
-        raise InvalidArgument(f"the file 'text' has more than {longest:,} characters; send less")
+        raise InvalidArgument(f"the file 'text' has more than {longest:,} characters")
     try:
         return TaskRequest((), {"text": str(sent.data, "utf-8")}).text("text", longest=longest)
     except UnicodeDecodeError as error:
@@ -262,8 +262,8 @@ def _text(request: TaskRequest, longest: int) -> str:
         ) from None
 
 
-def _sound(call: _QuestionOptions) -> bool:
-    """Whether all of it is characters; JSON can say half of one."""
+def _is_valid(call: _QuestionOptions) -> bool:
+    """Whether all texts are valid Unicode; JSON can contain half a surrogate pair."""
     try:
         for text in (call.text, *call.questions):
             text.encode()
@@ -272,8 +272,8 @@ def _sound(call: _QuestionOptions) -> bool:
     return True
 
 
-def _place(span: Span, encoding: Encoding, text: str) -> tuple[int, int]:
-    """Where a span is in the text, in characters: whole words, with all their accents."""
+def _offsets(span: Span, encoding: Encoding, text: str) -> tuple[int, int]:
+    """The begin and end of a span in characters: whole words, with all their accents."""
     begin, _ = _word(encoding, span.first)
     _, end = _word(encoding, span.last)
     return begin, spans.whole_characters(text, end)
@@ -281,8 +281,8 @@ def _place(span: Span, encoding: Encoding, text: str) -> tuple[int, int]:
 
 def _word(encoding: Encoding, token: int) -> tuple[int, int]:
     word = encoding.token_to_word(token)
-    place = None if word is None else encoding.word_to_chars(word)
-    if place is None:  # a tokenizer that knows no words
-        place = encoding.token_to_chars(token)
-    begin, end = place or (0, 0)
+    offsets = None if word is None else encoding.word_to_chars(word)
+    if offsets is None:  # a tokenizer without words
+        offsets = encoding.token_to_chars(token)
+    begin, end = offsets or (0, 0)
     return int(begin), int(end)

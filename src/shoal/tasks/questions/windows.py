@@ -1,9 +1,9 @@
-"""Windows: a text that may be longer than a model reads at once, as rows of tokens.
+"""Windows: divides a text that may be longer than the model's input into rows of tokens.
 
     question + text  -->  [CLS] question [SEP] a piece of the text [SEP],  the next piece, …
 
-Neighbouring windows share tokens, so that an answer at the edge of one lies inside the other. All
-windows of a long text are full: the last one reaches back instead of being short.
+Neighbouring windows overlap, so that an answer at the edge of one is inside the other. All windows
+of a long text are full: the last one overlaps more instead of being short.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a tokenizer puts around a question and a text: (token, type) pairs."""
+    """The special tokens around a question and a text: (token, type) pairs."""
 
     before: tuple[tuple[int, int], ...]
     between: tuple[tuple[int, int], ...]
@@ -32,12 +32,12 @@ class Frame:
 
     @property
     def size(self) -> int:
-        """How many tokens of a window are neither question nor text."""
+        """The number of special tokens in a window."""
         return len(self.before) + len(self.between) + len(self.after)
 
 
 def frame_of(tokenizer: Tokenizer) -> Frame:
-    """The frame that a tokenizer gives to a pair. ValueError where it does not know pairs."""
+    """The frame that a tokenizer adds to a pair. ValueError if it does not support pairs."""
     pair = tokenizer.encode("a", "b")
     tokens = list(zip(pair.ids, pair.type_ids, strict=True))
     question = [at for at, part in enumerate(pair.sequence_ids) if part == 0]
@@ -57,10 +57,10 @@ def frame_of(tokenizer: Tokenizer) -> Frame:
 class TextWindow:
     """One row for the model, and where the text is in it."""
 
-    question: int  # which of the questions that were asked together
+    question: int  # its index in the call
     begin: int  # the tokens of the text that are in it
     end: int
-    lead: int  # how many tokens of the row come before them
+    lead: int  # the number of tokens before them in the row
     ids: Ids
     types: Ids
 
@@ -69,10 +69,10 @@ class TextWindow:
 
 
 def cut(tokens: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    """Where each piece of a text begins and ends.
+    """The begin and end of each piece of a text.
 
-    `room` is how many tokens of the text fit into a window, more than `overlap`. Any `overlap` + 1
-    neighbours are in one piece together.
+    `room` is the number of tokens of the text that fit into a window, more than `overlap`. Any
+    `overlap` + 1 neighbours are together in at least one piece.
     """
     pieces = []
     begin = 0
@@ -113,7 +113,7 @@ def arrange(
 
 
 def group(windows: Sequence[TextWindow], most: int, *, mixed: bool) -> list[list[TextWindow]]:
-    """What is sent to the model together: at most `most` rows, of any length only if `mixed`."""
+    """The windows by request: at most `most` rows, of different lengths only if `mixed`."""
     groups: list[list[TextWindow]] = []
     for window in windows:
         last = groups[-1] if groups else None
@@ -127,7 +127,7 @@ def group(windows: Sequence[TextWindow], most: int, *, mixed: bool) -> list[list
 def stack(windows: Sequence[TextWindow], *, pad: int, length: int | None = None) -> dict[str, Ids]:
     """The tensors of one request; rows that are shorter than the longest, or `length`, are padded.
 
-    The mask says which tokens count.
+    The mask is 0 for padding.
     """
     width = length or max(len(window) for window in windows)
     ids = np.full((len(windows), width), pad, np.int64)

@@ -35,7 +35,7 @@ def test_the_usual_encoder():
     found = tensors()
     assert (found.output, found.size, found.per_token) == ("last_hidden_state", 4, True)
     assert (found.most_rows, found.width, found.masked) == (8, 0, True)
-    made = found.arrays([[7, 8, 9], [7]], filler=1)
+    made = found.arrays([[7, 8, 9], [7]], pad_token=1)
     assert made["input_ids"].tolist() == [[7, 8, 9], [7, 1, 1]]
     assert made["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
 
@@ -50,7 +50,7 @@ def test_kinds_of_tokens_types_and_widths_are_the_models():
     inputs = {"token_type_ids": (INT32, (6,)), "input_ids": (INT32, (6,))}
     found = tensors(inputs)
     assert (found.width, found.masked) == (6, False)
-    made = found.arrays([[7, 8]], filler=0)
+    made = found.arrays([[7, 8]], pad_token=0)
     assert made["input_ids"].tolist() == [[7, 8, 0, 0, 0, 0]]
     assert made["token_type_ids"].tolist() == [[0] * 6]
     assert made["input_ids"].dtype == np.int32

@@ -179,14 +179,14 @@ def test_grey_is_all_that_a_grey_model_decodes(gradient, encode):
         (b"\0\0\0\x18ftypisom\0\0\0\0", "the image is a video. Send"),
         (b"PK\x03\x04....", "the image is a ZIP archive. Send"),
         (b"\x01\x02\x03\x04\x05\x06\x07\x08\x09", "begins with 01 02 03 04 05 06 07 08). Send"),
-        (b"\xff\xd8\xff\xe0nonsense", "the image is cut off: its JPEG data ends too early"),
-        (b"\xff\xd8\xff\xd9" + bytes(40), "the image is a broken JPEG file"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\x01!!!!" + bytes(40), "the image is a broken PNG file"),
-        (b"GIF89a", "the image is cut off: its GIF data ends too early"),
-        (b"BM" + bytes(12), "the image is cut off: its BMP data ends too early"),
-        (b"RIFF\x10\0\0\0WEBPVP8 ", "the image is cut off: its WebP data ends too early"),
+        (b"\xff\xd8\xff\xe0nonsense", "the image is truncated: its JPEG data ends too early"),
+        (b"\xff\xd8\xff\xd9" + bytes(40), "the image is a corrupt JPEG file"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\x01!!!!" + bytes(40), "the image is a corrupt PNG file"),
+        (b"GIF89a", "the image is truncated: its GIF data ends too early"),
+        (b"BM" + bytes(12), "the image is truncated: its BMP data ends too early"),
+        (b"RIFF\x10\0\0\0WEBPVP8 ", "the image is truncated: its WebP data ends too early"),
         (b"RIFF\x20\0\0\0WEBPVP8 " + bytes(40), "the image has no pixels: its size is 0 x 0"),
-        (b"RIFF\x20\0\0\0WEBPNOPE" + bytes(40), "the image is a broken WebP file"),
+        (b"RIFF\x20\0\0\0WEBPNOPE" + bytes(40), "the image is a corrupt WebP file"),
     ],
     ids=lambda value: repr(value[:12]) if type(value) is bytes else "",
 )
@@ -200,7 +200,7 @@ def test_what_is_no_image(data, sentence):
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 def test_files_that_are_cut_off(gradient, encode, kind, share):
     data = encode(gradient(200, 200), kind)
-    with pytest.raises(InvalidArgument, match=r"'cat' is (cut off|a broken)"):
+    with pytest.raises(InvalidArgument, match=r"'cat' is (truncated|a corrupt)"):
         Photo(data[: max(20, int(len(data) * share))], "'cat'").decode()
 
 
@@ -208,7 +208,9 @@ def test_no_more_pixels_than_are_taken(gradient, encode):
     for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF"):
         data = encode(gradient(), kind)
         Photo(data, most_pixels=64 * 48)
-        with pytest.raises(InvalidArgument, match="64 x 48 pixels, at most 3,071 are taken in all"):
+        with pytest.raises(
+            InvalidArgument, match="64 x 48 pixels, at most 3,071 are allowed in all"
+        ):
             Photo(data, most_pixels=64 * 48 - 1)
 
 

@@ -79,7 +79,7 @@ def test_what_cannot_be_had(settings, machine, installed, gpu, reason):
     machine(installed=installed, gpu=gpu)
     with pytest.raises(ConfigError) as raised:
         nvjpeg.choose(settings(decoder="nvjpeg"), ON_GPU)
-    assert "task.json: decoder: nvJPEG cannot be used here" in raised.value.message
+    assert "task.json: decoder: nvJPEG is not available" in raised.value.message
     assert reason in raised.value.message
     with pytest.raises(ConfigError, match="Write one of auto, pillow, nvjpeg"):
         nvjpeg.choose(settings(decoder="cuda"), ON_GPU)
@@ -147,11 +147,11 @@ def test_gpu_and_pillow_share_the_work(prepare, encode, gradient):
     assert isinstance(wrong, InvalidArgument)
     assert (by_pillow == 5).all()
     assert isinstance(broken, InvalidArgument)
-    assert "photo 3 is cut off" in broken.message
+    assert "photo 3 is truncated" in broken.message
 
 
 def test_a_gpu_that_fails_is_not_missed(prepare, encode, caplog):
     photos = sent(encode(Image.new("RGB", (20, 20), (5, 5, 5)), "JPEG"))
     (row,) = prepare_on_gpu(FakeGpu(RuntimeError("out of memory")), prepare, photos)
     assert np.abs(row - 5).max() <= 1
-    assert "the GPU could not decode 1 photos, Pillow does: out of memory" in caplog.text
+    assert "the GPU failed, Pillow decodes 1 photos: out of memory" in caplog.text

@@ -208,7 +208,12 @@ def test_open_sizes_need_a_setting(settings):
     ("dims", "datatype", "values", "sentence"),
     [
         ((3, -1, -1), dtypes.FP32, {}, "task.json: size: the model takes images of any size"),
-        ((3, 8, 8), dtypes.FP32, {"size": 9}, "is not what the model takes: [8, 8]. Leave it out"),
+        (
+            (3, 8, 8),
+            dtypes.FP32,
+            {"size": 9},
+            "does not match the model's input: [8, 8]. Leave it out",
+        ),
         ((3, 8, 8), dtypes.FP32, {"size": "8"}, "Write 224, or [height, width]"),
         ((3, 8, 8), dtypes.FP32, {"size": [8]}, "Write 224, or [height, width]"),
         ((3, 8, 8), dtypes.FP32, {"resize": 7}, "Write a whole number from 8 to"),
@@ -222,17 +227,17 @@ def test_open_sizes_need_a_setting(settings):
             "lanczos needs it",
         ),
         ((3, 8, 8), dtypes.FP32, {"mean": [1, 2]}, "Write 3 numbers, or one for all of them"),
-        ((3, 8, 8), dtypes.FP32, {"std": 0}, "found 0, by which nothing can be divided"),
+        ((3, 8, 8), dtypes.FP32, {"std": 0}, "found 0, a division by zero"),
         ((3, 8, 8), dtypes.FP32, {"scale": "1/0"}, 'Write a number above 0, or "1/255"'),
         ((3, 8, 8), dtypes.FP32, {"scale": -1}, 'Write a number above 0, or "1/255"'),
         ((3, 8, 8), dtypes.FP32, {"layout": "CHW"}, "Write one of auto, NCHW, NHWC"),
         ((3, 8, 8), dtypes.FP32, {"channel_order": "GBR"}, "Write one of RGB, BGR"),
-        ((4, 8, 8), dtypes.FP32, {}, "of which none that holds the channels is 1 or 3"),
-        ((3, 8, 8), dtypes.FP32, {"layout": "NHWC"}, "of which none that holds the channels"),
+        ((4, 8, 8), dtypes.FP32, {}, "whose channel dimension is not 1 or 3"),
+        ((3, 8, 8), dtypes.FP32, {"layout": "NHWC"}, "whose channel dimension"),
         ((64,), dtypes.FP32, {}, "config.pbtxt: input.dims: has the dims [64]; photos need three"),
         ((3, 8, 8), dtypes.BYTES, {}, "is of type TYPE_STRING; photos become numbers"),
         ((3, 8, 8), dtypes.UINT8, {"mean": 127}, "0 to 255 become -127 to 128"),
-        ((3, 8, 8), dtypes.UINT8, {"scale": "1/255"}, "become 0 to 1, which that cannot hold"),
+        ((3, 8, 8), dtypes.UINT8, {"scale": "1/255"}, "become 0 to 1, which are not whole numbers"),
         ((3, 8, 8), dtypes.INT8, {}, 'as "mean": 128 for INT8'),
         ((3, 8, 8), dtypes.FP32, {"sise": 9}, "no such setting for this task. Did you mean 'size'"),
     ],
@@ -245,10 +250,10 @@ def test_settings_that_are_wrong(settings, dims, datatype, values, sentence):
 
 def test_files_that_are_too_large(settings, encode, gradient):
     prepare = of(settings, max_bytes=100, max_pixels=10)
-    with pytest.raises(InvalidArgument, match="'x' has 1,000 bytes, at most 100 are taken"):
+    with pytest.raises(InvalidArgument, match="'x' has 1,000 bytes, at most 100 are allowed"):
         prepare(bytes(1000), "'x'")
     prepare = of(settings, max_pixels=10)
-    with pytest.raises(InvalidArgument, match="'x' has 64 x 48 pixels, at most 10 are taken"):
+    with pytest.raises(InvalidArgument, match="'x' has 64 x 48 pixels, at most 10 are allowed"):
         prepare(encode(gradient()), "'x'")
 
 
@@ -268,6 +273,6 @@ def test_very_long_photos_are_never_made_whole(
     """The middle of one is all that is ever resized: as a whole it would not fit into memory."""
     monkeypatch.setattr(resampling, "_opencv", lambda: pytest.fail("asked for all of it"))
     prepare = of(settings, (3, 224, 224), dtypes.UINT8, antialias=antialias)
-    assert not prepare.may_be_made(size)
+    assert not prepare.may_be_resized(size)
     assert prepare(encode(gradient(*size))).shape == (3, 224, 224)
-    assert prepare.may_be_made((4000, 3000))
+    assert prepare.may_be_resized((4000, 3000))

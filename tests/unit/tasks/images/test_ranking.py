@@ -106,8 +106,8 @@ def test_which_output(settings, tmp_path):
     [
         ((output("a"), output("b")), {}, "2 outputs. Write which one has the scores: a, b"),
         ((output("a"),), {"output": "b"}, "there is no output 'b'. Write one of a"),
-        ((output(dims=(7, 8)),), {}, "a classifier gives one row of scores per image"),
-        ((output(datatype=dtypes.BYTES),), {}, "a classifier gives scores"),
+        ((output(dims=(7, 8)),), {}, "a classifier returns one row of scores per image"),
+        ((output(datatype=dtypes.BYTES),), {}, "a classifier returns scores"),
         ((output(),), {"top": 4}, "Write a whole number from 1 to 3"),
         ((output(),), {"scores": "log"}, "Write one of auto, softmax, as-is"),
         ((output(),), {"labels": "none.txt"}, "there is no file 'none.txt'"),
@@ -125,7 +125,7 @@ def test_settings_that_are_wrong(settings, tmp_path, outputs, values, sentence):
 
 def test_what_are_no_scores(settings, tmp_path):
     made = ranking(settings, tmp_path)
-    with pytest.raises(Internal, match="holds scores that are no numbers"):
+    with pytest.raises(Internal, match="contains scores that are not finite"):
         best(made, [1, float("nan"), 2])
     with pytest.raises(Internal, match="not one row of classes for each of 1 images"):
         best(made, [1, 2, 3, 4])

@@ -42,7 +42,7 @@ def test_base64(values, contents):
         ({"images": [TEXT, {}]}, "'images'[1] must be an image in base64"),
         ({"image": "cat.jpg"}, "write an @ before its name: curl -F image=@cat.jpg"),
         ({"image": "x" * 1001}, "'image' is not base64. Send one with curl"),
-        ({"image": "https://x/cat.jpg"}, "'image' is an address; the server fetches nothing"),
+        ({"image": "https://x/cat.jpg"}, "'image' is a URL; the server does not fetch URLs"),
         ({"image": "data:image/png,abc"}, "'image' is a data: URL without ;base64"),
     ],
 )
@@ -54,7 +54,7 @@ def test_what_is_no_photo(values, sentence):
 
 def test_too_many():
     files = [File(b"1")] * 3
-    with pytest.raises(InvalidArgument, match="has 3 images, at most 2 are taken at once"):
+    with pytest.raises(InvalidArgument, match="has 3 images, at most 2 are allowed"):
         images_of(TaskRequest(files), most=2)
 
 

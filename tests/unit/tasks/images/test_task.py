@@ -89,7 +89,7 @@ def test_no_photo_and_too_many(classifier, photo):
 
 def test_limits_of_the_settings(classifier, photo):
     made = classifier(task={"max_bytes": 10})
-    with pytest.raises(InvalidArgument, match="at most 10 are taken"):
+    with pytest.raises(InvalidArgument, match="at most 10 are allowed"):
         made.ask(photo("red"))
 
 
@@ -187,7 +187,7 @@ def test_one_of_several_outputs(classifier, photo):
     ("text", "sentence"),
     [
         (config(one() + " input " + one().replace("image", "mask")), "the model has 2 inputs"),
-        (config(one(dims="2, 3, 8, 8")), "takes exactly 2 images at once"),
+        (config(one(dims="2, 3, 8, 8")), "requires exactly 2 images in a request"),
         (config(one(dims="8, 8")), "photos need three: channels, height and width"),
         (config(one("TYPE_STRING", "1, 8, 8")), "photos become numbers"),
     ],

@@ -12,7 +12,7 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import ConfigError, Internal, InvalidArgument, Unavailable
 from shoal.tasks.questions.task import QuestionAnswering
 from shoal.tasks.request import File, TaskRequest
-from shoal.tasks.tokenizer import filler_of
+from shoal.tasks.tokenizer import pad_token_of
 
 SMALL = {"max_length": 64, "stride": 8, "windows_per_request": 4}
 
@@ -329,7 +329,7 @@ def test_models_that_answer_no_questions_are_not_loaded(model, inputs, outputs, 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"max_length": 16}, "leave no room for a question"),
+        ({"max_length": 16}, "have no room for a question"),
         ({"max_length": 64, "stride": 30}, "neighbours share 30"),
         ({"unknown": " "}, "unknown: it is empty"),
         ({"threshold": 1.5}, "threshold: found 1.5"),
@@ -364,5 +364,5 @@ def test_all_settings_are_known(model):
 
 
 def test_rows_are_filled_up_with_the_tokenizers_own_filler(words):
-    assert filler_of(words) == 0
+    assert pad_token_of(words) == 0
     assert words.token_to_id("[PAD]") == 0
