@@ -257,7 +257,10 @@ def test_with_curl(url, curl):
         (("-F", "image=@notes.txt"), "the image 'notes.txt' is text. Send a JPEG, PNG, WebP"),
         (("-F", "image=@broken.jpg"), "the image 'broken.jpg' is truncated"),
         (("--data-binary", "@broken.jpg"), "the image is truncated: its JPEG data ends too early"),
-        (("-F", "image=@cat.jpg", "-F", "image=@broken.jpg"), "the image 'broken.jpg' is truncated"),
+        (
+            ("-F", "image=@cat.jpg", "-F", "image=@broken.jpg"),
+            "the image 'broken.jpg' is truncated",
+        ),
         (("-d", "@cat.jpg"), "Send a file with curl --data-binary @FILE"),
         (("-d", '{"image": "cat.jpg"}'), "'image' is not base64"),
         (("-d", '{"image": '), "failed to parse the request JSON buffer"),
