@@ -24,33 +24,33 @@ usage: shoal ask [--host HOST] [OPTION ...]
 
 Ask a server questions about a text. On a terminal: type or paste a text, end it with an empty
 line, then type a question; text, question, answer and latency are printed, and so on until
-'quit', 'exit', Ctrl-D or Ctrl-C. An empty text keeps the one before.
+'quit', 'exit', Ctrl-D or Ctrl-C. An empty text keeps the previous one.
 
 Examples:
   shoal ask                                             a dialogue with localhost
   shoal ask --host gpu-box --text-file report.txt       many questions about one text
   shoal ask --text-file report.txt -q "Who wrote it?"   one question
-  cat report.txt | shoal ask -q "Who wrote it?" --quiet   in a pipe: the answer alone
+  cat report.txt | shoal ask -q "Who wrote it?" --quiet   in a pipe: only the answer
 
 Server:
       --host HOST        the machine [default: localhost]
       --port PORT        its port for questions over TCP (shoal serve --tcp-port)
-      --http URL         ask over HTTP instead: localhost:8000, https://host/prefix
-  -m, --model MODEL      the model to ask [default: the only one for questions]
+      --http URL         use HTTP instead: localhost:8000, https://host/prefix
+  -m, --model MODEL      the model [default: the only one for questions]
       --timeout SECS     how long to wait for an answer [default: 60]
 
 Without --port and --http, port 9999 is tried over TCP, then 8000 over HTTP. HTTP also
-tells the score of an answer and where it stands in the text.
+returns the score of an answer and its position in the text.
 
 Questions:
       --text-file FILE   the text; '-' is standard input
-  -q, --question TEXT    a question about it; may be repeated. There is no dialogue then
-      --quiet            print the answers alone
-      --json             print a line of JSON for each answer
+  -q, --question TEXT    a question about it, without a dialogue; may be repeated
+      --quiet            print only the answers
+      --json             print one line of JSON per answer
 
-Standard input that is no terminal is read without prompts: a text, an empty line, a question,
-again and again; with --text-file a question on each line; with --question it is the text. The
-exit code is 0, or 1 when a question was not answered. "Unknown" is an answer: the text has none.
+If standard input is not a terminal, it is read without prompts: a text, an empty line, a question,
+and so on; with --text-file one question per line; with --question it is the text. The exit code
+is 0, or 1 if a question failed. "Unknown" means that the text has no answer.
 """
 _WIDEST = 100
 

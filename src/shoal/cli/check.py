@@ -21,23 +21,23 @@ if TYPE_CHECKING:  # imported once the options are known to be right
 HELP = """\
 usage: shoal check PATH [PATH ...] [--load] [--json] [OPTION ...]
 
-Say what is wrong with models, without serving them: for each problem the file, the field and what
-to write. PATH is a repository, the folder of one model, a Python file with @shoal.model functions
-or a model file. The exit code is 0 if all of them can be served, else 1.
+Report what is wrong with models, without serving them: for each problem the file, the field and
+what to write. PATH is a repository, the folder of one model, a Python file with @shoal.model
+functions or a model file. The exit code is 0 if all of them can be served, else 1.
 
 Examples:
   shoal check models            every model of a repository
   shoal check models/resnet     one model
-  shoal check models --load     load each of them, too, and warm it up
+  shoal check models --load     also load and warm up each model
   shoal check app.py --json     for programs
 
 Options:
-  --load                        load every model that has no problem so far, then let it go
+  --load                        load every model without problems, then unload it
   --json                        print JSON: a list of models, each with its problems and warnings
 
-Every option of `shoal serve` is taken, so that a command line can be checked as it is; those that
-say how models are read (--backend-config, --model-config-name, --gpu-fallback,
---disable-auto-complete-config) matter here.
+All options of `shoal serve` are accepted, so that a whole command line can be checked; those that
+affect how models are read (--backend-config, --model-config-name, --gpu-fallback,
+--disable-auto-complete-config) have an effect here.
 """
 _INDENT = " " * 6
 _NARROWEST, _WIDEST = 60, 100

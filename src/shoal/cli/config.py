@@ -15,21 +15,21 @@ from shoal.config.options import OptionError
 HELP = """\
 usage: shoal config MODEL [NAME] [--format pbtxt|json] [OPTION ...]
 
-Print the whole configuration of a model: what its config.pbtxt says, what its file adds and every
-default, as the server would run it on this machine. MODEL is the folder of a model, a model file,
-a Python file with @shoal.model functions or a repository; NAME chooses among several models.
+Print the complete configuration of a model as the server would run it on this machine: its
+config.pbtxt, completed from the model file, and every default. MODEL is the folder of a model, a
+model file, a Python file with @shoal.model functions or a repository; NAME selects one of several.
 
 Examples:
   shoal config models/resnet                         a model of a repository
-  shoal config resnet50.onnx > config.pbtxt          a bare model file
+  shoal config resnet50.onnx > config.pbtxt          a single model file
   shoal config app.py double                         a function
-  shoal config models/resnet --format json           as GET /v2/models/resnet/config answers
+  shoal config models/resnet --format json           as returned by GET /v2/models/resnet/config
 
 Options:
   --format pbtxt|json           protobuf text, as in config.pbtxt, or JSON [default: pbtxt]
 
-The options of `shoal serve` are taken too; --backend-config, --model-config-name, --gpu-fallback
-and --disable-auto-complete-config matter here.
+The options of `shoal serve` are accepted too; --backend-config, --model-config-name,
+--gpu-fallback and --disable-auto-complete-config have an effect here.
 """
 _FORMATS = ("pbtxt", "json")
 

@@ -19,7 +19,7 @@ Kinds:
   blip    captions for photos (BlipForConditionalGeneration)
   gpt2    texts (GPT2LMHeadModel)
   sentence-embedding
-          vectors for texts (sentence-transformers); it has a help of its own:
+          vectors for texts (sentence-transformers); see
           shoal export sentence-embedding --help
 
 Examples:
@@ -30,9 +30,9 @@ Examples:
 Options:
   --max-sequences N  texts that are generated at the same time, each beam counting as one
                      [default: 16]
-  --single-file      blip: one ONNX file that is asked anew for each token (pixel_values, input_ids,
-                     attention_mask -> logits), for clients with a loop of their own
-  --force            write over an existing folder
+  --single-file      blip: one ONNX file that runs once per token (pixel_values, input_ids,
+                     attention_mask -> logits), for clients with their own loop
+  --force            replace an existing folder
 
 It needs torch, transformers and onnx: pip install 'shoal[export]'
 """

@@ -29,26 +29,26 @@ with Shoal, Triton and every server of the KServe v2 protocol.
 Examples:
   shoal image -m resnet50 -s INCEPTION mug.jpg             the most probable class
   shoal image -m resnet50 -s INCEPTION -c 3 a.jpg b.png    the three best of each
-  shoal image -m resnet50 -s VGG -b 8 --async photos       a folder, eight images to a request
+  shoal image -m resnet50 -s VGG -b 8 --async photos       a folder, eight images per request
   shoal image -m resnet50 -i grpc --streaming photos       on one gRPC stream
 
 Options:
-  -m, --model-name MODEL        the model to ask
-  -x, --model-version VERSION   the version to ask [default: the newest]
-  -b, --batch-size N            images to a request; the last is filled by repeating the first
-                                images [default: 1]
+  -m, --model-name MODEL        the model
+  -x, --model-version VERSION   its version [default: the newest]
+  -b, --batch-size N            images per request; the last is filled up by repeating the
+                                first images [default: 1]
   -c, --classes N               how many classes to print for each image [default: 1]
-  -s, --scaling NAME            what becomes of the 0 to 255 of a pixel [default: NONE]
+  -s, --scaling NAME            how pixels from 0 to 255 are scaled [default: NONE]
 {scalings}
-      --crop                    cut the middle out, in proportion, instead of stretching the image
-      --size HEIGHTxWIDTH       the size to send, for models that take any
-      --softmax                 the model answers logits: print them as probabilities
+      --crop                    cut out the centre instead of stretching the image
+      --size HEIGHTxWIDTH       the size to send, for models that take any size
+      --softmax                 the model returns logits: print probabilities
   -u, --url ADDRESS             the server [default: localhost:8000, over gRPC localhost:8001]
-  -i, --protocol http|grpc      how to talk to it [default: http]
-  -a, --async                   have several requests under way at once
+  -i, --protocol http|grpc      the protocol [default: http]
+  -a, --async                   send several requests at once
       --streaming               send all requests on one stream (gRPC only)
   -H, --header NAME:VALUE       a header to send with each request; may be repeated
-  -v, --verbose                 say what the model takes
+  -v, --verbose                 print the model's inputs
 
 A folder stands for the images in it, by name. Reading images needs Pillow:
 pip install 'shoal[image]'.

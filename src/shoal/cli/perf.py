@@ -22,19 +22,19 @@ _HEAD = """\
 usage: shoal perf -m MODEL [OPTION ...]
 
 Measure a model on a running server: throughput and latency by load, and where the time goes.
-It takes the flags of perf_analyzer, prints what that prints and writes the same tables; any server
-that speaks KServe v2 will do.
+It takes the flags of perf_analyzer, prints the same text and writes the same tables. It works with
+any server of the KServe v2 protocol.
 
 Examples:
   shoal perf -m digits                                   one request at a time
   shoal perf -m digits --concurrency-range 1:16:5        a range
   shoal perf -m digits --concurrency-range 1:0 -l 10     until latency reaches 10 ms
-  shoal perf -m digits --request-rate-range 100:1000:100 by the clock
+  shoal perf -m digits --request-rate-range 100:1000:100 a request rate
   shoal perf -m digits -i grpc -u gpu-box:8001           gRPC, another machine
-  shoal perf -m digits --report digits.html              a page with curves
+  shoal perf -m digits --report digits.html              a page with charts
 
-The exit code is 0, 2 when measurements did not become stable, 3 for wrong options and 99 for all
-else that goes wrong.
+The exit code is 0; 2 if measurements did not become stable; 3 for invalid options; 99 for other
+errors.
 """
 
 

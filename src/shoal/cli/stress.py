@@ -31,49 +31,49 @@ if TYPE_CHECKING:  # imported once the options are known to be right
 HELP = """\
 usage: shoal stress [OPTION ...]
 
-Measure how long questions take, by sessions (instances of the model) and clients that ask at the
-same time, without dynamic batching and with it. A server is started for each row of the table and
-stopped after it; nothing is written unless asked for.
+Measure the latency of questions by sessions (instances of the model) and concurrent clients,
+without and with dynamic batching. A server is started for each row of the table and stopped after
+it. Files are written only on request.
 
 Examples:
   shoal stress                                       the model of the demo
   shoal stress --sessions 1,2 --clients 1,10,100     another table
-  shoal stress --model-repository models -m faq      a model of your own
-  shoal stress --host gpu-box                        a server that runs, over TCP: one row
+  shoal stress --model-repository models -m faq      your own model
+  shoal stress --host gpu-box                        a running server, over TCP: one row
   shoal stress --url gpu-box:8000 -m faq             the same over HTTP
   shoal stress --csv table.csv --report table.html   for a spreadsheet, and as a page
 
 Table:
-      --clients N[,N...]         clients that ask at once [default: 1,5,20,50]
+      --clients N[,N...]         concurrent clients [default: 1,5,20,50]
       --sessions N[,N...]        instances of the model [default: 1,2,4]
       --batching both|off|on     which rows to measure [default: both]
-      --requests N               questions of each client that count [default: 10]
-      --warmup N                 questions of each client before them [default: 1]
-      --protocol tcp|http        how questions travel [default: tcp]
-      --timeout SECS             an answer later than this is none [default: 60]
+      --requests N               questions per client that count [default: 10]
+      --warmup N                 questions per client before them [default: 1]
+      --protocol tcp|http        the protocol [default: tcp]
+      --timeout SECS             a later answer counts as failed [default: 60]
 
 Model:
-      --model-repository PATH    where the model is, or its folder [default: the demo's]
+      --model-repository PATH    the repository, or the model's folder [default: the demo]
   -m, --model MODEL              its name [default: the only one for questions]
 
-A server that runs:
-      --host HOST                measure that one, over TCP
+A running server:
+      --host HOST                measure this server over TCP
       --port PORT                its port for questions over TCP [default: 9999]
-      --url URL                  measure that one, over HTTP
+      --url URL                  measure this server over HTTP
 
 Questions:
-      --questions FILE           a question on each line, about --text-file; or lines of JSON with
-                                 "text" and "question" [default: twelve that come along]
+      --questions FILE           one question per line, about --text-file; or lines of JSON with
+                                 "text" and "question" [default: twelve questions]
       --text-file FILE           the text
       --seed N                   the order in which clients ask [default: 0]
 
 Results:
-      --csv FILE                 a line for each cell
+      --csv FILE                 one line per cell
       --json FILE                the same with percentiles, failures and settings
-      --report FILE.html         a page with curves
+      --report FILE.html         a page with charts
 
-Ctrl-C prints what was measured until then. The exit code is 0, 2 when questions were not answered,
-130 after Ctrl-C and 1 for all else that goes wrong.
+Ctrl-C prints the results so far. The exit code is 0; 2 if questions failed; 130 after Ctrl-C; 1 for
+other errors.
 """
 FAILED, INTERRUPTED = 2, 130
 _MOST = 100_000

@@ -23,46 +23,46 @@ usage: shoal tune MODEL [--repository PATH] [OPTION ...]
 
 Find a good config for a model (max_batch_size, queue delay, instances, threads) by measuring it on
 this machine. MODEL is the folder of a model, a model file, or with --repository the name of a model
-in it. A server is started for the time of the search; nothing is written unless asked for.
+in it. A server runs during the search. Files are written only on request.
 
 Examples:
   shoal tune models/resnet                                   the most throughput
-  shoal tune resnet --repository models --latency-limit 20ms  of those whose p99 is within 20 ms
+  shoal tune resnet --repository models --latency-limit 20ms  the most with p99 within 20 ms
   shoal tune resnet50.onnx --objective latency --output config.pbtxt
   shoal tune models/resnet --write --report tune.html        change its config.pbtxt
 
 Goal:
-  --objective throughput|latency  what to make best [default: throughput]
-  --latency-limit TIME            answers must come within this: 20ms, 500us, 0.1s
-  --percentile N                  the percentile of latency that counts [default: 99]
+  --objective throughput|latency  what to optimise [default: throughput]
+  --latency-limit TIME            the highest allowed latency: 20ms, 500us, 0.1s
+  --percentile N                  the percentile of latency to use [default: 99]
 
 Load:
-  --concurrency N[,N...]          clients that ask at once; with a limit several numbers, of which
-                                  the most that it allows counts
+  --concurrency N[,N...]          concurrent clients; with a limit several numbers, of which the
+                                  best result within the limit is used
                                   [default: 32; 1,8,32 with a limit; 4 for latency]
   -b, --batch-size ROWS           rows per request [default: 1]
-  -i, --protocol http|grpc        how requests travel [default: http]
-  --input-data zero|random|PATH   what is sent, as for shoal perf [default: random]
+  -i, --protocol http|grpc        the protocol [default: http]
+  --input-data zero|random|PATH   the data to send, as for shoal perf [default: random]
   --shape NAME:D1,D2,...          shape of an input with dynamic dims, without the batch; may be
                                   repeated
-  --window TIME                   length of a window; a quick look takes three [default: 400ms]
-  --request-count N               measure so many requests instead, however long they take
-  --workers N                     processes that send; more than 1 for models faster than one can
-                                  ask [default: 1]
+  --window TIME                   length of a window; a short measurement has three [default: 400ms]
+  --request-count N               measure this number of requests instead
+  --workers N                     sending processes; more than 1 for models that are faster than
+                                  one process can send [default: 1]
 
 Search:
   --max-batch N                   the largest max_batch_size to try [default: 64]
   --max-instances N               the most instances to try [default: 2 per core]
 
 Results:
-  --output FILE                   write the config there; an existing file stays, unless --force
-  --write                         write the config.pbtxt of the model itself
-  --force                         let --output write over a file
-  --report FILE.html              write a page with everything tried
+  --output FILE                   write the config to this file; replaces one only with --force
+  --write                         write the model's own config.pbtxt
+  --force                         let --output replace a file
+  --report FILE.html              write a page with all measurements
 
-Without --output and --write the config is printed. The exit code is 0, 2 when no config met the
-limit (then no config is written) and 1 for all else that goes wrong. The options of `shoal serve`
-are taken too; --backend-config and --gpu-fallback matter here.
+Without --output and --write the config is printed. The exit code is 0; 2 if no config met the limit
+(then no config is written); 1 for other errors. The options of `shoal serve` are accepted too;
+--backend-config and --gpu-fallback have an effect here.
 """
 LIMIT_NOT_MET = 2
 _TIMES = {"us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}

@@ -54,14 +54,14 @@ def _imagenet(pixels: np.ndarray) -> np.ndarray:
 
 SCALINGS: Mapping[str, Scaling] = MappingProxyType(
     {
-        "NONE": Scaling(lambda pixels: pixels, 0, 255, True, "0 to 255, as they are"),
+        "NONE": Scaling(lambda pixels: pixels, 0, 255, True, "0 to 255, unchanged"),
         "INCEPTION": Scaling(
             lambda pixels: pixels / np.float32(127.5) - np.float32(1), -1, 1, False, "-1 to 1"
         ),
         "VGG": Scaling(_vgg, -128, 151, True, "minus the mean colour, 123, 117, 104 (grey: 128)"),
         "UNIT": Scaling(lambda pixels: pixels / np.float32(255), 0, 1, False, "0 to 1"),
         "IMAGENET": Scaling(
-            _imagenet, -2.2, 2.7, False, "0 to 1, minus the mean, by the deviation (torchvision)"
+            _imagenet, -2.2, 2.7, False, "0 to 1, minus mean, divided by deviation (torchvision)"
         ),
         "LITE": Scaling(
             lambda pixels: (pixels - np.float32(127)) / np.float32(128),

@@ -48,16 +48,16 @@ class PerfOption(Option):
 
 @dataclass(frozen=True)
 class PerfOptions:
-    """What a run was asked to do. Making one checks what no single value can show: OptionError
+    """All options of a run. Creating one checks combinations of values: OptionError
     names the flags that do not go together."""
 
     model_name: str = _model("", "The model to measure.", name="-m", aliases=("--model-name",))
     model_version: str = _model(
-        "", "Its version; else the server chooses.", name="-x", aliases=("--model-version",)
+        "", "Its version; by default the server chooses.", name="-x", aliases=("--model-version",)
     )
     url: str = _model(
         "",
-        "The server, as host:port; localhost:8000, or :8001 for gRPC, unless said.",
+        "The server as host:port; default: localhost:8000, or localhost:8001 for gRPC.",
         name="-u",
         aliases=("--url",),
     )
@@ -65,50 +65,53 @@ class PerfOptions:
         "http", "The protocol.", name="-i", aliases=("--protocol",), choices=("http", "grpc")
     )
     service_kind: str = _model(
-        "triton", "The kind of server: only triton, which is KServe v2.", form="triton"
+        "triton", "The kind of server: only triton (KServe v2).", form="triton"
     )
     bls_composing_models: str = _model(
         "",
-        "Models that this one calls by itself; their statistics are shown too.",
+        "Models that this model calls; their statistics are shown too.",
         form="<name>[:<version>],...",
     )
 
     concurrency_range: str = _load(
-        "", "Requests under way at once: 1:8:1, 4, or 1:0 with -l.", form="<start:end:step>"
+        "", "Concurrent requests: 1:8:1, 4, or 1:0 with -l.", form="<start:end:step>"
     )
     request_rate_range: str = _load(
-        "", "Requests a second instead, whatever the answers do.", form="<start:end:step>"
+        "",
+        "Requests per second instead of concurrency, regardless of responses.",
+        form="<start:end:step>",
     )
     request_distribution: str = _load(
         "constant",
-        "How requests of a rate are spread over time.",
+        "Distribution of requests over time, for a request rate.",
         choices=("constant", "poisson"),
     )
     request_intervals: str = _load(
-        "", "A file with the pauses between requests, in microseconds, one per line.", form="<file>"
+        "", "File with the intervals between requests in microseconds, one per line.", form="<file>"
     )
     latency_threshold: float = _load(
         0.0,
-        "Latency limit in milliseconds; the search ends where it is reached. 0 is none.",
+        "Latency limit in milliseconds, at which the search ends; 0 for none.",
         name="--latency-threshold",
         aliases=("-l",),
         limits=(0, None),
     )
     binary_search: bool = _load(
-        False, "Search the range by halves for the highest level within -l.", bare=True
+        False, "Binary search in the range for the highest level within -l.", bare=True
     )
     max_threads: int = _load(
         0,
-        "At most so many processes send; 0 is 16. More than one are started when one is too slow.",
+        "Maximum number of sending processes; 0 means 16. More than one are started if one is "
+        "too slow.",
         limits=(0, None),
     )
     workers: int = _load(
-        0, "Exactly so many processes send; 0 finds out how many it takes.", limits=(0, 512)
+        0, "Exact number of sending processes; 0 chooses automatically.", limits=(0, 512)
     )
 
     measurement_mode: str = _measuring(
         "time_windows",
-        "Windows of a length of time, or of a number of requests.",
+        "Windows of a fixed time, or of a number of requests.",
         choices=("time_windows", "count_windows"),
     )
     measurement_interval: float = _measuring(
@@ -118,22 +121,22 @@ class PerfOptions:
         limits=(1, None),
     )
     measurement_request_count: int = _measuring(
-        50, "Requests in a window of count_windows, at least.", limits=POSITIVE
+        50, "Minimum number of requests in a window of count_windows.", limits=POSITIVE
     )
     stability_percentage: float = _measuring(
         10.0,
-        "By how much three windows may differ to count as stable.",
+        "By how many percent three windows may differ to count as stable.",
         aliases=("-s",),
         limits=(0, None),
     )
     max_trials: int = _measuring(
-        10, "Windows per level, at most.", aliases=("-r",), limits=POSITIVE
+        10, "Maximum number of windows per level.", aliases=("-r",), limits=POSITIVE
     )
     percentile: int = _measuring(
-        -1, "The percentile that is compared and reported; -1 takes the mean.", limits=(-1, 99)
+        -1, "The percentile to compare and report; -1 means the average.", limits=(-1, 99)
     )
     request_count: int = _measuring(
-        0, "Measure exactly so many requests in one window.", limits=(0, None)
+        0, "Measure exactly this number of requests in one window.", limits=(0, None)
     )
     warmup_request_count: int = _measuring(
         0, "Requests at the start of each level that do not count.", limits=(0, None)
@@ -148,31 +151,33 @@ class PerfOptions:
     shape: tuple[str, ...] = _data(
         (), "Shape of an input with dynamic dims, without the batch.", form="<name>:<d1,d2,...>"
     )
-    string_length: int = _data(128, "Length of made up texts.", limits=(0, None))
-    string_data: str = _data("", "The text to send instead of made up ones.")
+    string_length: int = _data(128, "Length of generated texts.", limits=(0, None))
+    string_data: str = _data("", "Text to send instead of generated ones.")
     shared_memory: str = _data(
         "none", "Put tensors into shared memory.", choices=("none", "system", "cuda")
     )
     output_shared_memory_size: int = _data(
-        102400, "Bytes per row of outputs whose size nobody knows.", limits=POSITIVE
+        102400, "Bytes per row of outputs whose size is unknown.", limits=POSITIVE
     )
     input_tensor_format: str = _data(
-        "binary", "How inputs travel over HTTP.", choices=("binary", "json")
+        "binary", "Format of inputs over HTTP.", choices=("binary", "json")
     )
     output_tensor_format: str = _data(
-        "binary", "How outputs travel over HTTP.", choices=("binary", "json")
+        "binary", "Format of outputs over HTTP.", choices=("binary", "json")
     )
 
     sequence_length: int = _sequence(
-        0, "Mean length of sequences; 0 is 20, or that of the given data.", limits=(0, None)
+        0, "Average length of sequences; 0 means 20, or that of the given data.", limits=(0, None)
     )
     sequence_length_variation: float = _sequence(
-        20.0, "By how many percent lengths vary.", limits=(0, 100)
+        20.0, "Variation of the length in percent.", limits=(0, 100)
     )
     sequence_id_range: str = _sequence(
-        "", "Ids to use, from start up to end; no end is no bound.", form="<start:end>"
+        "", "Ids to use, from start to end; without end there is no limit.", form="<start:end>"
     )
-    num_of_sequences: int = _sequence(4, "Sequences at once with a request rate.", limits=POSITIVE)
+    num_of_sequences: int = _sequence(
+        4, "Concurrent sequences with a request rate.", limits=POSITIVE
+    )
     serial_sequences: bool = _sequence(
         False,
         "One request of a sequence at a time.",
@@ -183,13 +188,13 @@ class PerfOptions:
 
     asynchronous: bool = _request(
         False,
-        "Let throughput alone decide what is stable.",
+        "Use only throughput to decide whether a level is stable.",
         name="--async",
         aliases=("-a",),
         bare=True,
     )
     synchronous: bool = _request(
-        False, "Let latency count as well, for sequences, too.", name="--sync", bare=True
+        False, "Use latency too, also for sequences.", name="--sync", bare=True
     )
     streaming: bool = _request(False, "Send on gRPC streams.", bare=True)
     header: tuple[str, ...] = _request(
@@ -205,13 +210,13 @@ class PerfOptions:
     csv: str = _report(
         "", "Write a table to this file.", name="-f", aliases=("--filename",), form="<file>"
     )
-    verbose_csv: bool = _report(False, "More columns in it.", bare=True)
+    verbose_csv: bool = _report(False, "Write more columns.", bare=True)
     profile_export_file: str = _report(
-        "", "Write the moments of every request as JSON.", form="<file>"
+        "", "Write the timestamps of every request as JSON.", form="<file>"
     )
     report: tuple[str, ...] = _report(
         (),
-        "Write a report (.html or .png) with curves, latencies and where the time went.",
+        "Write a report (.html or .png) with charts, latencies and where the time went.",
         form="<file.html|file.png>",
     )
     verbose: bool = _report(
@@ -219,29 +224,31 @@ class PerfOptions:
     )
 
     ssl_grpc_use_ssl: bool = _tls(False, "Encrypt gRPC.")
-    ssl_grpc_root_certifications_file: str = _tls("", "Authorities to trust (PEM).", form="<file>")
+    ssl_grpc_root_certifications_file: str = _tls("", "Trusted certificates (PEM).", form="<file>")
     ssl_grpc_private_key_file: str = _tls("", "The client's key (PEM).", form="<file>")
     ssl_grpc_certificate_chain_file: str = _tls("", "The client's certificate.", form="<file>")
     ssl_https_verify_peer: bool = _tls(True, "Check the server's certificate.", form="0|1")
     ssl_https_verify_host: bool = _tls(
         True, "Check that it is for this host.", form="0|1|2", words=_SWITCH_WORDS
     )
-    ssl_https_ca_certificates_file: str = _tls("", "Authorities to trust (PEM).", form="<file>")
+    ssl_https_ca_certificates_file: str = _tls("", "Trusted certificates (PEM).", form="<file>")
     ssl_https_client_certificate_file: str = _tls("", "The client's certificate.", form="<file>")
-    ssl_https_client_certificate_type: str = _tls("PEM", "Its form.", choices=("PEM",))
+    ssl_https_client_certificate_type: str = _tls("PEM", "Its format.", choices=("PEM",))
     ssl_https_private_key_file: str = _tls("", "The client's key.", form="<file>")
-    ssl_https_private_key_type: str = _tls("PEM", "Its form.", choices=("PEM",))
+    ssl_https_private_key_type: str = _tls("PEM", "Its format.", choices=("PEM",))
 
     collect_metrics: bool = _trace(
-        False, "Read the server's metrics of GPUs; shown with --verbose-csv.", bare=True
+        False, "Read the server's GPU metrics; shown with --verbose-csv.", bare=True
     )
-    metrics_url: str = _trace("localhost:8002/metrics", "Where they are.")
-    metrics_interval: float = _trace(1000.0, "How often, in milliseconds.", limits=(1, None))
+    metrics_url: str = _trace("localhost:8002/metrics", "Address of the metrics.")
+    metrics_interval: float = _trace(
+        1000.0, "Interval of readings in milliseconds.", limits=(1, None)
+    )
     trace_level: tuple[str, ...] = _trace(
-        (), "Have the server trace requests while it is measured.", form="OFF|TIMESTAMPS|TENSORS"
+        (), "Let the server trace requests during the measurement.", form="OFF|TIMESTAMPS|TENSORS"
     )
-    trace_rate: int = _trace(1000, "Every so many requests are traced.", limits=POSITIVE)
-    trace_count: int = _trace(-1, "Traces in all; -1 is no bound.", limits=(-1, None))
+    trace_rate: int = _trace(1000, "Trace one request in this number.", limits=POSITIVE)
+    trace_count: int = _trace(-1, "Number of traces; -1 sets no limit.", limits=(-1, None))
     log_frequency: int = _trace(0, "Traces per file of the server.", limits=(0, None))
 
     threads: int = _older(
@@ -256,7 +263,7 @@ class PerfOptions:
     )
     max_concurrency: int = _older(
         0,
-        "Where -d ends; 0 is nowhere.",
+        "The last concurrency of -d; 0 sets no limit.",
         name="-c",
         limits=(0, None),
         instead="--concurrency-range",
