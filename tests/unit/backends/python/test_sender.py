@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 
 import triton_python_backend_utils as pb_utils
 from shoal.backends.python.api.request import InferenceRequest
 from shoal.backends.python.api.sender import ResponseStream
-from tests.support.fakes import make_request
+from tests.support.fakes import WAIT_SECS, make_request
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RESPONSE = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.int32))])
@@ -113,3 +116,27 @@ def test_the_server_ends_it_only_once():
     assert answer.end(RESPONSE)
     assert not answer.end(RESPONSE)
     assert answer.passed == [(True, True)]
+
+
+def test_a_request_may_be_garbage_collected_while_another_one_is_answered():
+    abandoned, stream = received(decoupled=True)
+    cycle = [abandoned]
+    cycle.append(cycle)
+    del abandoned, cycle
+
+    class Collecting(Recorded):
+        def _admit(self, response, final):
+            gc.collect()  # where Python may do so by itself
+            super()._admit(response, final)
+
+    def answer():
+        core, _ = make_request()
+        other = Collecting(decoupled=False)
+        request = InferenceRequest._received(core, frozenset({"OUT"}), other)
+        request.get_response_sender().send(RESPONSE, FINAL)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    thread.join(WAIT_SECS)
+    assert not thread.is_alive()
+    assert stream.passed == [(True, True)]

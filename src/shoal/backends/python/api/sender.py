@@ -19,9 +19,9 @@ from shoal.errors import ShoalError
 RESPONSE_COMPLETE_FINAL = 1
 CLOSED = "Unable to send response. Response sender has been closed."
 
-_counting = (
-    threading.Lock()
-)  # guards the counts of every ResponseStream; held for a few comparisons
+# Guards the counts of every ResponseStream; held for a few comparisons. Reentrant, because the
+# garbage collector may run meanwhile and end the stream of a request that it finds.
+_counting = threading.RLock()
 
 
 class ResponseStream(ABC):
