@@ -24,7 +24,7 @@ from shoal.models.spec import ModelSpec, build_signature
 from shoal.models.version import Model
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.scheduler.ensemble_graph import with_labels
-from shoal.statistics.footprint import footprints
+from shoal.statistics.footprint import footprint_meter
 from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
 
 logger = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def load_version(spec: ModelSpec, version: int) -> ServedModel:
     """Load a version of whatever `spec` describes. On failure nothing stays behind."""
     if spec.ensemble is not None:
         return EnsembleModel.load(spec, version)
-    with footprints.measure(spec.bare_file or spec.version_folders[version]) as footprint:
+    with footprint_meter.measure(spec.bare_file or spec.version_folders[version]) as footprint:
         model = Model.load(spec, version)
     model.held_bytes = footprint.memory_bytes
     return model

@@ -1,4 +1,4 @@
-"""What is counted for the response cache: for each model that uses it, and for it as a whole."""
+"""Counts of the response cache: for each model that uses it, and as a whole."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class CacheCounts:
     """One model's use of the cache. It has no lock: its owner has one."""
 
     hit_count: int = 0
-    hit_ns: int = 0  # finding the answers
+    hit_ns: int = 0
     miss_count: int = 0
-    miss_ns: int = 0  # looking in vain, and keeping the answers
+    miss_ns: int = 0  # lookups without success, and insertions
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class CacheReading:
     lookup_ns: int
     insertions: int
     insertion_ns: int
-    too_large: int  # answers that no room could be made for
-    failures: int  # lookups and insertions that the cache could not do
-    skipped: int  # those it was not asked for: it had failed, or too many were waiting for it
-    # How full it is, where it knows; else None.
+    too_large: int  # responses that do not fit
+    failures: int  # lookups and insertions that failed
+    skipped: int  # those not tried: the cache had failed, or too many were waiting for it
+    # How full it is; None if the cache does not know.
     entries: int | None = None
     evictions: int | None = None
     utilization: float | None = None  # 0 to 1
 
     @property
     def misses(self) -> int:
-        """Lookups that found nothing."""
+        """Lookups without success."""
         return self.lookups - self.hits

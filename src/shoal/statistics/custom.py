@@ -1,9 +1,9 @@
-"""Metrics that models bring along: counters, gauges and histograms under names of their own.
+"""Metrics that models define: counters, gauges and histograms with names of their own.
 
-    model --family(name)--> CustomMetrics --render--> beside the server's own metrics
+    model --family(name)--> CustomMetrics --render--> after the server's own metrics
 
-A family lives as long as somebody holds it. Who asks for a name that exists gets the same family,
-and for labels that exist the same metric, so several instances of a model count together.
+A family lives as long as there is a handle to it. A request for an existing name returns the same
+family, and for existing labels the same metric, so several instances of a model count together.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class CustomMetrics:
         self._lock = threading.RLock()  # guards everything below it, values included
         self._families: dict[str, _Family] = {}
 
-    def family(self, name: str, description: str, kind: str) -> FamilyHold:
-        """Hold the family called `name`. ValueError for a bad name, or one of another kind."""
+    def family(self, name: str, description: str, kind: str) -> FamilyHandle:
+        """A handle to the family `name`. ValueError for a bad name, or one of another kind."""
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"'{name}' is no name for a metric: use letters, digits, underscores and colons"
+                f"'{name}' is not a metric name: use letters, digits, underscores and colons"
             )
         if kind not in (COUNTER, GAUGE, HISTOGRAM):
             raise ValueError(f"a metric is a counter, a gauge or a histogram, not a '{kind}'")
@@ -41,9 +41,9 @@ class CustomMetrics:
             if family is None:
                 family = self._families[name] = _Family(name, description, kind)
             elif family.kind != kind:
-                raise ValueError(f"there is a metric '{name}' already, and it is a {family.kind}")
+                raise ValueError(f"the metric '{name}' exists already, and is a {family.kind}")
             family.holds += 1
-        return FamilyHold(self, family)
+        return FamilyHandle(self, family)
 
     def render(self, text: Exposition) -> None:
         """Add every family that has a metric to `text`."""
@@ -91,18 +91,18 @@ class _Family:
         text.grouped(self.name, self.kind, self.description, samples)
 
 
-class FamilyHold:
-    """A family somebody holds. Close it exactly once."""
+class FamilyHandle:
+    """A handle to a family. Close it exactly once."""
 
     def __init__(self, owner: CustomMetrics, family: _Family) -> None:
         self._owner = owner
         self._family = family
 
-    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHold:
-        """Hold the metric with these labels. ValueError for bad labels or buckets."""
+    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
+        """A handle to the metric with these labels. ValueError for bad labels or buckets."""
         for name, value in labels.items():
             if not isinstance(name, str) or not _LABEL.fullmatch(name):
-                raise ValueError(f"{name!r} is no name for a label: use letters, digits and _")
+                raise ValueError(f"{name!r} is not a label name: use letters, digits and _")
             if not isinstance(value, str):
                 raise ValueError(f"the value of label '{name}' must be a str, not {type(value)}")  # noqa: TRY004
         bounds = tuple(float(bound) for bound in buckets or ())
@@ -114,18 +114,18 @@ class FamilyHold:
             if metric is None:
                 metric = self._family.metrics[key] = _Metric(labels, bounds)
             metric.holds += 1
-        return MetricHold(self._owner, self._family, metric)
+        return MetricHandle(self._owner, self._family, metric)
 
     def close(self) -> None:
-        """Let go; the last one to do so ends the family."""
+        """Release the handle; the last one removes the family."""
         with self._owner._lock:
             self._family.holds -= 1
             if not self._family.holds:
                 self._owner._families.pop(self._family.name, None)
 
 
-class MetricHold:
-    """A metric somebody holds. Close it exactly once."""
+class MetricHandle:
+    """A handle to a metric. Close it exactly once."""
 
     def __init__(self, owner: CustomMetrics, family: _Family, metric: _Metric) -> None:
         self._owner = owner
@@ -155,12 +155,12 @@ class MetricHold:
             metric.value += value
 
     def value(self) -> float:
-        """What a counter or gauge shows."""
+        """The value of a counter or gauge."""
         self._check("value", COUNTER, GAUGE)
         return self._metric.value
 
     def close(self) -> None:
-        """Let go; the last one to do so ends the metric."""
+        """Release the handle; the last one removes the metric."""
         with self._owner._lock:
             self._metric.holds -= 1
             if not self._metric.holds:

@@ -4,7 +4,7 @@
     # TYPE shoal_batch_size histogram
     shoal_batch_size_bucket{model="simple",version="1",le="1"} 12
 
-Any label value is allowed once it is escaped; label names are not, so they are cleaned.
+Any label value is allowed if it is escaped; invalid characters in label names are replaced.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Exposition:
             self._lines.append(f"{name}_count{at} {reading.count}")
 
     def encode(self) -> bytes:
-        """The text; what is no Unicode (a folder's odd name) becomes question marks."""
+        """The text; invalid Unicode (in the name of a folder) becomes question marks."""
         return "".join(f"{line}\n" for line in self._lines).encode("utf-8", "replace")
 
     def _head(self, name: str, kind: str, help_text: str) -> None:
@@ -99,7 +99,7 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 
 def number_text(value: Number) -> str:
-    """A number without exponent, to the billionth: scripts that match digits read it right."""
+    """A number without exponent, with 9 decimals, for scripts that match digits only."""
     if isinstance(value, int):
         return str(value)
     if math.isnan(value):
@@ -108,7 +108,7 @@ def number_text(value: Number) -> str:
 
 
 def label_name(name: str) -> str:
-    """`name` as Prometheus allows it: what it forbids becomes an underscore."""
+    """`name` with an underscore for each character that Prometheus does not allow."""
     cleaned = re.sub(r"[^a-zA-Z0-9_]", "_", name)
     return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
 

@@ -1,7 +1,7 @@
-"""What memory a load took: how much this process grew meanwhile, and at least the model's files.
+"""The memory of a loaded model: how much this process grew, and at least the size of its files.
 
-Loads run side by side, so one may see another's growth; where they overlap, each is given the part
-that its files are of all of theirs. It is an estimate, good enough to tell large from small.
+Loads run in parallel, so that one may measure another's growth; where they overlap, the growth is
+divided by the size of their files. This is an estimate, good enough to tell large from small.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import psutil
 
 
 @dataclass(eq=False, slots=True)
-class Footprint:
-    """What one load took; known when it is over."""
+class MemoryFootprint:
+    """The memory of one load; known when it has ended."""
 
     file_bytes: int
     memory_bytes: int = 0
     beside: list[int] = field(default_factory=list)  # the files of loads at the same time
 
 
-class Footprints:
+class FootprintMeter:
     """Measures loads. Any thread may call any method."""
 
     def __init__(self, resident: Callable[[], int] | None = None) -> None:
-        """`resident` tells how many bytes this process holds; by default the system is asked."""
+        """`resident` returns the memory of this process; by default from the system."""
         self._resident = resident or resident_bytes
         self._lock = threading.Lock()  # guards _running and `beside` of those in it
-        self._running: list[Footprint] = []
+        self._running: list[MemoryFootprint] = []
 
     @contextmanager
-    def measure(self, folder: Path) -> Iterator[Footprint]:
-        """Measure what happens inside the block, which loads the files below `folder`."""
-        footprint = Footprint(file_bytes(folder))
+    def measure(self, folder: Path) -> Iterator[MemoryFootprint]:
+        """Measure the block, which loads the files below `folder`."""
+        footprint = MemoryFootprint(file_bytes(folder))
         with self._lock:
             for other in self._running:
                 other.beside.append(footprint.file_bytes)
@@ -57,8 +57,8 @@ class Footprints:
 
 
 def file_bytes(folder: Path) -> int:
-    """The size of all files below `folder`, which may be a file itself; what cannot be looked at
-    counts nothing."""
+    """The size of all files below `folder`, which may be a file itself; files that cannot be read
+    count as 0."""
     if folder.is_file():
         return folder.stat().st_size
     total = 0
@@ -72,11 +72,11 @@ def file_bytes(folder: Path) -> int:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """The memory a process holds, this one unless told; 0 where that cannot be known."""
+    """The memory of a process, by default this one; 0 if it is not known."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except (psutil.Error, OSError):
         return 0
 
 
-footprints = Footprints()
+footprint_meter = FootprintMeter()

@@ -68,7 +68,7 @@ class Gpus:
     """The GPUs this process may use, read through an NVML library. One thread at a time."""
 
     def __init__(self, library: Any, visible: str | None = None) -> None:
-        """`visible` is what CUDA_VISIBLE_DEVICES says; None shows all.
+        """`visible` is the value of CUDA_VISIBLE_DEVICES; None shows all.
 
         Raises OSError when NVML does not start.
         """
@@ -85,26 +85,26 @@ class Gpus:
 
     @classmethod
     def find(cls) -> Gpus | None:
-        """The GPUs of this machine, or None where there is no driver or no GPU to be seen."""
+        """The GPUs of this machine, or None without a driver or a visible GPU."""
         library = _load_library()
         if library is None:
             return None
         try:
             gpus = cls(library, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        except OSError:  # installed, but no GPU or driver behind it: nothing to show
+        except OSError:  # installed, but without GPU or driver
             return None
         return gpus if gpus._gpus else None
 
     def read(self) -> list[GpuReading]:
-        """One reading per GPU; what a GPU refuses to tell is None."""
+        """One reading per GPU; figures that a GPU does not provide are None."""
         return [self._read(gpu) for gpu in self._gpus]
 
     def _read(self, gpu: _Gpu) -> GpuReading:
         utilization = _Utilization()
         usage, limit = ctypes.c_uint(), ctypes.c_uint()
-        has_utilization = self._ask("nvmlDeviceGetUtilizationRates", gpu, utilization)
-        has_usage = self._ask("nvmlDeviceGetPowerUsage", gpu, usage)
-        has_limit = self._ask("nvmlDeviceGetPowerManagementLimit", gpu, limit)
+        has_utilization = self._query("nvmlDeviceGetUtilizationRates", gpu, utilization)
+        has_usage = self._query("nvmlDeviceGetPowerUsage", gpu, usage)
+        has_limit = self._query("nvmlDeviceGetPowerManagementLimit", gpu, limit)
         memory = self._memory(gpu)
         energy, first = self._energy_millijoules(gpu), gpu.first_energy_millijoules
         return GpuReading(
@@ -127,22 +127,22 @@ class Gpus:
 
     def _memory(self, gpu: _Gpu) -> _Memory | _MemoryWithReserve | None:
         newer = _MemoryWithReserve()
-        newer.version = ctypes.sizeof(newer) | 2 << 24  # NVML's way to tell editions apart
-        if self._ask("nvmlDeviceGetMemoryInfo_v2", gpu, newer):
+        newer.version = ctypes.sizeof(newer) | 2 << 24  # NVML's version of the structure
+        if self._query("nvmlDeviceGetMemoryInfo_v2", gpu, newer):
             return newer
         older = _Memory()
-        return older if self._ask("nvmlDeviceGetMemoryInfo", gpu, older) else None
+        return older if self._query("nvmlDeviceGetMemoryInfo", gpu, older) else None
 
     def _energy_millijoules(self, gpu: _Gpu) -> int | None:
         energy = ctypes.c_ulonglong()
-        told = self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu, energy)
-        return energy.value if told else None
+        known = self._query("nvmlDeviceGetTotalEnergyConsumption", gpu, energy)
+        return energy.value if known else None
 
-    def _ask(self, function: str, gpu: _Gpu, answer: Any) -> bool:
-        return self._call(function, gpu.handle, ctypes.byref(answer))
+    def _query(self, function: str, gpu: _Gpu, result: Any) -> bool:
+        return self._call(function, gpu.handle, ctypes.byref(result))
 
     def _call(self, function: str, *arguments: Any) -> bool:
-        """Whether NVML did it. An older library lacks some functions: that is a no."""
+        """Whether the call succeeded. An older library lacks some functions, which fail."""
         try:
             entry = getattr(self._library, function)
         except AttributeError:
@@ -153,7 +153,7 @@ class Gpus:
 def choose_visible(uuids: Sequence[str], visible: str | None) -> list[int]:
     """Which of `uuids` a CUDA_VISIBLE_DEVICES value shows, by index.
 
-    As CUDA reads it: numbers or beginnings of UUIDs, and nothing after the first that fits none.
+    As CUDA reads it: numbers or prefixes of UUIDs, up to the first that matches none.
     """
     if visible is None:
         return list(range(len(uuids)))
@@ -171,7 +171,7 @@ def choose_visible(uuids: Sequence[str], visible: str | None) -> list[int]:
 
 
 def _load_library() -> Any:
-    """NVML, or None where no NVIDIA driver is installed."""
+    """NVML, or None if no NVIDIA driver is installed."""
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
     try:
         return ctypes.CDLL(name)

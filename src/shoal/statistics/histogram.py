@@ -1,10 +1,10 @@
-"""A histogram of whole numbers, quick to feed with one batch of requests at a time.
+"""A histogram of whole numbers that counts a whole batch of requests at a time.
 
     sorted start moments + one end moment --> a handful of bisections, whatever the batch's size
 
-The requests of a batch end together, so their durations differ only in where they started. Once
-the starts are sorted, one bisection per bucket counts everything that falls into it; no duration
-is ever computed for a single request.
+The requests of a batch end together, so their durations differ only in their start times. Once
+these are sorted, one bisection per bucket counts all values in it; no duration is computed for a
+single request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class HistogramReading:
-    """What a histogram held at one moment, in the cumulative form Prometheus wants."""
+    """A copy of a histogram, in Prometheus' cumulative form."""
 
     edges: tuple[int, ...]  # upper bounds, each inside its bucket
     cumulative: tuple[int, ...]  # one per edge, then the count of everything

@@ -1,8 +1,8 @@
 """The machine's CPU and memory, and this process's share of them.
 
-Utilization is what happened between two readings, so the first one covers the time since the
-`Machine` was made. Used memory is what is not available to new programs, as `free` counts it.
-A figure that the platform does not give is None.
+Utilization is measured between two readings, so the first one covers the time since the `Machine`
+was made. Used memory is memory that is not available to new programs, as `free` counts it. A figure
+that the platform does not provide is None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IDLE = frozenset({"idle", "iowait"})
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """One look at the machine and at this process."""
+    """One reading of the machine and of this process."""
 
     cpu_utilization: float | None = None  # 0 … 1 over all cores
     memory_total_bytes: int | None = None
@@ -40,7 +40,7 @@ class Machine:
         self._utilization: float | None = None
 
     def read(self) -> MachineReading:
-        """All figures now; never raises because one of them cannot be had."""
+        """All figures now; those that are not available are None."""
         memory = _attempt(psutil.virtual_memory)
         resident = _attempt(self._process.memory_info)
         cpu = _attempt(self._process.cpu_times)

@@ -1,4 +1,4 @@
-"""Which metrics are shown: what the command line says about them."""
+"""Which metrics are shown, from the command line."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class MetricsSettings:
 
     @property
     def counted(self) -> StatisticsOptions:
-        """What has to be counted for these metrics beside what always is."""
+        """What has to be counted in addition for these metrics."""
         return StatisticsOptions(self.summary_latencies, self.histogram_latencies)
 
     def configured(self, entries: Iterable[str]) -> MetricsSettings:
         """These settings with each `<setting>=<value>` of `--metrics-config` applied.
 
-        Raises InvalidArgument for one that nobody knows or that has no such value.
+        Raises InvalidArgument for an unknown setting or an invalid value.
         """
         settings = self
         for entry in entries:
@@ -39,18 +39,15 @@ class MetricsSettings:
                     f"--metrics-config '{entry}' is not of the form <setting>=<value>; "
                     f"write for example --metrics-config=counter_latencies=false"
                 )
-            if name == "counter_latencies":
-                settings = replace(settings, counter_latencies=_truth(name, value))
-            elif name == "summary_latencies":
-                settings = replace(settings, summary_latencies=_truth(name, value))
-            elif name == "histogram_latencies":
-                settings = replace(settings, histogram_latencies=_truth(name, value))
+            if name in ("counter_latencies", "summary_latencies", "histogram_latencies"):
+                settings = replace(settings, **{name: _truth(name, value)})  # type: ignore[arg-type]
             elif name == "summary_quantiles":
                 settings = replace(settings, summary_quantiles=_quantiles(value))
             else:
                 raise InvalidArgument(
-                    f"--metrics-config has no setting '{name}'; it knows counter_latencies, "
-                    f"histogram_latencies, summary_latencies and summary_quantiles"
+                    f"--metrics-config has no setting '{name}'; its settings are "
+                    "counter_latencies, histogram_latencies, summary_latencies and "
+                    "summary_quantiles"
                 )
         return settings
 

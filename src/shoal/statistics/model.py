@@ -1,14 +1,14 @@
-"""One model version's statistics: moments are stamped along the way and counted once, at the end.
+"""One model version's statistics: requests carry their timestamps and are counted once, at the end.
 
     start --> queued --> compute start --> input end --> output start --> compute end --> end
       |          '------ queue ------'-- input --'--- infer ---'--- output ---'            |
       '------------------------------------ success ---------------------------------------'
 
-Counting costs one lock and a few sums per batch. Nothing on a request's path knows about
-Prometheus: whoever scrapes reads a copy. The numbers follow Triton's rules: a batch's compute
-times count in full for every request in it, and only requests that succeeded are counted in
-`queue` and `compute_*`, so the counts of `success`, `queue` and the three `compute_*` are equal.
-A request that the response cache answered counts in `success`, `queue` and `cache_hit` alone.
+Counting costs one lock and a few sums per batch. No code on a request's path knows about
+Prometheus: a scrape reads a copy. The numbers follow Triton's rules: a batch's compute times count
+in full for every request in it, and only successful requests are counted in `queue` and
+`compute_*`, so the counts of `success`, `queue` and the three `compute_*` are equal. A request that
+the response cache answered counts in `success`, `queue` and `cache_hit` only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.core.request import Request
 from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
 from shoal.statistics.cache import CacheCounts
 from shoal.statistics.histogram import Histogram, HistogramReading
-from shoal.statistics.summary import Summary, SummaryReading
+from shoal.statistics.summary import DurationSummary, SummaryReading
 from shoal.statistics.task import TaskStatistics
 
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
@@ -51,7 +51,7 @@ class Moments(NamedTuple):
 
 
 class FailureReason(enum.Enum):
-    """Why a request failed, in the words of the `reason` label."""
+    """Why a request failed: the values of the `reason` label."""
 
     REJECTED = "REJECTED"  # by a queue policy
     CANCELED = "CANCELED"  # by its client
@@ -122,12 +122,12 @@ class ModelReading:
     histograms: ModelHistograms | None
     summaries: ModelSummaries | None = None
     first_response_ns: HistogramReading | None = None
-    cache: CacheCounts | None = None  # None: its answers are not cached
+    cache: CacheCounts | None = None  # None: its responses are not cached
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsOptions:
-    """What is counted beside what always is: it costs time for every request."""
+    """What is counted in addition: it costs time for every request."""
 
     summaries: bool = False
     first_response: bool = False
@@ -159,7 +159,7 @@ class ModelStatistics:
         self.name = name
         self.version = version
         self.labels = dict(labels or {})
-        self.load_duration_secs = 0.0  # set by whoever loaded the model
+        self.load_duration_secs = 0.0  # set by `ready`
         self.loaded_ms = 0  # since the epoch; see `ready`
         self.memory_bytes: Callable[[], int] = lambda: 0  # about; set by the model
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
@@ -167,7 +167,7 @@ class ModelStatistics:
         # Elements of padded inputs, and how many of them were padding; set where there are any.
         self.padded: Callable[[], tuple[int, int]] | None = None
         self.task: TaskStatistics | None = None  # counts of its task; set by a model with one
-        self.cached = False  # whether its answers are kept in a cache; set by whoever asks that
+        self.cached = False  # whether its responses are cached; set by the cache
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()  # guards everything below
@@ -202,11 +202,11 @@ class ModelStatistics:
     ) -> None:
         """Count one execution that served all of `requests`, at the moment they are answered.
 
-        `rows` is the batch size the model saw. A request whose `queued_ns` is 0 never waited.
+        `rows` is the batch size of the execution. A request whose `queued_ns` is 0 never waited.
         Requests of the batch that failed on their own are left out here and go to `failed`; with
-        no request left, nothing is counted. `end_ns` is now, unless told: the steps of an ensemble
-        run side by side, so that their compute times together may be more than have passed.
-        `answered_before` where each request has told of its `first_response` itself.
+        no request left, nothing is counted. `end_ns` is now by default: the steps of an ensemble
+        run in parallel, so that the sum of their compute times may exceed the elapsed time.
+        `answered_before` where `first_response` was called for each request.
         """
         count = len(requests)
         if not count:
@@ -260,14 +260,14 @@ class ModelStatistics:
                 self._summaries.add(started, end_ns, queued, moments)
 
     def first_response(self, request: Request) -> None:
-        """A request that is answered on its own gets its first response."""
+        """A request that is not answered with its batch gets its first response."""
         if self._first_response is not None:
             now_ns = self._clock()
             with self._lock:
                 self._first_response.add(now_ns - request.start_ns)
 
     def cache_hit(self, request: Request, lookup_start_ns: int, lookup_ns: int) -> None:
-        """Count a request that the response cache answers now; it was not executed."""
+        """Count a request that is answered from the response cache now."""
         end_ns = self._clock()
         last_inference_ns = self._wall_clock()
         started, queued = [request.start_ns], [min(request.queued_ns, lookup_start_ns)]
@@ -290,9 +290,9 @@ class ModelStatistics:
                 self._summaries.cache_hit.add(lookup_ns, end_ns)
 
     def cache_missed(self, miss_ns: int, insertion_ns: int = 0) -> None:
-        """Count an answer that was not in the cache, and what asking and keeping it took.
+        """Count a miss, and the time of its lookup and insertion.
 
-        `insertion_ns` is the part of that for which the answer, counted already, had to wait.
+        `insertion_ns` is the part of it that delayed the response, which is counted already.
         """
         with self._lock:
             self._success_ns += insertion_ns
@@ -302,7 +302,7 @@ class ModelStatistics:
                 self._summaries.cache_miss.add(miss_ns, self._clock())
 
     def cache_stored(self, insertion_ns: int) -> None:
-        """Add what keeping an answer took after its miss was counted and it was sent."""
+        """Add the time of an insertion after the miss was counted and the response was sent."""
         with self._lock:
             self._cache.miss_ns += insertion_ns
 
@@ -336,11 +336,11 @@ class ModelStatistics:
 
     @property
     def last_used_ns(self) -> int:
-        """When a request was last served, or else when it was loaded."""
+        """When a request was last served, or else when the model was loaded."""
         return self._last_inference_ns or self.loaded_ms * _MS
 
     def ready(self, load_duration_secs: float) -> None:
-        """The model has been loaded, which took so long."""
+        """The model has been loaded in `load_duration_secs`."""
         self.load_duration_secs = load_duration_secs
         self.loaded_ms = self._wall_clock() // _MS
 
@@ -367,7 +367,7 @@ class ModelStatistics:
             )
 
     def snapshot(self) -> dict[str, Any]:
-        """This version's element of `model_stats`, as the statistics endpoint answers it."""
+        """This version's element of `model_stats`, as the statistics endpoint returns it."""
         reading = self.read()
         cache = reading.cache or CacheCounts()
         computed = reading.success_count - cache.hit_count
@@ -384,7 +384,7 @@ class ModelStatistics:
                 "compute_input": _duration(computed, reading.compute_input_ns),
                 "compute_infer": _duration(computed, reading.compute_infer_ns),
                 "compute_output": _duration(computed, reading.compute_output_ns),
-                # Clients index these two whether or not there is a response cache.
+                # Clients read these two whether or not there is a response cache.
                 "cache_hit": _duration(cache.hit_count, cache.hit_ns),
                 "cache_miss": _duration(cache.miss_count, cache.miss_ns),
             },
@@ -403,7 +403,7 @@ class ModelStatistics:
 
 
 class _Histograms:
-    """The four histograms while they are fed."""
+    """The four histograms of a model."""
 
     __slots__ = ("batch_size", "compute_duration_ns", "queue_duration_ns", "request_duration_ns")
 
@@ -423,21 +423,25 @@ class _Histograms:
 
 
 class _Summaries:
-    """The summaries while they are fed."""
+    """The summaries of a model."""
 
     __slots__ = ("cache_hit", "cache_miss", "compute", "queue", "request")
 
     def __init__(self) -> None:
-        self.request = Summary()
-        self.queue = Summary()
-        self.compute = (Summary(), Summary(), Summary())  # input, infer, output
-        self.cache_hit = Summary()
-        self.cache_miss = Summary()
+        self.request = DurationSummary()
+        self.queue = DurationSummary()
+        self.compute = (
+            DurationSummary(),
+            DurationSummary(),
+            DurationSummary(),
+        )  # input, infer, output
+        self.cache_hit = DurationSummary()
+        self.cache_miss = DurationSummary()
 
     def add(
         self, started: Sequence[int], end_ns: int, queued: Sequence[int], moments: Moments
     ) -> None:
-        """One execution: when its requests began and were queued, and its own moments."""
+        """Count one execution: the start and queueing times of its requests, and its own."""
         self.request.add_spans(started, end_ns, end_ns)
         self.queue.add_spans(queued, moments[0], end_ns)
         for summary, begin_ns, until_ns in zip(self.compute, moments, moments[1:], strict=False):

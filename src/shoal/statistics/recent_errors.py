@@ -1,10 +1,10 @@
-"""The errors that clients were told lately, for whoever looks into what went wrong.
+"""The latest errors that were sent to clients, for the console.
 
-    a refused request --note--> [ newest 100, equal ones counted together ] --since--> the console
+    a failed request --note--> [ newest 100, equal ones counted together ] --since--> the console
 
-Only requests that fail pay for this, some half a microsecond each. Equal errors are one entry
-with a count, so that one client's mistake, made a thousand times, does not hide all others. All
-servers of a process share the one list.
+Only failed requests pay for this, about half a microsecond each. Equal errors are one entry with a
+count, so that one client's repeated mistake does not hide all others. All servers of a process
+share one list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 MOST_ENTRIES = 100
-MOST_CHARACTERS = 2000  # of a text; what is longer is cut
+MOST_CHARACTERS = 2000  # of a text; longer ones are cut
 MOST_OF_A_PLACE = 300
 
 _NS_PER_MS = 1_000_000
@@ -24,11 +24,11 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(slots=True)
 class ErrorEntry:
-    """One error and how often it happened, as it was when it was read."""
+    """One error and how often it happened."""
 
     protocol: str  # HTTP or gRPC
-    place: str  # what was asked: a method and path, or a gRPC method
-    model: str  # empty where that is not known, or said by `place`
+    place: str  # what was called: a method and path, or a gRPC method
+    model: str  # empty if it is not known, or contained in `place`
     status: str
     text: str
     count: int = 0
@@ -50,7 +50,7 @@ class RecentErrors:
         self._noted = 0
 
     def note(self, protocol: str, place: str, status: str, text: str, model: str = "") -> None:
-        """A client was told `text`."""
+        """Record an error that was sent to a client."""
         text = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
         place = place if len(place) <= MOST_OF_A_PLACE else place[:MOST_OF_A_PLACE] + "…"
         key = (protocol, place, model, status, text)
@@ -70,7 +70,7 @@ class RecentErrors:
             entry.number = self._noted
 
     def since(self, number: int = 0) -> list[ErrorEntry]:
-        """What was noted after the one with this number, the newest first."""
+        """The errors recorded after the one with this number, the newest first."""
         found = []
         with self._lock:
             for entry in reversed(self._entries.values()):

@@ -1,8 +1,8 @@
-"""A reading that is taken anew only when the last one has grown old enough.
+"""A reading that is cached for an interval.
 
-    scrape --value()--> [ kept reading ] --when older than the interval--> read()
+    scrape --value()--> [ cached reading ] --when older than the interval--> read()
 
-Nothing runs in the background: a server that nobody scrapes reads nothing.
+Nothing runs in the background: without scrapes, nothing is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Reading = TypeVar("Reading")
 
 
 class Sampled(Generic[Reading]):
-    """Keeps the result of `read` for `interval_ns`. Any thread may ask."""
+    """Caches the result of `read` for `interval_ns`. Any thread may call it."""
 
     def __init__(
         self,

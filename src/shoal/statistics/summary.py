@@ -2,9 +2,9 @@
 
     add(value) --> the current slice --> [ slice | slice | slice | slice | slice ] --> quantiles
 
-A slice counts values in buckets whose bounds grow by 2 %, so a quantile is known to 1 % of its
-value, with no error in its rank. Slices are 12 seconds long; the oldest of five makes room for the
-next. Sum and count are over all values ever.
+A slice counts values in buckets whose bounds grow by 2 %, so a quantile is accurate to 1 % of its
+value, with no error in its rank. Slices are 12 seconds long; each new one replaces the oldest of
+five. Sum and count are over all values since the start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIDDLE = 2 / (1 + math.exp(_LOG_GROWTH))  # of a bucket, as a share of its uppe
 
 @dataclass(frozen=True, slots=True)
 class SummaryReading:
-    """What a summary held at one moment."""
+    """A copy of a summary."""
 
     counts: tuple[tuple[int, int], ...]  # of the last minute: bucket and count, rising
     count: int
@@ -40,7 +40,7 @@ class SummaryReading:
         return math.nan
 
 
-class Summary:
+class DurationSummary:
     """Takes whole numbers of at least 0. It has no lock: its owner has one."""
 
     __slots__ = ("_count", "_slices", "_total")
@@ -52,7 +52,7 @@ class Summary:
         self._slices: list[tuple[int, dict[int, int]]] = []
 
     def add(self, value: int, now_ns: int, times: int = 1) -> None:
-        """Count `value`, `times` times, at the moment `now_ns`, which hardly ever goes back."""
+        """Count `value`, `times` times, at the time `now_ns`."""
         self._count += times
         self._total += value * times
         counts = self._current(now_ns)
@@ -91,5 +91,5 @@ def _bucket(value: int) -> int:
 
 
 def _value(bucket: int) -> float:
-    """What stands for all values of a bucket: within 1 % of each."""
+    """The value that represents a bucket: within 1 % of each value in it."""
     return math.exp(bucket * _LOG_GROWTH) * _MIDDLE if bucket >= 0 else 0.0

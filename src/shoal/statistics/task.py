@@ -1,6 +1,6 @@
-"""Counters of a model's task: calls, and what was done before and after the model.
+"""Counters of a model's task: calls, and the work before and after the model.
 
-Inferences that a task asks for are counted with the model's own, as everybody's are.
+Inferences that a task requests are counted with the model's own, as any others.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class TaskStatistics:
         self._counts = {kind: _Count() for kind in ("success", "fail", PREPROCESS, POSTPROCESS)}
 
     def call(self, success: bool, elapsed_ns: int) -> None:
-        """A call has been answered, from what was asked to what was said."""
+        """Count a call that took `elapsed_ns` in all."""
         with self._lock:
             self._counts["success" if success else "fail"].add(1, elapsed_ns)
 
     def stage(self, kind: str) -> Callable[[int, int], None]:
-        """What counts the work of one kind: `count(items, elapsed_ns)`."""
+        """A function that counts the work of one kind: `count(items, elapsed_ns)`."""
         if kind not in (PREPROCESS, POSTPROCESS):
             raise ValueError(f"stages are '{PREPROCESS}' and '{POSTPROCESS}', not '{kind}'")
 
@@ -48,7 +48,7 @@ class TaskStatistics:
         return count
 
     def snapshot(self) -> dict[str, Any]:
-        """As the statistics of a model show it: how often, and how long in all."""
+        """The counts and total times, as in the statistics of a model."""
         with self._lock:
             counts = {
                 kind: {"count": count.count, "ns": count.ns} for kind, count in self._counts.items()

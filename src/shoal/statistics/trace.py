@@ -35,7 +35,7 @@ _ids = itertools.count(1)
 _COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
 
 
-class Level(enum.IntFlag):
+class TraceLevel(enum.IntFlag):
     """What is kept of a request."""
 
     OFF = 0
@@ -50,7 +50,7 @@ class Level(enum.IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTensor:
+class TracedTensor:
     """A tensor as it was when it passed by. Its bytes are a copy."""
 
     activity: str
@@ -71,7 +71,7 @@ class RequestRecord:
     request_id: str
     events: tuple[Event, ...]  # rising
     compute: tuple[Event, ...]  # rising; none where nothing ran
-    tensors: tuple[KeptTensor, ...]
+    tensors: tuple[TracedTensor, ...]
     span_id: str
     error: str
 
@@ -94,7 +94,7 @@ class Trace:
 
     def __init__(
         self,
-        level: Level,
+        level: TraceLevel,
         emit: Callable[[FinishedTrace], None],
         context: SpanContext | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -104,8 +104,8 @@ class Trace:
         self.span_id = trace_context.new_span_id() if context is not None else ""
         self.context = context
         self.clock = clock
-        self.keeps_times = bool(level & Level.TIMESTAMPS)
-        self.keeps_tensors = bool(level & Level.TENSORS)
+        self.keeps_times = bool(level & TraceLevel.TIMESTAMPS)
+        self.keeps_tensors = bool(level & TraceLevel.TENSORS)
         self._emit = emit
         self._lock = threading.Lock()  # guards everything below
         self._events: list[Event] = []
@@ -251,7 +251,7 @@ class TracedRequest:
         self._reply: Reply = request.reply
         self._model_version = request.model_version
         self._error = ""
-        self._tensors: list[KeptTensor] = []
+        self._tensors: list[TracedTensor] = []
         self.is_first = parent is None
         self.id = trace.id if parent is None else next(_ids)
         self.parent_id = 0 if parent is None else parent.id
@@ -330,7 +330,7 @@ class TracedRequest:
                 _logger.warning("tensor '%s' cannot be traced: %s", tensor.name, error)
                 continue
             self._tensors.append(
-                KeptTensor(activity, tensor.name, tensor.datatype, tuple(tensor.shape), raw)
+                TracedTensor(activity, tensor.name, tensor.datatype, tuple(tensor.shape), raw)
             )
 
 

@@ -1,9 +1,9 @@
-"""W3C trace context: how a caller tells which of its own spans a request belongs to.
+"""W3C trace context: the caller's span that a request belongs to.
 
     traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
                  version, trace, the caller's span, flags (the lowest bit: it is being recorded)
 
-A header that breaks the rules is as good as none: a request is never refused for it.
+An invalid header is ignored: a request is never refused for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SpanContext:
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16; empty for a trace that begins here
     recorded: bool = True
-    state: str = ""  # the tracestate header, which belongs to others and is passed on
+    state: str = ""  # the tracestate header, which is passed on
 
     def traceparent(self) -> str:
         """The header that names this span as the caller's."""
@@ -56,5 +56,5 @@ def new_trace() -> SpanContext:
 
 
 def new_span_id() -> str:
-    """A name for a span that nobody else has."""
+    """A random id for a span."""
     return secrets.token_hex(8)

@@ -25,7 +25,7 @@ import numpy as np
 
 from shoal.core import bytes_tensor
 from shoal.core.dtypes import BF16, BOOL, BYTES, FP32
-from shoal.statistics.trace import FinishedTrace, KeptTensor
+from shoal.statistics.trace import FinishedTrace, TracedTensor
 from shoal.wire import json_text
 
 _logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def _timestamp(trace_id: int, name: str, moment_ns: int) -> dict[str, Any]:
     return {"id": trace_id, "timestamps": [{"name": name, "ns": moment_ns}]}
 
 
-def _tensor(tensor: KeptTensor) -> dict[str, str]:
+def _tensor(tensor: TracedTensor) -> dict[str, str]:
     return {
         "name": tensor.name,
         "data": _data(tensor),
@@ -185,7 +185,7 @@ def _tensor(tensor: KeptTensor) -> dict[str, str]:
     }
 
 
-def _data(tensor: KeptTensor) -> str:
+def _data(tensor: TracedTensor) -> str:
     """All elements as one line of comma-separated values."""
     datatype = tensor.datatype
     if datatype is BYTES:

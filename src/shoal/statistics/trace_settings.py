@@ -1,6 +1,6 @@
-"""The settings of a trace that clients may change: for all models, and for single ones.
+"""The trace settings that clients may change: for all models, and for single ones.
 
-    command line  <--  all models  <--  one model        what one does not say, the one before says
+    command line  <--  all models  <--  one model        each falls back to the one before
 
 Each of these is a scope with its own sampling: a change makes a new scope, and requests that were
 sampled before stay with the old one.
@@ -15,37 +15,37 @@ from typing import Any
 
 from shoal.config.options.trace import MOST_COUNT, MOST_RATE
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.statistics.trace import Level
+from shoal.statistics.trace import TraceLevel
 
-# What a client wants: the texts of a value, or None to go back to what holds otherwise.
+# The changes of a client: the texts of a value, or None to reset it.
 Changes = Mapping[str, Sequence[str] | None]
 
 _FILE_REFUSED = "trace file location can not be updated through network protocol"
-_LEVELS: Mapping[str, Level] = {
-    "TIMESTAMPS": Level.TIMESTAMPS,
-    "TENSORS": Level.TENSORS,
-    **dict.fromkeys(("MIN", "MAX"), Level.TIMESTAMPS),  # the words of older releases
+_LEVELS: Mapping[str, TraceLevel] = {
+    "TIMESTAMPS": TraceLevel.TIMESTAMPS,
+    "TENSORS": TraceLevel.TENSORS,
+    **dict.fromkeys(("MIN", "MAX"), TraceLevel.TIMESTAMPS),  # the words of older releases
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSetting:
-    """One value for each thing that can be set."""
+    """A value for each setting."""
 
-    level: Level = Level.OFF
+    level: TraceLevel = TraceLevel.OFF
     rate: int = 1000  # one in so many
     count: int = -1  # how many more; -1: no limit
     log_frequency: int = 0
 
 
-def read_changes(changes: Changes) -> dict[str, Level | int | None]:
+def read_changes(changes: Changes) -> dict[str, TraceLevel | int | None]:
     """The changes by field of TraceSetting; None clears it.
 
-    Raises Unsupported for the file, InvalidArgument for what is not known or has no such value.
+    Raises Unsupported for the file, InvalidArgument for unknown settings and invalid values.
     """
     if "trace_file" in changes:
         raise Unsupported(_FILE_REFUSED)
-    read: dict[str, Level | int | None] = {}
+    read: dict[str, TraceLevel | int | None] = {}
     for name, texts in changes.items():
         if name not in _READERS:
             raise InvalidArgument(
@@ -57,11 +57,11 @@ def read_changes(changes: Changes) -> dict[str, Level | int | None]:
     return read
 
 
-class Scope:
-    """A setting in force, and how many requests it has seen."""
+class TraceScope:
+    """A setting in force, and its count of requests."""
 
     def __init__(self, setting: TraceSetting, specified: frozenset[str] = frozenset()) -> None:
-        """`specified` are the fields that this scope says itself."""
+        """`specified` are the fields that this scope sets itself."""
         self._setting = setting
         self._lock = threading.Lock()  # guards everything below
         self._left = setting.count
@@ -72,26 +72,28 @@ class Scope:
 
     @property
     def setting(self) -> TraceSetting:
-        """The values as they are now: `count` is what is left of it."""
+        """The current values: `count` is the remaining number."""
         return replace(self._setting, count=self._left)
 
     @property
     def exhausted(self) -> bool:
-        """Whether no request is sampled any more unless its caller insists."""
-        return self.level is Level.OFF or not self._setting.rate or not self._left
+        """Whether no request is sampled any more unless its caller records it."""
+        return self.level is TraceLevel.OFF or not self._setting.rate or not self._left
 
-    def changed(self, fallback: Scope, changes: Mapping[str, Level | int | None]) -> Scope:
+    def changed(
+        self, fallback: TraceScope, changes: Mapping[str, TraceLevel | int | None]
+    ) -> TraceScope:
         """The scope that `changes` make of this one. What it does not say, `fallback` says."""
         own = self.setting
         says: dict[str, Any] = {field: getattr(own, field) for field in self.specified} | {
             **changes
         }
         says = {field: value for field, value in says.items() if value is not None}
-        return Scope(replace(fallback.setting, **says), frozenset(says))
+        return TraceScope(replace(fallback.setting, **says), frozenset(says))
 
     def sample(self, *, insists: bool) -> bool:
-        """Whether to trace a request; `insists` is true where its caller wants that in any case."""
-        if self.level is Level.OFF:
+        """Whether to trace a request; `insists` if its caller records it, in any case."""
+        if self.level is TraceLevel.OFF:
             return False
         rate = self._setting.rate
         hit = False
@@ -107,18 +109,18 @@ class Scope:
         return False
 
     def finished(self) -> bool:
-        """One that was sampled is complete. True when it was the last of a limited number."""
+        """A sampled request is complete. True when it was the last of a limited number."""
         with self._lock:
             self._unfinished -= 1
             return not self._left and not self._unfinished
 
 
-def _level(_name: str, texts: Sequence[str]) -> Level:
+def _level(_name: str, texts: Sequence[str]) -> TraceLevel:
     if "OFF" in texts:
         if len(texts) > 1:
             raise InvalidArgument("Expect only one trace level 'OFF' is specified")
-        return Level.OFF
-    level = Level.OFF
+        return TraceLevel.OFF
+    level = TraceLevel.OFF
     for text in texts:
         if text not in _LEVELS:
             raise InvalidArgument(
@@ -145,7 +147,7 @@ def _number(least: int, most: int) -> Callable[[str, Sequence[str]], int]:
     return read
 
 
-_Reader = Callable[[str, Sequence[str]], Level | int]
+_Reader = Callable[[str, Sequence[str]], TraceLevel | int]
 _READERS: Mapping[str, tuple[str, _Reader]] = {
     "trace_level": ("level", _level),
     "trace_rate": ("rate", _number(0, MOST_RATE)),

@@ -2,7 +2,7 @@
 
     frontend --start--> Trace, or None for most requests --> a file, or spans to a collector
 
-While nothing can be sampled `active` is false, and then a request costs one look at it.
+While nothing can be sampled, `active` is false, and a request costs only this check.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 from shoal.config.options.trace import OPENTELEMETRY, TraceOptions
 from shoal.errors import InvalidArgument
 from shoal.statistics import trace_context
-from shoal.statistics.trace import FinishedTrace, Level, Trace
+from shoal.statistics.trace import FinishedTrace, Trace, TraceLevel
 from shoal.statistics.trace_context import SpanContext
 from shoal.statistics.trace_file import FileCollector, TraceFile
 from shoal.statistics.trace_otlp import OtlpExporter
-from shoal.statistics.trace_settings import Changes, Scope, TraceSetting, read_changes
+from shoal.statistics.trace_settings import Changes, TraceScope, TraceSetting, read_changes
 
 Header = Callable[[str], str | None]  # the value of a header, by its name in lower case
 
@@ -27,14 +27,14 @@ class Collector(Protocol):
     """Where the traces of one scope go."""
 
     def take(self, trace: FinishedTrace, *, last: bool) -> None:
-        """One more. Must not block."""
+        """Take a finished trace. Must not block."""
 
     def retire(self) -> None:
-        """The scope is no longer in force; traces it asked for may still come."""
+        """The scope is no longer in force; traces that it sampled may still come."""
 
 
 class Tracer:
-    """The trace settings of one server and what they lead to. Any thread may call any method."""
+    """The trace settings of one server, and its traces. Any thread may call any method."""
 
     def __init__(self, options: TraceOptions | None = None) -> None:
         """Nothing is opened before the first trace."""
@@ -42,17 +42,17 @@ class Tracer:
         self._spans = self._options.mode == OPENTELEMETRY
         self._file = TraceFile(self._options.file)
         self._exporter = OtlpExporter(self._options.otlp)
-        level = Level.OFF
+        level = TraceLevel.OFF
         for name in self._options.levels:
-            level |= Level[name]
+            level |= TraceLevel[name]
         if self._spans:
-            level &= Level.TIMESTAMPS
+            level &= TraceLevel.TIMESTAMPS
         setting = TraceSetting(
             level, self._options.rate, self._options.count, self._options.log_frequency
         )
         self._lock = threading.Lock()  # serialises changes of everything below
-        self._default = Scope(setting)
-        self._all = self._sampler(Scope(setting))
+        self._default = TraceScope(setting)
+        self._all = self._sampler(TraceScope(setting))
         self._models: Mapping[str, _Sampler] = {}
         self.active = self._may_sample()
 
@@ -105,7 +105,7 @@ class Tracer:
             everyone = self._all.scope
             models = {name: sampler.scope for name, sampler in self._models.items()}
             if model:
-                own = models.get(model) or Scope(everyone.setting)
+                own = models.get(model) or TraceScope(everyone.setting)
                 models[model] = own.changed(everyone, read)
                 replaced = {model}
             else:
@@ -124,10 +124,10 @@ class Tracer:
         self._file.close()
         self._exporter.close()
 
-    def _replace(self, everyone: Scope, models: Mapping[str, Scope]) -> None:
+    def _replace(self, everyone: TraceScope, models: Mapping[str, TraceScope]) -> None:
         kept = {sampler.scope: sampler for sampler in (self._all, *self._models.values())}
 
-        def sampler(scope: Scope) -> _Sampler:
+        def sampler(scope: TraceScope) -> _Sampler:
             return kept.pop(scope) if scope in kept else self._sampler(scope)
 
         self._all = sampler(everyone)
@@ -138,9 +138,9 @@ class Tracer:
 
     def _check(self, setting: TraceSetting) -> None:
         """The only settings that cannot be used are those that trace nothing anyway."""
-        if self._spans and setting.level & Level.TENSORS:
+        if self._spans and setting.level & TraceLevel.TENSORS:
             raise InvalidArgument("spans hold no tensors: trace_level TENSORS needs mode triton")
-        if setting.level is Level.OFF or self._usable(setting):
+        if setting.level is TraceLevel.OFF or self._usable(setting):
             return
         reason = "trace file name is not given" if setting.rate else "sample rate must be non-zero"
         raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
@@ -152,10 +152,10 @@ class Tracer:
     def _may_sample(self) -> bool:
         scopes = [sampler.scope for sampler in (self._all, *self._models.values())]
         if self._spans:
-            return any(scope.level is not Level.OFF for scope in scopes)
+            return any(scope.level is not TraceLevel.OFF for scope in scopes)
         return bool(self._options.file) and not all(scope.exhausted for scope in scopes)
 
-    def _sampler(self, scope: Scope) -> _Sampler:
+    def _sampler(self, scope: TraceScope) -> _Sampler:
         setting = scope.setting
         collector: Collector = self._exporter
         if not self._spans:
@@ -169,7 +169,7 @@ class _Sampler:
 
     __slots__ = ("collector", "scope", "usable")
 
-    def __init__(self, scope: Scope, collector: Collector, *, usable: bool) -> None:
+    def __init__(self, scope: TraceScope, collector: Collector, *, usable: bool) -> None:
         self.scope = scope
         self.collector = collector
         self.usable = usable

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shoal.statistics.footprint import Footprints, file_bytes, resident_bytes
+from shoal.statistics.footprint import FootprintMeter, file_bytes, resident_bytes
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def process():
     [(5_000, 5_000), (20, 100), (-500, 100)],  # at least its files, whatever was freed meanwhile
 )
 def test_alone(folders, process, grown, measured):
-    with Footprints(process).measure(folders / "small") as footprint:
+    with FootprintMeter(process).measure(folders / "small") as footprint:
         process.held += grown
     assert footprint.memory_bytes == measured
 
 
 def test_loads_at_the_same_time_share_what_they_saw(folders, process):
-    measuring = Footprints(process)
+    measuring = FootprintMeter(process)
     with measuring.measure(folders / "large") as large:
         with measuring.measure(folders / "small") as small:
             process.held += 4_000
@@ -54,7 +54,7 @@ def test_loads_at_the_same_time_share_what_they_saw(folders, process):
 
 
 def test_a_load_that_fails_leaves_nothing_behind(folders, process):
-    measuring = Footprints(process)
+    measuring = FootprintMeter(process)
     with pytest.raises(ValueError, match="no"), measuring.measure(folders / "large"):
         raise ValueError("no")
     with measuring.measure(folders / "small") as footprint:
@@ -63,7 +63,7 @@ def test_a_load_that_fails_leaves_nothing_behind(folders, process):
 
 
 def test_no_files(folders, process):
-    measuring = Footprints(process)
+    measuring = FootprintMeter(process)
     with measuring.measure(folders / "none") as one, measuring.measure(folders / "none") as other:
         process.held += 400
     assert (one.memory_bytes, other.memory_bytes) == (400, 400)  # nobody knows better

@@ -303,7 +303,7 @@ def test_config_turns_more_latencies_on():
         ("=true", "not of the form <setting>=<value>"),
         ("counter_latencies=", "not of the form <setting>=<value>"),
         ("counter_latencies=maybe", "write counter_latencies=true or counter_latencies=false"),
-        ("latencies=true", "has no setting 'latencies'; it knows counter_latencies"),
+        ("latencies=true", "has no setting 'latencies'; its settings are counter_latencies"),
         ("summary_quantiles=0.5", "takes <quantile>:<error>.*found '0.5'"),
         ("summary_quantiles=0.5:0.1,x:0.1", "found 'x:0.1'"),
         ("summary_quantiles=1.5:0.1", "both from 0 to 1"),

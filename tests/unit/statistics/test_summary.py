@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.statistics.summary import SLICE_NS, SLICES, Summary
+from shoal.statistics.summary import SLICE_NS, SLICES, DurationSummary
 
 SHARES = (0.0, 0.5, 0.9, 0.999, 1.0)
 
@@ -20,7 +20,7 @@ def exact(values, share):
 
 @given(st.lists(st.integers(0, 10**13), min_size=1, max_size=200))
 def test_quantiles_are_right_to_one_percent(values):
-    summary = Summary()
+    summary = DurationSummary()
     for value in values:
         summary.add(value, 0)
     reading = summary.read(0)
@@ -30,18 +30,18 @@ def test_quantiles_are_right_to_one_percent(values):
 
 
 def test_nothing_has_no_quantile():
-    reading = Summary().read(0)
+    reading = DurationSummary().read(0)
     assert math.isnan(reading.quantile(0.5))
     assert (reading.count, reading.total) == (0, 0)
 
 
 def test_many_at_once():
-    one, other = Summary(), Summary()
+    one, other = DurationSummary(), DurationSummary()
     one.add(700, 5, times=3)
     for _ in range(3):
         other.add(700, 5)
     assert one.read(5) == other.read(5)
-    spans, values = Summary(), Summary()
+    spans, values = DurationSummary(), DurationSummary()
     spans.add_spans([10, 20, 1000], 1000, 5)
     for value in (990, 980, 0):
         values.add(value, 5)
@@ -49,7 +49,7 @@ def test_many_at_once():
 
 
 def test_what_is_older_than_a_minute_counts_no_more():
-    summary = Summary()
+    summary = DurationSummary()
     summary.add(1000, 0)
     summary.add(9000, SLICE_NS)
     late = SLICES * SLICE_NS
@@ -60,14 +60,14 @@ def test_what_is_older_than_a_minute_counts_no_more():
 
 
 def test_memory_is_bounded():
-    summary = Summary()
+    summary = DurationSummary()
     for number in range(100):
         summary.add(5, number * SLICE_NS)
     assert len(summary._slices) == SLICES
 
 
 def test_a_clock_that_goes_back_a_little_is_no_harm():
-    summary = Summary()
+    summary = DurationSummary()
     summary.add(5, SLICE_NS)
     summary.add(5, SLICE_NS - 1)
     assert summary.read(SLICE_NS).quantile(1) == pytest.approx(5, rel=0.01)

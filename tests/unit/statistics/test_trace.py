@@ -13,7 +13,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
-from shoal.statistics.trace import Level, Trace
+from shoal.statistics.trace import Trace, TraceLevel
 from shoal.statistics.trace_context import SpanContext
 
 
@@ -51,7 +51,7 @@ def finished():
 
 @pytest.fixture
 def trace(finished):
-    return Trace(Level.TIMESTAMPS, finished.append, clock=Clock())
+    return Trace(TraceLevel.TIMESTAMPS, finished.append, clock=Clock())
 
 
 def test_the_moments_of_a_request(trace, finished):
@@ -183,7 +183,7 @@ def test_a_trace_is_finished_once(trace, finished):
 
 
 def test_tensors_are_kept_as_they_were(finished):
-    trace = Trace(Level.TENSORS, finished.append)
+    trace = Trace(TraceLevel.TENSORS, finished.append)
     request = make_request()
     data = np.array([1, 2], np.int64)
     request.inputs["N"] = Tensor.from_array("N", data)
@@ -202,7 +202,7 @@ def test_tensors_are_kept_as_they_were(finished):
 
 
 def test_a_tensor_that_makes_no_sense_is_left_out(finished, caplog):
-    trace = Trace(Level.TENSORS, finished.append)
+    trace = Trace(TraceLevel.TENSORS, finished.append)
     request = make_request()
     request.inputs["S"] = Tensor("S", BYTES, (1,), array=np.array([object()]))
     trace.attach(request)
@@ -213,7 +213,7 @@ def test_a_tensor_that_makes_no_sense_is_left_out(finished, caplog):
 
 def test_where_a_request_is_in_the_trace(finished):
     caller = SpanContext("a" * 32, "b" * 16, state="v=1")
-    trace = Trace(Level.TIMESTAMPS, finished.append, caller)
+    trace = Trace(TraceLevel.TIMESTAMPS, finished.append, caller)
     first, second = make_request(), make_request()
     trace.attach(first)
     first.trace.attach(second)
@@ -233,5 +233,5 @@ def test_traces_without_spans_have_no_context(trace):
 
 
 def test_levels_by_name():
-    assert Level.OFF.names() == ["OFF"]
-    assert (Level.TIMESTAMPS | Level.TENSORS).names() == ["TIMESTAMPS", "TENSORS"]
+    assert TraceLevel.OFF.names() == ["OFF"]
+    assert (TraceLevel.TIMESTAMPS | TraceLevel.TENSORS).names() == ["TIMESTAMPS", "TENSORS"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.core import bytes_tensor, dtypes
-from shoal.statistics.trace import FinishedTrace, KeptTensor, RequestRecord
+from shoal.statistics.trace import FinishedTrace, RequestRecord, TracedTensor
 from shoal.statistics.trace_file import FileCollector, TraceFile
 
 
@@ -78,7 +78,7 @@ def test_a_request_that_never_reached_a_model(file, path):
 )
 def test_tensors(file, path, datatype, values, data):
     raw = np.array(values, datatype.numpy).tobytes()
-    kept = KeptTensor("TENSOR_QUEUE_INPUT", "IN", datatype, (1, len(values)), raw)
+    kept = TracedTensor("TENSOR_QUEUE_INPUT", "IN", datatype, (1, len(values)), raw)
     file.write([make_trace(1, record(1, tensors=(kept,)))], numbered=False)
     file.close()
     assert json.loads(path.read_text())[-1] == {
@@ -97,10 +97,10 @@ def test_bfloat16_and_strings(file, path):
     bfloat16 = np.array([1.5, -2], np.float32).view(np.uint32) >> 16
     texts = [b"plain", b'say "hi", fish', b"\xff"]
     kept = (
-        KeptTensor(
+        TracedTensor(
             "TENSOR_BACKEND_OUTPUT", "B", dtypes.BF16, (2,), bfloat16.astype("<u2").tobytes()
         ),
-        KeptTensor("TENSOR_BACKEND_OUTPUT", "S", dtypes.BYTES, (3,), bytes_tensor.encode(texts)),
+        TracedTensor("TENSOR_BACKEND_OUTPUT", "S", dtypes.BYTES, (3,), bytes_tensor.encode(texts)),
     )
     file.write([make_trace(1, record(1, tensors=kept))], numbered=False)
     file.close()
@@ -111,7 +111,7 @@ def test_bfloat16_and_strings(file, path):
 
 
 def test_one_trace_that_cannot_be_written_does_not_stop_the_others(file, path, caplog):
-    broken = KeptTensor("TENSOR_QUEUE_INPUT", "S", dtypes.BYTES, (5,), b"\1")
+    broken = TracedTensor("TENSOR_QUEUE_INPUT", "S", dtypes.BYTES, (5,), b"\1")
     file.write([make_trace(1, record(1, tensors=(broken,)))], numbered=False)
     file.write([make_trace(2)], numbered=False)
     file.close()

@@ -67,7 +67,7 @@ def test_a_histogram_sorts_into_buckets():
     [
         (COUNTER, {"labels": []}, "Labels must be a dictionary"),
         (COUNTER, {"labels": {"a": 1}}, "must be a str"),
-        (COUNTER, {"labels": {"a b": "1"}}, "no name for a label"),
+        (COUNTER, {"labels": {"a b": "1"}}, "not a label name"),
         (COUNTER, {"buckets": [1]}, "Unexpected buckets found"),
         (HISTOGRAM, {}, "Missing required buckets"),
         (HISTOGRAM, {"buckets": (1, 2)}, "Buckets must be a list"),
@@ -83,9 +83,9 @@ def test_wrong_metrics(kind, arguments, text):
 
 def test_a_name_has_one_kind():
     family = pb_utils.MetricFamily("unit_same", "first", COUNTER)
-    with pytest.raises(pb_utils.TritonModelException, match="it is a counter"):
+    with pytest.raises(pb_utils.TritonModelException, match="and is a counter"):
         pb_utils.MetricFamily("unit_same", "x", GAUGE)
-    with pytest.raises(pb_utils.TritonModelException, match="no name for a metric"):
+    with pytest.raises(pb_utils.TritonModelException, match="not a metric name"):
         pb_utils.MetricFamily("not a name", "x", GAUGE)
     with pytest.raises(TypeError):
         pb_utils.MetricFamily(None, "x", GAUGE)
