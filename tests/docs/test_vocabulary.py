@@ -1,0 +1,77 @@
+"""Retired terms stay out of pages and source: docs/glossary.md has the terms to use instead."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+from pages import ROOT, all_pages
+
+
+class Retired(NamedTuple):
+    """A term that we no longer use."""
+
+    pattern: str  # whole words, without case
+    instead: str
+    in_source: bool = True  # whether it is also gone from src/
+
+
+TERMS = (
+    Retired("usual way", "slow path"),
+    Retired("short way", "fast path", in_source=False),
+    Retired("quarrels?", "GIL contention"),
+    Retired("in vain", "without success", in_source=False),
+    Retired("familiar", "template hit, matches"),
+    Retired("lanes?", "fast path, slot, connection", in_source=False),
+    Retired("nobody", "no client, none", in_source=False),
+    Retired("somebody", "a client, a reader", in_source=False),
+    Retired("doors?", "entry point", in_source=False),
+    Retired("strangers?", "full request", in_source=False),
+    Retired("(un)?patience", "time-out", in_source=False),
+    Retired("looks? again", "retry, repoll", in_source=False),
+    Retired("withdraws?|withdrawn|withdrew", "cancel", in_source=False),
+    Retired("hands? over|handed over|hand-overs?", "submit, pass", in_source=False),
+    Retired("for company|in the hope of", "for requests to batch with", in_source=False),
+    Retired("as ever", "as usual"),
+    Retired("of one's own", "your own"),
+    Retired("shines through", "is transparent"),
+    Retired("whoever|whom", "the one that", in_source=False),
+)
+OTHER_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")
+PAGES = [*(path.as_posix() for path in all_pages()), *OTHER_PAGES]
+SOURCE_SUFFIXES = {".py", ".js", ".html", ".css"}
+
+
+def found(text: str, pattern: str) -> list[str]:
+    """The lines with the term, also inside of names such as `_usual_way` and `UsualWay`."""
+    words = pattern.replace(" ", "[ _]?")
+    expression = re.compile(rf"(?<![a-z])(?:{words})(?![a-z])", re.IGNORECASE)
+    return [
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if expression.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", line))
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_have_no_retired_terms(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for term in TERMS:
+        assert found(text, term.pattern) == [], f"{page}: write {term.instead!r}"
+
+
+@pytest.mark.parametrize("term", [t for t in TERMS if t.in_source], ids=lambda t: t.pattern)
+def test_source_has_no_retired_terms(term):
+    uses = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / "src").rglob("*"))
+        if path.suffix in SOURCE_SUFFIXES
+        for line in found(path.read_text(encoding="utf-8"), term.pattern)
+    ]
+    assert uses == [], f"write {term.instead!r}"
+
+
+def test_terms_are_found_in_names():
+    text = "the usual way\nself._usual_way()\nclass UsualWay:\nunusual ways"
+    assert [line.split(":")[0] for line in found(text, "usual way")] == ["1", "2", "3"]
