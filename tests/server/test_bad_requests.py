@@ -320,7 +320,7 @@ def test_path_tricks_in_model_names(running, name, action):
     "path",
     ["/v2/", "//v2", "/v2/models", "/v2/models//infer", "/v2/../v2", "/v3", "/V2", "/%76%32"],
 )
-def test_paths_that_nobody_serves(running, path):
+def test_unknown_paths(running, path):
     answer = running.get(path)
     assert (answer.status, answer.error) == (404, "Not Found")
 

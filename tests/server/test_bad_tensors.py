@@ -211,7 +211,7 @@ def test_tensor_parameters_that_are_no_object(running, kind, parameters):
     check_refused(infer.send(running, "sum"), f"Unable to parse '{kind}'")
 
 
-def test_an_input_in_shared_memory_that_nobody_registered(running):
+def test_an_input_in_unregistered_shared_memory(running):
     infer = valid_request()
     del infer.document["inputs"][0]["data"]
     infer.document["inputs"][0]["parameters"] = {
@@ -281,7 +281,7 @@ def test_binary_data_that_is_missing(running):
     )
 
 
-def test_binary_data_that_belongs_to_nobody(running):
+def test_binary_data_that_belongs_to_no_input(running):
     answer = binary("FP32", [1, 2], bytes(12), 8).send(running, "echo_FP32")
     check_refused(answer, "unexpected additional input data for model 'echo_FP32'")
 

@@ -142,7 +142,7 @@ def test_a_taken_port(repository, name):
     assert not any("Traceback" in line for line in log)
 
 
-def test_an_address_that_is_not_ours(repository):
+def test_an_address_of_another_machine(repository):
     code, log = failed("serve", repository, *ANY_PORT, "--http-address=192.0.2.1")
     assert code == 1
     assert log[-1].startswith("error: --http-address=192.0.2.1 --http-port=0: cannot listen on")
@@ -162,7 +162,7 @@ def test_a_broken_model_ends_the_start(repository):
     assert not any("Traceback" in line for line in log)
 
 
-def test_a_broken_model_may_be_left_out(repository):
+def test_a_broken_model_may_be_skipped(repository):
     add_echo(repository)
     add_broken(repository)
     with Command("serve", repository, *ANY_PORT, "--exit-on-error=false") as command:
@@ -177,7 +177,7 @@ def test_a_broken_model_may_be_left_out(repository):
     assert not any("Traceback" in line for line in command.log)
 
 
-def test_metrics_that_nobody_knows(repository):
+def test_unknown_metrics_options(repository):
     code, log = failed("serve", repository, *ANY_PORT, "--metrics-config=colour=blue")
     assert code == 1
     assert log[-1].startswith("error: --metrics-config has no setting 'colour'")
@@ -240,7 +240,7 @@ def test_the_demo_prints_commands_that_work():
     assert 'nv_inference_request_success{model="upper",version="1"} 1' in answers[7]
 
 
-def test_the_log_goes_where_it_is_sent(repository, tmp_path):
+def test_the_log_goes_to_the_given_file(repository, tmp_path):
     add_echo(repository)
     path = tmp_path / "log"
     words = [f"--log-file={path}", "--log-format=ISO8601", "--load-model=gone"]
@@ -289,7 +289,7 @@ def test_sigint_ends_the_server_with_and_without_uvloop(repository, before):
         assert command.end() == 0
 
 
-def test_a_model_that_does_not_end_costs_the_exit_code(repository):
+def test_a_model_that_does_not_stop_changes_the_exit_code(repository):
     add_echo(repository, delay_ms=60_000)
     with Command("serve", repository, *ANY_PORT, "--exit-timeout-secs=1") as command:
         url = command.http()
@@ -351,7 +351,7 @@ def test_the_port_listens_while_models_load(repository):
     in_process(scenario())
 
 
-def test_requests_in_flight_are_answered_before_the_end(repository, fake):
+def test_requests_in_flight_get_responses_before_the_server_stops(repository, fake):
     add_echo(repository, backend="fake")
 
     async def scenario():
@@ -429,7 +429,7 @@ def test_repositories_that_cannot_be_served(tmp_path, monkeypatch, path, error, 
     in_process(scenario())
 
 
-def test_a_failed_start_gives_everything_back(repository):
+def test_a_failed_start_releases_everything(repository):
     add_echo(repository)
     add_broken(repository)
 

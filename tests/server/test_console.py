@@ -107,7 +107,7 @@ def test_the_state_counts(running):
     assert after["machine"]["memory_total_bytes"] > 0
 
 
-def test_errors_of_both_protocols_are_told(running):
+def test_errors_of_both_protocols_are_listed(running):
     seen = max((entry["number"] for entry in running.get("/v2/console").json["errors"]), default=0)
     refused = Infer().add("WRONG", np.array([[7]], np.float32)).send(running, "echo")
     with Client(f"grpc://{running.grpc_address}") as client, pytest.raises(ClientError):

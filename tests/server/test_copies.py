@@ -182,7 +182,7 @@ def test_the_memory_of_a_batch_is_used_again(running, backend, witness):
     assert places[1] == places[0] == places[2]
 
 
-def test_bodies_come_back_as_soon_as_they_are_answered(running, backend, witness):
+def test_buffers_of_bodies_are_returned_with_the_response(running, backend, witness):
     """None of them waits for the garbage collector."""
     gc.collect()
     gc.disable()

@@ -298,7 +298,7 @@ class TestTrouble:
         fake.gate.set()
         assert [call.response().status for call in calls] == [200, 200]
 
-    def test_a_client_that_leaves(self, serve, repository, fake):
+    def test_a_client_that_disconnects(self, serve, repository, fake):
         for name in ("first", "second"):
             add_fake(repository, name, execution("threads"))
         add_model(repository, "pipe", chain("first", "second"))
@@ -368,7 +368,7 @@ class TestControl:
         for name, state in {"pipe": "UNAVAILABLE", "b": "UNAVAILABLE", "a": "READY"}.items():
             wait_until(lambda at=(name, state): running.states(at[0]) == {"1": at[1]}, name)
 
-    def test_a_graph_that_does_not_fit_is_told_at_load(self, serve, repository):
+    def test_a_graph_that_does_not_fit_is_refused_at_load(self, serve, repository):
         add_fake(repository, "a")
         add_fake(repository, "wide", dims="3")
         add_model(repository, "pipe", chain("a", "wide"))

@@ -95,7 +95,7 @@ def until_on_loop(running, send=ask, model="burner"):
     return count
 
 
-def test_a_quick_model_moves_to_the_loop_and_says_why(running, burner):
+def test_a_quick_model_moves_to_the_loop_and_reports_why(running, burner):
     assert mode(running) == "threads"
     assert reason(running) == "not measured yet"
     assert until_on_loop(running) >= 8
@@ -202,7 +202,7 @@ def test_a_real_model_goes_back_and_forth_with_the_size_of_its_inputs(tmp_path, 
         assert mode(running, "sized") == "loop"
 
 
-def test_the_answers_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypatch):
+def test_the_responses_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypatch):
     woken = []
     drain = LoopInbox._drain
 
@@ -270,7 +270,7 @@ def test_what_may_wait_never_runs_on_the_loop(tmp_path, burner):
         assert mode(running, "held") == "threads"
 
 
-def test_every_model_says_where_it_runs(running):
+def test_every_model_reports_where_it_runs(running):
     rows = running.get("/v2/models/stats").json["model_stats"]
     assert {row["name"] for row in rows} == {"burner", "other"}
     for row in rows:

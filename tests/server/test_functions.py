@@ -194,7 +194,7 @@ def test_requests_that_wait_share_a_call(running):
     assert batches == [1, 3]
 
 
-def test_one_bad_request_costs_its_batch_nothing(running):
+def test_one_bad_request_does_not_fail_its_batch(running):
     batches.clear()
     gate.clear()
     first_in.clear()
@@ -272,7 +272,7 @@ def test_yield_streams_events(running, model):
 # ---- what there is to see
 
 
-def test_the_config_says_what_was_declared(http, running):
+def test_the_config_has_what_was_declared(http, running):
     config = http.get_model_config("add_sub")
     assert config["backend"] == "function"
     assert config["max_batch_size"] == 8
@@ -342,7 +342,7 @@ def test_a_file_and_a_repository_side_by_side(app, tmp_path):
         assert ask(running, "pipeline", "b") == "B"
 
 
-def test_a_file_is_followed_when_it_changes(app):
+def test_a_changed_file_is_reloaded(app):
     with running_server(app, model_control_mode="poll", repository_poll_secs=0.1) as running:
         assert ask(running, "shout", "a") == "A"
         app.write_text(APP.replace("upper()", "upper() + '!'") + MORE)
@@ -357,7 +357,7 @@ def test_a_file_is_followed_when_it_changes(app):
         wait_until(lambda: running.states("whisper")["1"] == "UNAVAILABLE", "the other is gone")
 
 
-def test_a_file_is_read_again_when_somebody_loads_from_it(app):
+def test_a_load_reads_the_file_again(app):
     options = {"model_control_mode": "explicit", "load_model": ("shout",)}
     with running_server(app, **options) as running:
         app.write_text(APP.replace("upper()", "title()") + MORE)

@@ -101,7 +101,7 @@ def test_one_response_is_one_object(running, name):
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_generate_wants_exactly_one(running, count):
+def test_generate_needs_exactly_one_response(running, count):
     answer = ask(running, "many/generate", PROMPT="hello", COUNT=count)
     assert answer.status == 500
     assert "generate expects model to produce exactly 1 response" in answer.error
@@ -146,7 +146,7 @@ def test_unknown_models_and_encoded_bodies(running):
     assert answer.status == 501
 
 
-def test_a_client_that_leaves_cancels_its_request(running, model):
+def test_a_client_that_disconnects_cancels_its_request(running, model):
     host, port = running.http_address.split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_SECS)
     connection.request("POST", "/v2/models/many/generate_stream", b'{"PROMPT": "wait"}')

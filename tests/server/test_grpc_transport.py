@@ -281,7 +281,7 @@ def test_cancellation(server, channel):
     server.wait_until(lambda: server.listener.streams == 0)
 
 
-def test_a_client_that_goes_away_cancels_its_calls(server):
+def test_a_client_that_disconnects_cancels_its_calls(server):
     channel = grpc.insecure_channel(server.target, options=UNLIMITED)
     futures = [unary(channel, "Hold").future(b"") for _ in range(5)]
     for _ in futures:
@@ -342,7 +342,7 @@ def test_metadata_beyond_the_limit(make_server):
         assert unary(channel, "Unary")(b"x", timeout=WAIT_SECS) == b"x"
 
 
-def test_a_slow_reader_costs_no_memory(server, channel):
+def test_a_slow_reader_takes_no_memory(server, channel):
     responses = channel.stream_stream("/test.Echo/Firehose")(iter([]), timeout=WAIT_SECS)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first = next(responses)
@@ -374,7 +374,7 @@ def test_tls(make_server, certificates, new_loop):
     assert server.run(server.listener.drain(WAIT_SECS))
 
 
-def test_mutual_tls_turns_strangers_away(make_server, certificates):
+def test_mutual_tls_refuses_clients_without_a_certificate(make_server, certificates):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
     context.load_verify_locations(certificates / "root.pem")
@@ -449,7 +449,7 @@ def test_keepalive_pings_keep_a_living_connection(make_server):
         assert future.result(WAIT_SECS) == b"alive"
 
 
-def test_clients_that_ping_too_often_are_told(make_server):
+def test_clients_that_ping_too_often_are_disconnected(make_server):
     server = make_server(settings=GrpcSettings(keepalive=KeepAlive(max_ping_strikes=1)))
     options = [
         *UNLIMITED,

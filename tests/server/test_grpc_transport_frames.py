@@ -236,7 +236,7 @@ async def test_pieces_of_any_size(port, listener, service):
 
 
 @scenario()
-async def test_the_reason_is_read_even_by_a_client_that_keeps_talking(port, listener, service):
+async def test_the_reason_reaches_a_client_that_keeps_sending(port, listener, service):
     client = await Client.connect(port)
     client.send(client.headers(1, "/test.Echo/Hold"), WRONG)
     client.send(b"\0" * 300_000)
@@ -263,7 +263,7 @@ async def until(condition) -> None:
 
 
 @scenario(GrpcSettings(GrpcLimits(handshake_secs=0.5)))
-async def test_a_silent_client_is_let_go(port, listener, service):
+async def test_a_silent_client_is_disconnected(port, listener, service):
     silent = await Client.connect(port, greet=False)
     slow = await Client.connect(port, greet=False)
     slow.send(PREFACE[:10])
@@ -285,7 +285,7 @@ async def test_a_request_that_stops_arriving_is_answered(port, listener, service
 
 
 @scenario(GrpcSettings(keepalive=KeepAlive(time_ms=40, timeout_ms=40)))
-async def test_a_peer_without_a_sign_of_life_is_dropped(port, listener, service):
+async def test_an_unresponsive_peer_is_disconnected(port, listener, service):
     client = await Client.connect(port)
     client.send(client.headers(1, "/test.Echo/Hold"))
     await client.expect(PingFrame)
@@ -309,7 +309,7 @@ async def test_age_and_grace(port, listener, service):
 
 
 @scenario(GrpcSettings(keepalive=KeepAlive(max_ping_strikes=0)))
-async def test_a_client_that_asks_and_never_reads_is_cut_off(port, listener, service):
+async def test_a_client_that_sends_requests_and_never_reads_is_cut_off(port, listener, service):
     client = await Client.connect(port, limit=1)
     client.writer.transport.pause_reading()
     ping = PingFrame(0, opaque_data=b"12345678").serialize()
@@ -364,7 +364,7 @@ async def test_plain_http_gets_a_sentence(port, listener, service):
     assert b"This port speaks gRPC" in answer
 
 
-def test_a_mistake_of_ours_ends_the_connection_with_a_reason(monkeypatch, caplog):
+def test_an_internal_error_ends_the_connection_with_a_reason(monkeypatch, caplog):
     def broken(self, data):
         raise RuntimeError("a bug")
 

@@ -68,7 +68,7 @@ def test_pipelined_requests_are_answered_in_order(http_listener):
             assert (status, body) == (200, f"/{number}".encode())
 
 
-def test_http_1_0_closes_unless_asked_not_to(http_listener):
+def test_http_1_0_closes_unless_keep_alive_is_requested(http_listener):
     port = http_listener.start(echo)
     with connect(port) as client:
         client.sendall(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
@@ -127,7 +127,7 @@ def test_a_body_of_20_megabytes_arrives_intact_and_aligned(http_listener, chunks
         assert (address + 187) % 64 == 0
 
 
-def test_an_application_that_raises_answers_500_and_goes_on(http_listener, caplog):
+def test_an_application_that_raises_responds_500_and_continues(http_listener, caplog):
     port = http_listener.start(lambda exchange: 1 / 0)
     with connect(port) as client:
         for _ in range(2):
@@ -238,7 +238,7 @@ def test_port_0_gives_one_port_for_every_address(http_listener, host):
         assert read_answer(client)[0] == 200
 
 
-def test_a_taken_port_is_said_so(http_listener):
+def test_a_taken_port_is_reported(http_listener):
     port = http_listener.start(echo)
     with pytest.raises(OSError, match=f"127.0.0.1:{port}") as refused:
         http_listener.await_(HttpListener(echo).start("127.0.0.1", port))
@@ -254,7 +254,7 @@ def test_listeners_may_share_a_port(http_listener):
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_ours_is_said_so(http_listener, host):
+def test_an_address_of_another_machine_is_reported(http_listener, host):
     with pytest.raises(OSError, match=f"cannot listen on '?{host}"):
         http_listener.await_(HttpListener(echo).start(host, 0))
 

@@ -93,7 +93,7 @@ def test_a_client_that_stops_reading_a_response_is_cut(http_listener, connection
         http_listener.wait_until_empty()
 
 
-def test_a_client_that_stops_reading_a_stream_is_cut_and_the_application_told(http_listener):
+def test_a_client_that_stops_reading_a_stream_is_cut_off_and_reported(http_listener):
     held = HeldApplication()
     port = http_listener.start(held, write_stall_secs=SOON_SECS)
     with connect(port) as client:
@@ -110,7 +110,7 @@ def test_a_client_that_stops_reading_a_stream_is_cut_and_the_application_told(ht
 
 
 @pytest.mark.parametrize("go", [leave, reset])
-def test_leaving_while_the_request_is_in_flight_is_told(http_listener, go):
+def test_disconnecting_while_the_request_is_in_flight_is_reported(http_listener, go):
     held = HeldApplication()
     port = http_listener.start(held)
     client = connect(port)
@@ -125,7 +125,7 @@ def test_leaving_while_the_request_is_in_flight_is_told(http_listener, go):
 
 
 @pytest.mark.parametrize("go", [leave, reset])
-def test_leaving_mid_response_is_told(http_listener, go):
+def test_disconnecting_mid_response_is_reported(http_listener, go):
     held = HeldApplication()
     port = http_listener.start(held)
     client = connect(port)
@@ -145,7 +145,7 @@ def test_leaving_mid_response_is_told(http_listener, go):
 
 @pytest.mark.parametrize("go", [leave, reset])
 @pytest.mark.parametrize("size", [1000, 10_000_000])
-def test_leaving_mid_body_leaves_nothing_behind(http_listener, go, size):
+def test_disconnecting_mid_body_leaves_nothing_behind(http_listener, go, size):
     port = http_listener.start(never)
     client = connect(port)
     client.sendall(
@@ -161,7 +161,7 @@ def test_leaving_mid_body_leaves_nothing_behind(http_listener, go, size):
     assert connection._reader.target is None
 
 
-def test_an_exchange_is_freed_when_its_client_leaves(http_listener):
+def test_an_exchange_is_freed_when_its_client_disconnects(http_listener):
     """Memory goes with the last reference: no timer, task or table keeps a request."""
     bodies = []
     arrived, left = threading.Event(), threading.Event()
@@ -187,7 +187,7 @@ def test_an_exchange_is_freed_when_its_client_leaves(http_listener):
         gc.enable()
 
 
-def test_half_a_request_is_answered_where_somebody_still_reads(http_listener):
+def test_half_a_request_is_refused_when_the_client_still_reads(http_listener):
     port = http_listener.start(never)
     with connect(port) as client:
         client.sendall(b"POST /" + HOST + b"Content-Length: 10\r\n\r\nhalf")
@@ -230,7 +230,7 @@ def test_what_is_broken_is_refused_with_a_sentence(http_listener, status, sent):
     http_listener.wait_until_empty()
 
 
-def test_the_answer_before_a_broken_request_arrives_first(http_listener):
+def test_the_response_before_a_broken_request_arrives_first(http_listener):
     port = http_listener.start(lambda exchange: exchange.respond(200, (), [b"fine"]))
     with connect(port) as client:
         client.sendall(b"GET /" + HOST + b"\r\nnonsense\r\n\r\n" + bytes(100_000))

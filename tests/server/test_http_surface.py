@@ -61,7 +61,7 @@ def running(repository):
 # ---- metadata
 
 
-def test_the_server_says_who_it_is(running):
+def test_server_metadata(running):
     document = running.get("/v2").json
     assert (document["name"], document["version"]) == ("a name of my own", shoal.__version__)
     assert {"classification", "model_repository", "binary_tensor_data", "statistics"} <= set(
@@ -69,7 +69,7 @@ def test_the_server_says_who_it_is(running):
     )
 
 
-def test_the_model_says_what_it_is(running):
+def test_model_metadata(running):
     assert running.get("/v2/models/echo").json == {
         "name": "echo",
         "versions": ["1"],
@@ -139,7 +139,7 @@ def test_head_is_get_without_its_body(running, path):
 
 
 @pytest.mark.parametrize("path", [*READABLE, *WRITABLE])
-def test_options_says_what_is_allowed(running, path):
+def test_options_lists_the_allowed_methods(running, path):
     answer = running.call("OPTIONS", path).response()
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers["allow"] == (
@@ -331,7 +331,7 @@ def test_reserved_names_are_not_forwarded(repository, name):
         )
 
 
-def test_headers_stay_out_unless_asked_for(running, seen):
+def test_headers_are_forwarded_only_on_request(running, seen):
     parameters = seen(running)
     assert REQUEST.send(running, "echo", {"X-My-Header": "one"}).status == 200
     assert parameters == [{}]

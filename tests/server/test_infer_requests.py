@@ -97,7 +97,7 @@ def sum_of(start, /, **more):
 # ---- names, ids, versions, outputs
 
 
-def test_the_answer_says_whose_it_is(running):
+def test_the_response_names_model_and_request(running):
     answer = sum_of(1, id="a request").send(running, "sum")
     document = answer.json
     assert list(document) == ["id", "model_name", "model_version", "outputs"]
@@ -121,7 +121,7 @@ def test_an_id_may_hold_anything(running):
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "no/such; thing"])
-def test_nobody_asks_for_the_content_type(running, content_type):
+def test_the_content_type_is_ignored(running, content_type):
     answer = sum_of(1).send(running, "sum", {"Content-Type": content_type})
     assert answer.status == 200
 
@@ -131,7 +131,7 @@ def test_names_are_decoded(running, place):
     assert sum_of(1).send(running, place).json["model_name"] == "sum of 100%"
 
 
-def test_outputs_come_as_asked_for(running):
+def test_outputs_come_as_requested(running):
     got = outputs(sum_of(1).want("OUTPUT1").send(running, "sum"))
     assert list(got) == ["OUTPUT1"]
     both = sum_of(1).want("OUTPUT1", binary_data=True).want("OUTPUT0", binary_data=False)
@@ -240,7 +240,7 @@ def test_reshape_of_a_variable_dimension(running):
     np.testing.assert_array_equal(got, array.reshape(2, 5, 1))
 
 
-def test_an_optional_input_may_be_left_out(running):
+def test_an_optional_input_may_be_missing(running):
     array = np.array([1, 2], np.float32)
     without = Infer().add("INPUT0", array)
     assert outputs(without.send(running, "optional"))["OUTPUT0"].tolist() == [11, 12]
@@ -248,7 +248,7 @@ def test_an_optional_input_may_be_left_out(running):
     assert outputs(given.send(running, "optional"))["OUTPUT0"].tolist() == [1.5, 2.5]
 
 
-def test_only_an_optional_input_may_be_left_out(running):
+def test_only_an_optional_input_may_be_missing(running):
     answer = Infer().add("BIAS", np.array([0.5], np.float32)).send(running, "optional")
     assert answer.status == 400
     assert "missing required input(s) ['INPUT0']" in answer.error
@@ -355,7 +355,7 @@ def test_an_unknown_coding_is_refused_with_those_we_know(running):
 # ---- parameters
 
 
-def test_the_request_carries_what_the_client_said(running, seen):
+def test_the_request_carries_what_the_client_sent(running, seen):
     infer = sum_of(
         1,
         id="r",
@@ -409,7 +409,7 @@ def test_parameters_that_are_no_object(running):
 
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
-def test_a_model_that_fails_costs_nobody_else(tmp_path, mode):
+def test_a_model_that_fails_affects_no_other(tmp_path, mode):
     """Requests of one batch: the one that made it fail gets the error, the others their answer."""
     config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500000 }"
     add_onnx(tmp_path, "picker", onnx_models.picker(), config + execution(mode))

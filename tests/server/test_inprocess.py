@@ -99,7 +99,7 @@ print(threading.enumerate() == [threading.main_thread()])
     assert done.stdout == "True\n", done.stderr
 
 
-def test_start_and_stop_by_hand_and_again():
+def test_start_and_stop_repeatedly():
     server = shoal.Server([greet])
     for _ in range(2):
         assert server.start() is server
@@ -129,7 +129,7 @@ def test_two_servers_side_by_side():
         assert two.infer("double", {"x": [[1]]})["output"].tolist() == [[2]]
 
 
-def test_wait_ends_when_somebody_stops_it():
+def test_wait_ends_when_another_thread_stops_the_server():
     server = shoal.Server(greet).start()
     waiting = threading.Thread(target=server.wait)
     waiting.start()
@@ -236,7 +236,7 @@ def test_values_become_tensors(server):
         ("count", {"n": 3}, "may answer any number of times; ask it with stream()"),
     ],
 )
-def test_what_cannot_be_asked(server, model, inputs, sentence):
+def test_invalid_inferences(server, model, inputs, sentence):
     with pytest.raises(shoal.InvalidArgument) as caught:
         server.infer(model, inputs)
     assert sentence in caught.value.message
@@ -247,7 +247,7 @@ def test_a_stream(server):
     assert answers == [0, 1, 2]
 
 
-def test_a_stream_that_is_left_is_withdrawn():
+def test_a_stream_that_is_closed_early_is_cancelled():
     left = threading.Event()
 
     @shoal.model
@@ -265,7 +265,7 @@ def test_a_stream_that_is_left_is_withdrawn():
         assert left.wait(WAIT_SECS)
 
 
-def test_an_answer_that_does_not_come_in_time():
+def test_a_response_after_the_time_out():
     gate = threading.Event()
 
     @shoal.model

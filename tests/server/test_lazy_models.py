@@ -123,7 +123,7 @@ def loaded(running):
 
 
 class TestFirstUse:
-    def test_at_start_nothing_is_loaded_and_everything_known(self, repository, fake, serve):
+    def test_at_start_every_model_is_known_and_none_loaded(self, repository, fake, serve):
         add_fake(repository, "a")
         add_fake(repository, "b")
         with serve(repository) as running:
@@ -170,7 +170,7 @@ class TestFirstUse:
         with serve(repository, load_model=("*",)) as running:
             assert loaded(running) == ["a", "b", "c"]
 
-    def test_names_nobody_has(self, repository, fake, serve):
+    def test_unknown_names(self, repository, fake, serve):
         add_fake(repository, "a")
         with serve(repository) as running:
             for path in ("nothing", ".hidden", "..%2Fmodels", "x" * 300, "a%00"):
@@ -264,7 +264,7 @@ class TestFailures:
             assert running.load("a").status == 200  # by hand there is no back-off
             ask(running, "a")
 
-    def test_a_client_that_leaves_while_it_waits(self, repository, fake, serve):
+    def test_a_client_that_disconnects_while_it_waits(self, repository, fake, serve):
         add_fake(repository, "a")
         fake.load_gate.clear()
         with serve(repository) as running:
@@ -353,7 +353,7 @@ class TestModelsOfModels:
             assert "torn" in answer.error
 
     @pytest.mark.parametrize("execution", ["thread", "process"])
-    def test_a_python_model_that_asks_another(self, repository, fake, serve, execution):
+    def test_a_python_model_that_calls_another(self, repository, fake, serve, execution):
         code = {"1/model.py": CALLER_CODE}
         add_model(repository, "caller", CALLER % execution, code)
         add_fake(repository, "other")
@@ -373,7 +373,7 @@ class TestModelsOfModels:
 
 
 class TestBudget:
-    def test_what_was_not_used_for_longest_goes(self, repository, fake, serve):
+    def test_the_least_recently_used_model_is_unloaded(self, repository, fake, serve):
         for name in "abc":
             add_heavy(repository, name)
         with serve(repository, model_memory_budget="150M") as running:
@@ -423,7 +423,7 @@ class TestBudget:
             ask(running, "a")
             wait_until(lambda: loaded(running) == ["a"], "the large one has gone")
 
-    def test_an_ensemble_goes_before_its_models(self, repository, fake, serve):
+    def test_an_ensemble_is_unloaded_before_its_models(self, repository, fake, serve):
         add_model(repository, "both", ENSEMBLE)
         for name in ("first", "second", "third"):
             add_heavy(repository, name, 40)
@@ -467,7 +467,7 @@ class TestBudget:
                 assert all(pool.map(client, range(4)))
             assert running.metric("nv_inference_pending_request_count", model="x") is None
 
-    def test_answers_that_are_owed_keep_their_model(self, repository, serve):
+    def test_a_model_with_unsent_responses_stays_loaded(self, repository, serve):
         """A decoupled model that answers after its execution is over is in use until then."""
         code = {"1/model.py": SLOW_ANSWERS, "1/weights.bin": bytes(64 * MIB)}
         add_model(repository, "later", DECOUPLED, code)

@@ -71,7 +71,7 @@ def test_how_it_is_logged(running, path):
     assert lines(path)[0][10] == "T"
 
 
-def test_what_is_refused_changes_nothing(running, path):
+def test_a_refused_change_changes_nothing(running, path):
     answer = running.post("/v2/logging", {"log_info": False, "log_file": "elsewhere"})
     assert answer.status == 501
     assert words(path) == ["error", "warning", "info"]

@@ -131,7 +131,7 @@ def test_pipelined_requests(running):
 
 
 @pytest.mark.parametrize("model", ["loop", "threads"])
-def test_clients_that_leave_in_the_middle(running, model):
+def test_clients_that_disconnect_in_the_middle(running, model):
     assert load(running, model, ["binary", "json"], leaves=True) == []
     pending = running.model(model).statistics.pending
     wait_until(lambda: not pending() and not running.server._http.open_connections)

@@ -130,7 +130,7 @@ def test_equal_shapes_are_taken_together_past_others(serve, fake):
         assert together(running, fake, requests) == [(3, 2), (2, 3), (1, 4)]
 
 
-def test_without_it_nobody_overtakes(serve, fake):
+def test_without_it_no_request_overtakes(serve, fake):
     with serve("") as running:
         requests = [ask(2), ask(3), ask(2, start=5)]
         assert together(running, fake, requests) == [(1, 2), (1, 3), (1, 2)]
@@ -183,7 +183,7 @@ def test_ragged_requests_reach_the_model_one_after_the_other(tmp_path, fake, mod
         assert together(running, fake, [ask(3)]) == [(3,)]
 
 
-def test_a_model_that_is_handed_requests_gets_them_as_they_are(tmp_path):
+def test_a_model_that_takes_requests_gets_them_unpadded(tmp_path):
     seen = []
 
     def execute(batch):

@@ -20,7 +20,7 @@ REFUSED = "explicit model load / unload is not allowed if polling is enabled"
 # ---- a model's life
 
 
-def test_nothing_is_loaded_that_nobody_asked_for(repository, running):
+def test_only_requested_models_are_loaded(repository, running):
     add_onnx(repository, "echo", onnx_models.identity())
     assert running.index() == [{"name": "echo"}]
     assert running.get("/v2/health/ready").status == 200
@@ -48,7 +48,7 @@ def test_load_use_unload_and_load_again(repository, running, mode):
         assert running.get("/v2/models/stats").json == {"model_stats": []}
 
 
-def test_only_what_is_ready_when_asked_so(repository, running):
+def test_the_index_lists_only_ready_models_on_request(repository, running):
     add_onnx(repository, "a", onnx_models.identity())
     add_onnx(repository, "b", onnx_models.identity())
     check_empty(running.load("b"))
@@ -74,7 +74,7 @@ def test_a_model_that_is_not_in_the_repository(running):
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters":{}}'])
-def test_bodies_that_say_nothing(repository, running, body):
+def test_empty_bodies(repository, running, body):
     add_onnx(repository, "echo", onnx_models.identity())
     check_empty(running.post("/v2/repository/models/echo/load", body))
     check_empty(running.post("/v2/repository/models/echo/unload", body))
@@ -242,7 +242,7 @@ def test_files_beside_the_model(repository, running):
     assert outputs(answer)["OUTPUT0"].tolist() == [[b"2.000000:1:eel"]]
 
 
-def test_an_override_that_fails_leaves_the_one_before(repository, running):
+def test_an_override_that_fails_keeps_the_previous_one(repository, running):
     add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
     check_empty(running.load("echo", config={"max_batch_size": 2}))
     broken = base64.b64encode(b"this is no model").decode()

@@ -146,7 +146,7 @@ def test_a_model_that_never_loaded_can_be_repaired(repository, running):
 
 
 @pytest.mark.parametrize("config", [None, "max_batch_size: 4"])
-def test_a_file_that_is_no_model_is_told_of_by_version(repository, running, config):
+def test_a_file_that_is_not_a_model_is_reported_by_version(repository, running, config):
     """Whether the file is opened to complete the config or to load it makes no difference."""
     add_model(repository, "echo", config, {"1/model.onnx": b"no model"})
     answer = running.load("echo")
@@ -252,7 +252,7 @@ def test_unload_answers_what_is_queued(repository, running, fake):
 
 @pytest.mark.parametrize("action", ["unload", "load"])
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
-def test_a_batch_that_gathers_is_not_left_behind(repository, running, mode, action):
+def test_a_batch_that_is_still_filling_is_not_lost(repository, running, mode, action):
     """Requests that wait for company are run when the model goes or is replaced."""
     config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 60000000 }"
     folder = add_onnx(repository, "sum", onnx_models.plus(1), config + execution(mode))
@@ -266,7 +266,7 @@ def test_a_batch_that_gathers_is_not_left_behind(repository, running, mode, acti
         assert outputs(call.response())["OUTPUT0"].tolist() == [[8]]
 
 
-def test_a_load_makes_nobody_wait(repository, running, fake, monkeypatch):
+def test_a_load_delays_no_request(repository, running, fake, monkeypatch):
     """Other models serve, the index answers, and so do health and the model's old version."""
     add_fake(repository, "slow")
     add_onnx(repository, "echo", onnx_models.identity())

@@ -105,7 +105,7 @@ def test_unknown_names(one, two):
         assert (answer.status, answer.error) == (400, text)
 
 
-def test_metrics_tell_them_apart(one, two):
+def test_metrics_distinguish_them(one, two):
     with serve(one, two) as running:
         for folder in (one, two):
             labels = {"model": "inner", "version": "1", "namespace": folder.as_posix()}
@@ -150,7 +150,7 @@ def test_ensembles_of_equal_name(one, two):
         assert "ambiguity" in ask(running, "whole").error
 
 
-def test_a_model_that_comes_and_goes(one, two, tmp_path):
+def test_a_model_that_is_loaded_and_unloaded(one, two, tmp_path):
     """Without its own model an ensemble takes the other; when it is back, its own again."""
     add_model(one, "adds", ENSEMBLE)
     add_model(two, "subtracts", ENSEMBLE)

@@ -69,7 +69,7 @@ def matches(document, operation, answer):
         validators.Draft202012Validator(rooted).validate(answer.json)
 
 
-def test_every_answer_to_a_question_is_as_promised(server, document):
+def test_every_response_to_a_query_matches_the_document(server, document):
     asked = 0
     for path, methods in document["paths"].items():
         if "get" in methods and "{region}" not in path and path != "/v1/models/{model}":
@@ -80,7 +80,7 @@ def test_every_answer_to_a_question_is_as_promised(server, document):
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_every_answer_to_a_request_is_as_promised(server, document, path):
+def test_every_response_to_a_request_matches_the_document(server, document, path):
     operation = document["paths"][path]["post"]
     body = POSTS[path]
     if body:
@@ -112,7 +112,7 @@ def test_errors_are_as_promised(server, document):
     validators.Draft202012Validator(schema).validate(answer.json)
 
 
-def test_what_is_restricted_says_so():
+def test_restricted_apis_are_marked():
     closed = (NamedSetting("metadata", "read-key", "secret"),)
     with running_server(Path(repository()), http_restricted_api=closed) as running:
         assert running.get("/openapi.json").status == 403

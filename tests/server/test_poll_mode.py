@@ -110,7 +110,7 @@ def test_a_version_is_taken_away(repository, serve):
         assert running.model("echo", 2) is kept
 
 
-def test_a_deleted_model_goes(repository, serve):
+def test_a_deleted_model_is_unloaded(repository, serve):
     folder = add_onnx(repository, "echo", onnx_models.identity())
     with serve() as running:
         assert running.states("echo") == {"1": "READY"}
@@ -123,7 +123,7 @@ def test_a_deleted_model_goes(repository, serve):
         wait_until(lambda: running.states("echo") == {"1": "READY"})
 
 
-def test_a_broken_update_leaves_the_old_one_serving(repository, serve):
+def test_a_broken_update_keeps_the_old_model(repository, serve):
     folder = add_onnx(repository, "echo", onnx_models.identity(), "max_batch_size: 4")
     with serve() as running:
         before = running.model("echo")
@@ -140,7 +140,7 @@ def test_a_broken_update_leaves_the_old_one_serving(repository, serve):
         wait_until(lambda: "reason" not in running.index()[0])
 
 
-def test_a_broken_new_version_leaves_the_old_one_serving(repository, serve):
+def test_a_broken_new_version_keeps_the_old_one(repository, serve):
     folder = add_onnx(repository, "echo", onnx_models.identity())
     with serve() as running:
         (folder / "2").mkdir()

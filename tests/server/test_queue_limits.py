@@ -22,7 +22,7 @@ LIMITED = {
 
 
 @pytest.mark.parametrize("scheduler", LIMITED)
-def test_a_full_queue_turns_requests_away(serve_held, fake, scheduler):
+def test_a_full_queue_refuses_requests(serve_held, fake, scheduler):
     with serve_held(LIMITED[scheduler]) as running:
         first = hold(running, fake)
         waiting = queue(running, *(lambda n=n: ask(running, n) for n in (1, 2)))
@@ -163,7 +163,9 @@ def test_time_outs_without_a_batcher(serve_held, fake, by_request):
 
 
 @pytest.mark.parametrize("timeout", [2**53, 2**63 - 1, 2**64 - 1])
-def test_a_time_out_beyond_all_clocks_silences_nobody_else(serve_held, fake, monkeypatch, timeout):
+def test_a_time_out_beyond_the_clocks_range_affects_no_other_request(
+    serve_held, fake, monkeypatch, timeout
+):
     """One timer serves all models: no request may break it."""
     monkeypatch.setattr(Batcher.__init__, "__kwdefaults__", _with_own_alarm())
     with serve_held("") as running:
@@ -195,7 +197,7 @@ def test_a_delay_beyond_all_clocks(tmp_path, mode):
 
 @pytest.mark.parametrize("action", ["REJECT", "DELAY"])
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
-def test_time_outs_while_a_batch_gathers(tmp_path, mode, action):
+def test_time_outs_while_a_batch_fills(tmp_path, mode, action):
     """The queue delay is longer than the time-out: rejected on time, or run when it is over."""
     delay_us = 60_000_000 if action == "REJECT" else 100_000
     config = (
@@ -218,7 +220,7 @@ def test_time_outs_while_a_batch_gathers(tmp_path, mode, action):
 
 
 @pytest.mark.parametrize("batcher", ["dynamic_batching { }", ""])
-def test_a_request_whose_client_left_never_runs(serve_held, fake, batcher):
+def test_a_request_whose_client_disconnected_never_runs(serve_held, fake, batcher):
     with serve_held(batcher) as running:
         first = hold(running, fake)
         leaves, stays = queue(running, lambda: ask(running, 1), lambda: ask(running, 2))
@@ -234,7 +236,7 @@ def test_a_request_whose_client_left_never_runs(serve_held, fake, batcher):
 
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
-def test_a_request_whose_client_left_while_a_batch_gathers(tmp_path, mode):
+def test_a_request_whose_client_disconnected_while_a_batch_fills(tmp_path, mode):
     config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 60000000 }"
     add_onnx(tmp_path, "echo", onnx_models.identity("INT32", dims=(1,)), config + execution(mode))
     with running_server(tmp_path) as running:
@@ -246,7 +248,7 @@ def test_a_request_whose_client_left_while_a_batch_gathers(tmp_path, mode):
         assert running.statistics("echo")["execution_count"] == 0
 
 
-def test_a_client_that_leaves_while_its_request_runs(serve_held, fake):
+def test_a_client_that_disconnects_while_its_request_runs(serve_held, fake):
     with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         first.disconnect()
@@ -256,7 +258,7 @@ def test_a_client_that_leaves_while_its_request_runs(serve_held, fake):
         assert running.statistics("held")["inference_stats"]["success"]["count"] == 2
 
 
-def test_a_whole_crowd_leaves(serve_held, fake):
+def test_many_clients_disconnect(serve_held, fake):
     with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         crowd = queue(running, *(lambda n=n: ask(running, n) for n in range(1, 30)))

@@ -126,7 +126,7 @@ def test_two_models_that_need_the_same_take_turns(world):
         assert running.statistics("a")["execution_count"] == 1
 
 
-def test_without_the_flag_nobody_waits(world):
+def test_without_the_flag_no_request_waits(world):
     world.add("a", group("R:1"))
     world.add("b", group("R:1"))
     world.backends["a"].gate.clear()

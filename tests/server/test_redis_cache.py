@@ -55,7 +55,7 @@ def kept(running, number):
     wait_until(lambda: store.read().insertions >= number, f"{number} answers are kept")
 
 
-def test_the_second_time_redis_answers(folder, redis):
+def test_the_second_response_comes_from_redis(folder, redis):
     with running_server(folder, cache_config=redis.settings()) as running:
         ask(running, 5)
         kept(running, 1)
@@ -70,7 +70,7 @@ def test_the_second_time_redis_answers(folder, redis):
         assert running.metric("nv_cache_num_hits_per_model", **labels) == 1
 
 
-def test_answers_outlive_the_server(folder, redis):
+def test_cached_responses_outlive_the_server(folder, redis):
     with running_server(folder, cache_config=redis.settings()) as running:
         ask(running, 5)
         kept(running, 1)
@@ -79,7 +79,7 @@ def test_answers_outlive_the_server(folder, redis):
         assert counts(running) == (1, 0)
 
 
-def test_servers_share_answers_of_equal_models(folder, redis, tmp_path):
+def test_servers_share_responses_of_equal_models(folder, redis, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     changed = shutil.copytree(folder, tmp_path / "changed")
     add_onnx(changed, "echo", onnx_models.add_sub("INT32", dims=(1,)), CACHED)
@@ -134,7 +134,7 @@ def test_redis_dies_midway_and_comes_back(folder, redis, caplog, monkeypatch):
         wait_until(hit, "it is used again")
 
 
-def test_a_redis_that_hangs_costs_one_request_a_moment(folder, redis, monkeypatch):
+def test_a_redis_that_hangs_delays_one_request(folder, redis, monkeypatch):
     monkeypatch.setattr(store, "FIRST_PAUSE_NS", 60_000_000_000)
     settings = redis.settings(socket_timeout="1500", connect_timeout="1500")
     with running_server(folder, cache_config=settings) as running:

@@ -63,7 +63,7 @@ def test_other_data(running):
     assert running.statistics("sum")["inference_count"] == before + 20
 
 
-def test_the_same_answer_to_the_byte(running):
+def test_the_same_response_to_the_byte(running):
     answers = [sum_of(5, id="x").send(running, "sum") for _ in range(TIMES)]
     assert len({answer.body for answer in answers}) == 1
     names = [[n for n in answer.headers if n != "date"] for answer in answers]
@@ -159,7 +159,7 @@ def test_other_origins_around_the_same_body(running):
         assert "access-control-allow-origin" not in sum_of(1).send(running, "sum").headers
 
 
-def test_other_forms_of_answer(running):
+def test_other_forms_of_response(running):
     row = np.arange(4, dtype=np.int32)[None]
     for _ in range(TIMES):
         for parameters in ({"binary_data": True}, {}, {"classification": 2}):
@@ -207,7 +207,7 @@ def test_a_model_that_is_replaced(tmp_path, explicit, mode):
             check_plus(ask(explicit), 7 + number, str(number))
 
 
-def test_a_model_that_goes_and_comes_back(tmp_path, explicit):
+def test_a_model_that_is_unloaded_and_loaded_again(tmp_path, explicit):
     add_onnx(tmp_path, "sum", onnx_models.plus(1))
     for _ in range(3):
         assert explicit.load("sum").status == 200
@@ -248,7 +248,7 @@ def test_a_batch_that_has_become_too_large(tmp_path, explicit):
 # ---- queues treat them as they treat all others
 
 
-def test_repeated_requests_expire_leave_and_are_turned_away(tmp_path, fake):
+def test_repeated_requests_expire_are_cancelled_and_refused(tmp_path, fake):
     add_fake(
         tmp_path,
         "held",

@@ -70,7 +70,7 @@ def test_wherever_a_model_runs(tmp_path, serve, mode):
         assert counts(running, "echo", "cache_hit", "cache_miss") == (2, 1)
 
 
-def test_a_model_that_was_loaded_again_answers_for_itself(tmp_path, serve, fake):
+def test_a_reloaded_model_does_not_use_earlier_responses(tmp_path, serve, fake):
     folder = add_fake(tmp_path, "m", CACHED)
     with serve(**EXPLICIT) as running:
         fake.compute = plus(1)
@@ -93,7 +93,7 @@ def test_a_model_that_was_loaded_again_answers_for_itself(tmp_path, serve, fake)
         assert ask(running, "m", 1) == 8
 
 
-def test_changing_instances_keeps_the_answers(tmp_path, serve, fake):
+def test_changing_instances_keeps_the_cached_responses(tmp_path, serve, fake):
     folder = add_fake(tmp_path, "m", CACHED + "instance_group { count: 1 kind: KIND_CPU }")
     with serve(**EXPLICIT) as running:
         ask(running, "m")
@@ -105,7 +105,7 @@ def test_changing_instances_keeps_the_answers(tmp_path, serve, fake):
         assert counts(running, "m", "cache_hit", "cache_miss") == (1, 1)
 
 
-def test_versions_have_answers_of_their_own(tmp_path, serve, fake):
+def test_versions_do_not_share_cached_responses(tmp_path, serve, fake):
     add_fake(tmp_path, "m", CACHED + "version_policy { all {} }", versions=(1, 2))
     with serve() as running:
         fake.compute = plus(1)
@@ -116,7 +116,7 @@ def test_versions_have_answers_of_their_own(tmp_path, serve, fake):
         assert ask(running, "m", 1) == 3  # the newest
 
 
-def test_models_do_not_share_answers(tmp_path, serve, fake):
+def test_models_do_not_share_cached_responses(tmp_path, serve, fake):
     add_fake(tmp_path, "a", CACHED)
     add_fake(tmp_path, "b", CACHED)
     with serve() as running:
@@ -140,7 +140,7 @@ def test_a_failed_execution_is_tried_again(tmp_path, serve, fake):
         assert counts(running, "m", "fail", "cache_hit", "cache_miss") == (1, 0, 1)
 
 
-def test_hits_are_answered_while_the_model_is_busy(tmp_path, serve, fake):
+def test_hits_are_served_while_the_model_is_busy(tmp_path, serve, fake):
     add_fake(tmp_path, "m", CACHED)
     with serve() as running:
         ask(running, "m", 1)
@@ -197,7 +197,7 @@ def test_full_queues_refuse_misses_alone(tmp_path, serve, fake):
         assert (running_now.response().status, waiting.response().status) == (200, 200)
 
 
-def test_least_recently_used_answers_go(tmp_path, serve):
+def test_least_recently_used_responses_are_evicted(tmp_path, serve):
     add_onnx(
         tmp_path, "echo", onnx_models.identity("INT32", dims=(1,)), "max_batch_size: 4 " + CACHED
     )
@@ -212,7 +212,7 @@ def test_least_recently_used_answers_go(tmp_path, serve):
         assert counts(running, "echo", "cache_hit")[0] == before + 1
 
 
-def test_what_cannot_fit_is_counted_and_answered(tmp_path, serve):
+def test_a_response_larger_than_the_cache_is_counted_and_sent(tmp_path, serve):
     built = onnx_models.identity("INT32", dims=(1,))
     add_onnx(tmp_path, "echo", built, "max_batch_size: 4 " + CACHED)
     with serve(cache_config=(NamedSetting("local", "size", "10"),)) as running:
@@ -240,7 +240,7 @@ def test_the_older_flag(tmp_path, serve, fake):
         ((NamedSetting("memcached", "host", "x"),), "there is no cache 'memcached'; installed are"),
     ],
 )
-def test_a_cache_that_cannot_be_is_said_at_once(serve, settings, sentence):
+def test_an_invalid_cache_is_reported_at_start(serve, settings, sentence):
     with pytest.raises(InvalidArgument, match=sentence), serve(cache_config=settings):
         pass
 

@@ -85,7 +85,7 @@ def test_without_a_batcher_requests_run_one_by_one(serve_held, fake):
 
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
-def test_a_preferred_size_leaves_at_once(tmp_path, mode):
+def test_a_batch_of_a_preferred_size_runs_at_once(tmp_path, mode):
     """Four requests come together long before the delay is over."""
     config = (
         "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4 ] "
@@ -136,7 +136,7 @@ def test_a_queue_that_is_held_back_for_tests(tmp_path, monkeypatch, mode):
 LEVELS = "dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
 
 
-def test_the_most_urgent_goes_first(serve_held, fake):
+def test_the_highest_priority_runs_first(serve_held, fake):
     with serve_held(LEVELS, max_batch_size=1) as running:
         first = hold(running, fake)
         asked = [(1, 3), (2, 2), (3, 1), (4, 0), (5, 99), (6, 1)]  # 0 and 99 mean the default
@@ -155,7 +155,7 @@ def readable(call, secs):
 
 
 @pytest.mark.parametrize("preserve", [True, False])
-def test_answers_in_the_order_of_the_requests(serve_held, fake, preserve):
+def test_responses_in_the_order_of_the_requests(serve_held, fake, preserve):
     """Two instances: the second request is computed long before the first."""
     slow = threading.Event()
     quick_done = threading.Event()
@@ -181,7 +181,7 @@ def test_answers_in_the_order_of_the_requests(serve_held, fake, preserve):
         check(second, 2)
 
 
-def test_order_is_kept_past_requests_that_fail_or_leave(serve_held, fake):
+def test_order_is_kept_when_requests_fail_or_are_cancelled(serve_held, fake):
     with serve_held("dynamic_batching { preserve_ordering: true }", TWO) as running:
         fake.gate.clear()
         first = ask(running, 1)
@@ -199,7 +199,7 @@ def test_order_is_kept_past_requests_that_fail_or_leave(serve_held, fake):
 
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
-def test_ordered_answers_on_one_connection(tmp_path, mode):
+def test_ordered_responses_on_one_connection(tmp_path, mode):
     """Pipelined requests: the answer to one lets the next one in."""
     config = "max_batch_size: 8 dynamic_batching { preserve_ordering: true }" + execution(mode)
     add_onnx(tmp_path, "echo", onnx_models.identity("INT32", dims=(1,)), config)
@@ -249,7 +249,7 @@ def test_a_model_that_raises(serve_held, fake, error):
         lambda array: np.zeros((), np.int32),
     ],
 )
-def test_a_model_that_answers_with_other_rows(serve_held, fake, wrong):
+def test_a_model_that_returns_another_number_of_rows(serve_held, fake, wrong):
     fake.compute = lambda inputs, wanted: [wrong(inputs["INPUT0"])]
     with serve_held("dynamic_batching { }") as running:
         answer = ask(running, 1).response()

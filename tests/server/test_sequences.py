@@ -195,7 +195,7 @@ def test_sequences_of_different_lengths_do_not_meet(tmp_path):
                 assert set(seen[1:]) == {number}
 
 
-def test_a_state_is_nobodys_business_unless_it_is_listed(tmp_path):
+def test_a_state_is_no_output_unless_it_is_listed(tmp_path):
     add_onnx(tmp_path, "total", running_total(), total_config())
     with running_server(tmp_path) as running:
         assert "TOTAL" not in send(running, "total", 1, "start")
@@ -207,7 +207,7 @@ def test_a_state_is_nobodys_business_unless_it_is_listed(tmp_path):
         assert "TOTAL" not in [tensor["name"] for tensor in metadata["outputs"]]
 
 
-def test_the_config_may_leave_inputs_and_outputs_out(tmp_path):
+def test_the_config_may_omit_inputs_and_outputs(tmp_path):
     """What the server makes is not taken for an input of the client's."""
     config = "\n".join(
         line for line in total_config().splitlines() if not line.startswith(("input", "output"))
@@ -505,7 +505,7 @@ def test_starting_again_without_an_end(serve, fake, caplog):
         assert NO_START in ask(running, 1).response().error
 
 
-def test_a_client_that_leaves_takes_its_sequence_along(serve, fake):
+def test_a_client_that_disconnects_ends_its_sequence(serve, fake):
     with serve(LONG, max_batch_size=1) as running:
         held = hold(running, fake, 1, "start")
         gone = ask(running, 1)
@@ -618,7 +618,7 @@ def test_unloading_serves_what_waits(serve, fake):
         wait_until(lambda: fake.open_models == 0, "it is closed")
 
 
-def test_a_new_version_knows_nothing_of_the_sequences(serve, fake, tmp_path):
+def test_a_new_version_does_not_know_the_sequences(serve, fake, tmp_path):
     with serve(LONG, model_control_mode="explicit", load_model=("*",)) as running:
         check(ask(running, 1, "start", value=1), 1)
         config = running.get("/v2/models/held/config").json
@@ -779,7 +779,7 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize("where", ["thread", "process"])
-def test_a_python_model_may_ask_for_a_request_again(tmp_path, where):
+def test_a_python_model_may_reschedule_a_request(tmp_path, where):
     config = ITERATIVE.replace("countdown", "python").replace(
         "iterative", "oldest { } iterative", 1
     )

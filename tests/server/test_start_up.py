@@ -184,7 +184,7 @@ def with_broken_models(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_model_says_why(with_broken_models, name):
+def test_a_broken_model_reports_why(with_broken_models, name):
     model = name.replace(" ", "_")
     (row,) = [row for row in with_broken_models.index() if row["name"] == model]
     assert row["state"] == "UNAVAILABLE"
@@ -196,7 +196,7 @@ def test_a_broken_model_says_why(with_broken_models, name):
     assert with_broken_models.get(f"/v2/models/{model}/ready").status in (400, 404)
 
 
-def test_broken_models_cost_the_others_nothing(with_broken_models):
+def test_broken_models_do_not_affect_the_others(with_broken_models):
     assert outputs(REQUEST.send(with_broken_models, "good"))["OUTPUT0"].tolist() == [[7]]
     assert with_broken_models.get("/v2/health/live").status == 200
     assert with_broken_models.get("/v2/health/ready").status == 400
@@ -224,7 +224,7 @@ def test_readiness_without_the_strict_rule(tmp_path):
         assert running.get("/v2/models/broken/ready").status in (400, 404)
 
 
-def test_a_load_is_tried_again_when_told_so(tmp_path):
+def test_loads_are_retried_on_request(tmp_path):
     fake = FakeBackend()
     load, attempts = fake.load, []
 
@@ -295,7 +295,7 @@ def test_a_config_of_another_name(tmp_path):
         assert running.get("/v2/models/other/config").json["max_batch_size"] == 3
 
 
-def test_configs_are_not_completed_when_told_so(tmp_path):
+def test_configs_are_not_completed_when_switched_off(tmp_path):
     add_onnx(tmp_path, "echo", onnx_models.identity())
     with running_server(
         tmp_path, disable_auto_complete_config=True, exit_on_error=False

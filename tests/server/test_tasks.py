@@ -106,7 +106,7 @@ def running(sums):
 
 
 @pytest.mark.parametrize("path", [PATH, "/v2/models/sums/versions/1/double", "/double"])
-def test_a_task_is_asked_by_its_own_path(running, path):
+def test_a_task_has_its_own_path(running, path):
     answer = running.post(path, {"numbers": "1 2 3"})
     assert answer.status == 200
     assert answer.json == {"model": "sums", "version": 1, "doubled": [2, 4, 6]}
@@ -149,7 +149,7 @@ def test_calls_and_stages_count_in_statistics(running):
         ("/classify", {}, 404, "no loaded model offers 'classify'"),
     ],
 )
-def test_wrong_use_is_told(running, path, body, status, said):
+def test_wrong_use_is_refused(running, path, body, status, said):
     answer = running.post(path, body)
     assert answer.status == status
     assert said in answer.error
@@ -188,7 +188,7 @@ def test_what_is_wrong_from_the_start_has_its_status_in_a_stream_too(running):
     assert "not a number" in answer.error
 
 
-def test_what_goes_wrong_later_is_the_last_event(running):
+def test_a_later_error_is_the_last_event(running):
     answer = running.post(PATH + "?stream=true", {"numbers": "1 x 3"})
     assert answer.status == 200
     first, last = answer.body.strip().split(b"\n\n")
@@ -196,7 +196,7 @@ def test_what_goes_wrong_later_is_the_last_event(running):
     assert "not a number" in json.loads(last.removeprefix(b"data: "))["error"]
 
 
-def test_a_client_that_goes_away_ends_its_call(running):
+def test_a_client_that_disconnects_ends_its_call(running):
     connection = http.client.HTTPConnection(running.http_address)
     connection.request("POST", PATH, json.dumps({"numbers": "wait"}))
     assert Doubling.held.wait(WAIT_SECS)

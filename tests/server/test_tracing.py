@@ -196,7 +196,7 @@ def test_streams(serve, path):
     assert bad["events"] == [*GRPC_ALL[:2], "REQUEST_START", *GRPC_ALL[-2:]]
 
 
-def test_a_client_that_goes_away(tmp_path, path):
+def test_a_client_that_disconnects(tmp_path, path):
     fake = FakeBackend()
     add_fake(tmp_path / "models", "held", "instance_group { count: 1 kind: KIND_CPU }")
     with running_server(
@@ -252,7 +252,7 @@ def ask(running):
 
 
 @pytest.mark.parametrize("execution", ["thread", "process"])
-def test_models_that_ask_other_models(serve, path, execution):
+def test_models_that_call_other_models(serve, path, execution):
     with serve(fill=add_asking(execution)) as running:
         assert ask(running) == "None"  # only spans have a context
     first, second = by_id(path)
@@ -333,7 +333,7 @@ def test_spans_of_both_protocols(spans, collector):
         assert {event["name"] for event in other["events"]} == {*GRPC_ALL[:2], *GRPC_ALL[-3:]}
 
 
-def test_a_callers_trace_goes_on(spans, collector):
+def test_a_callers_trace_is_continued(spans, collector):
     with spans("rate=0") as running:
         assert numbers().send(running, "sum").status == 200
         assert numbers().call(running, "sum", headers=CALLER).response().status == 200
@@ -348,7 +348,7 @@ def test_a_callers_trace_goes_on(spans, collector):
 
 
 @pytest.mark.parametrize("execution", ["thread", "process"])
-def test_models_can_hand_the_trace_on(spans, collector, execution):
+def test_models_can_pass_the_trace_on(spans, collector, execution):
     with spans("rate=1", fill=add_asking(execution)) as running:
         told = json.loads(ask(running))
         made = collector.take(5)
@@ -366,7 +366,7 @@ def test_failures_are_marked(spans, collector):
     assert model["name"] == "sum"
 
 
-def test_a_collector_that_is_away_costs_nothing_but_spans(serve, caplog):
+def test_an_unreachable_collector_loses_only_spans(serve, caplog):
     with serve(
         *("mode=opentelemetry", "level=TIMESTAMPS", "rate=1"),
         "opentelemetry,url=http://127.0.0.1:9/v1/traces",

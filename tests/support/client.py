@@ -148,7 +148,7 @@ def to_bytes(array: np.ndarray, kind: DataType) -> bytes:
 
 
 def from_bytes(blob: bytes, kind: DataType, shape: list[int]) -> np.ndarray:
-    """A binary output, which must have exactly the size its shape says."""
+    """A binary output, which must have exactly the size of its shape."""
     if kind is BYTES:
         return bytes_tensor.decode(blob, math.prod(shape), "output").reshape(shape)
     assert len(blob) == math.prod(shape) * kind.itemsize, (len(blob), shape)

@@ -2,7 +2,7 @@
 
     save(add_sub("FP32", dims=(4,)), folder / "1" / "model.onnx")
 
-Datatypes are named as in the protocol ("INT32", "BYTES", ...). `batch` says what stands before
+Datatypes are named as in the protocol ("INT32", "BYTES", ...). `batch` is what stands before
 `dims`: True a variable batch dimension, False nothing, a number a fixed one.
 """
 

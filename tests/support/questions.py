@@ -3,7 +3,7 @@
     with QuestionServer() as server:
         TcpAsker("127.0.0.1", server.tcp_port, 10).ask(Question("It is red.", "What colour?"))
 
-It speaks both protocols, plain TCP and HTTP, and knows no language: `reply` says what it answers.
+It speaks both protocols, plain TCP and HTTP; the function `reply` makes the answers.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Listener(socketserver.ThreadingTCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's fault here."""
+        """A client that disconnects is no error here."""
 
 
 class _TcpConversation(socketserver.StreamRequestHandler):

@@ -82,7 +82,7 @@ def parameter(key: str, value: str) -> str:
 
 
 def execution(mode: str) -> str:
-    """The config line that says where a model runs: "loop", "threads" or "auto"."""
+    """The config line for where a model runs: "loop", "threads" or "auto"."""
     return parameter("execution", mode)
 
 

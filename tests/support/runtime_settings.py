@@ -1,4 +1,4 @@
-"""The settings that change while a server runs, for engines that tests make up."""
+"""The settings that change while a server runs, for the fake engines of tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_LOG = {
 
 
 class RuntimeSettings:
-    """A part of an engine: a tracer that traces nothing, and a log that nobody writes to."""
+    """A part of an engine: a tracer that traces nothing, and an unused log."""
 
     def __init__(self) -> None:
         self.tracer = Tracer()

@@ -1,4 +1,4 @@
-"""An engine without models: a test sets what it says and answers its requests by hand.
+"""An engine without models: a test sets what it reports and responds to its requests by hand.
 
 engine = ScriptedEngine()
 ...                             the frontend under test calls engine.infer
@@ -87,7 +87,7 @@ class ScriptedEngine(RuntimeSettings):
         return ()
 
     def exiting(self) -> bool:
-        """As the test says."""
+        """As the test sets it."""
         return self.is_exiting
 
     def live(self) -> bool:
@@ -95,7 +95,7 @@ class ScriptedEngine(RuntimeSettings):
         return not self.is_exiting
 
     def ready(self) -> bool:
-        """As the test says."""
+        """As the test sets it."""
         return self.is_ready and not self.is_exiting
 
     def asks_readiness(self, name: str, version: int = -1) -> bool:
@@ -163,8 +163,8 @@ class ScriptedEngine(RuntimeSettings):
         """One model, and one change that would help it."""
         if name:
             self._find(name)
-        told = {"summary": "It waits.", "advice": "Batch.", "change": "dynamic_batching { }"}
-        return [{"name": name or MODEL, "version": str(max(1, version)), **told}]
+        explanation = {"summary": "It waits.", "advice": "Batch.", "change": "dynamic_batching { }"}
+        return [{"name": name or MODEL, "version": str(max(1, version)), **explanation}]
 
     def signature(self, name: str, version: int = -1) -> Signature:
         """One output with labels, no batching."""

@@ -1,4 +1,4 @@
-"""Small ONNX models that make sequences visible: what they are told, and what they remember.
+"""Small ONNX models that show sequences: the control inputs they get, and the state they keep.
 
     add_onnx(folder, "total", running_total(), total_config("direct { }"))
 
@@ -28,21 +28,21 @@ def running_total(
     `switch` is the type of the first three; an empty `corrid` leaves the last one out.
     """
     shape = ("batch", 1) if batch else (1,)
-    told = dict.fromkeys(SWITCHES, switch) | ({"CORRID": corrid} if corrid else {})
+    controls = dict.fromkeys(SWITCHES, switch) | ({"CORRID": corrid} if corrid else {})
     nodes = [
         helper.make_node("Add", ["INPUT", "TOTAL_BEFORE"], ["TOTAL"]),
         helper.make_node("Identity", ["TOTAL"], ["OUTPUT"]),
-        *(helper.make_node("Identity", [name], [f"GOT_{name}"]) for name in told),
+        *(helper.make_node("Identity", [name], [f"GOT_{name}"]) for name in controls),
     ]
     return model(
         nodes,
         inputs=[
             *(value(name, datatype, shape) for name in ("INPUT", "TOTAL_BEFORE")),
-            *(value(name, kind, shape) for name, kind in told.items()),
+            *(value(name, kind, shape) for name, kind in controls.items()),
         ],
         outputs=[
             *(value(name, datatype, shape) for name in ("OUTPUT", "TOTAL")),
-            *(value(f"GOT_{name}", kind, shape) for name, kind in told.items()),
+            *(value(f"GOT_{name}", kind, shape) for name, kind in controls.items()),
         ],
     )
 
@@ -59,8 +59,8 @@ def total_config(
 ) -> str:
     """The config of `running_total`; `strategy` and `state` go into their blocks.
 
-    A sequence may idle for a minute unless `strategy` says how long: the second that it has by
-    default is over too soon where the machine is busy.
+    A sequence may idle for a minute unless `strategy` has a limit: the default of one second is too
+    short on a busy machine.
     """
     controls = [
         f'control_input {{ name: "{name}" '

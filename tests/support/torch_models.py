@@ -1,7 +1,7 @@
 """Small PyTorch models for tests: each function writes a file, in a fraction of a second.
 
     add_sub_script(folder / "1" / "model.pt")       OUTPUT__0 = INPUT__0 + INPUT__1, OUTPUT__1 = -
-    add_sub_exported(folder / "1" / "model.pt2")    the same, with a variable batch; says all itself
+    add_sub_exported(folder / "1" / "model.pt2")    the same, with a variable batch; needs no config
 
 Inputs are called `left` and `right`, which Triton's conventions know as INPUT__0 and INPUT__1 too.
 """
