@@ -104,11 +104,11 @@ def test_start_and_stop_repeatedly():
     for _ in range(2):
         assert server.start() is server
         assert server.infer("greet", {"name": "Ada"})["output"].tolist() == [b"Hello Ada!"]
-        with pytest.raises(shoal.InvalidArgument, match="running already"):
+        with pytest.raises(shoal.InvalidArgument, match="already running"):
             server.start()
         assert server.stop()
     assert server.stop()
-    with pytest.raises(Unavailable, match="does not run; call start"):
+    with pytest.raises(Unavailable, match="is not running; call start"):
         _ = server.url
 
 
@@ -178,7 +178,7 @@ def test_a_model_that_fails(tmp_path):
 @pytest.mark.parametrize(
     ("models", "settings", "sentence"),
     [
-        ([], {}, "there is nothing to serve; name a folder of models or hand over functions"),
+        ([], {}, "there are no models to serve; pass a folder of models or functions"),
         ([print], {}, "print is no model; write @shoal.model above it"),
         ([greet], {"htp_port": 1}, "unknown option htp_port=. Did you mean 'http_port'?"),
         ([greet], {"http_port": "8000"}, "http_port= takes int, found '8000'"),
@@ -233,7 +233,7 @@ def test_values_become_tensors(server):
         ("double", {"x": np.ones((1, 1))}, "data-type is 'FP64', but model 'double' expects"),
         ("greet", {"name": 3}, "input 'name' takes text, found an element of type int"),
         ("greet", {}, "expected 1 inputs but got 0"),
-        ("count", {"n": 3}, "may answer any number of times; ask it with stream()"),
+        ("count", {"n": 3}, "may send any number of responses; use stream()"),
     ],
 )
 def test_invalid_inferences(server, model, inputs, sentence):
@@ -274,7 +274,7 @@ def test_a_response_after_the_time_out():
         return n
 
     with shoal.Server(waits) as server:
-        with pytest.raises(Unavailable, match=r"there was no answer within 0.01 s"):
+        with pytest.raises(Unavailable, match=r"there was no response within 0.01 s"):
             server.infer("waits", {"n": 1}, timeout_secs=0.01)
         gate.set()
 

@@ -1,9 +1,9 @@
-"""Memory of GPUs that other processes share with us: opened by a handle, read and written by copy.
+"""GPU memory that other processes share: opened by a handle, read and written by copying.
 
     client: cudaMalloc, cudaIpcGetMemHandle --64 bytes--> open --> CudaBlock: read, write, close
 
-The driver's own library is used, which is there wherever a GPU can be used at all; no package has
-to be installed. The handle of the runtime library is the same as the driver's.
+Uses the driver's library, which every machine with a usable GPU has, so no package has to be
+installed. The handles of the runtime library are the same as the driver's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shoal.errors import Internal, InvalidArgument
 
 HANDLE_BYTES = 64
 _LAZY_PEER_ACCESS = 1
-_NON_BLOCKING = 1  # our copies wait for nobody else's work on the device
+_NON_BLOCKING = 1  # our copies do not wait for other work on the device
 
 
 class CudaFault(Exception):
-    """A call of the driver failed; the text is the driver's."""
+    """A driver call failed; the text is the driver's."""
 
 
 class _Handle(ctypes.Structure):
@@ -41,15 +41,15 @@ class CudaBlock:
         self._pointer = pointer
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """A copy of these bytes. Internal when the device fails."""
+        """A copy of these bytes. Internal if the device fails."""
         return self._device.read(self._pointer + offset, byte_size)
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Put bytes there; they are there when this returns. Internal when the device fails."""
+        """Write bytes; complete when this returns. Internal if the device fails."""
         self._device.write(self._pointer + offset, data)
 
     def close(self) -> None:
-        """Let go of it. Called once, after its last use."""
+        """Close it. Called once, after its last use."""
         self._device.close(self._pointer)
 
 
@@ -65,8 +65,8 @@ class Cuda:
     def open(self, handle: bytes, device_id: int, byte_size: int, name: str) -> CudaBlock:
         """The memory behind `handle`, at least `byte_size` bytes of it.
 
-        Raises InvalidArgument for a handle, a device or a size that cannot be; nothing stays open
-        then. `name` is what clients call it.
+        Raises InvalidArgument for an invalid handle, device or size; nothing is open then. `name`
+        is the region's name.
         """
         device = self._device(device_id, name)
         try:
@@ -84,7 +84,7 @@ class Cuda:
             device.close(pointer)
             raise InvalidArgument(
                 f"failed to register shared memory region '{name}': invalid args. byte_size "
-                f"{byte_size} must lie within the {size} bytes that the handle stands for"
+                f"{byte_size} must be within the {size} bytes of the handle's allocation"
             )
         return CudaBlock(device, pointer)
 
@@ -128,7 +128,7 @@ class _Device:
         return pointer.value
 
     def size_from(self, pointer: int) -> int:
-        """How many bytes of its allocation follow an address."""
+        """The number of bytes from an address to the end of its allocation."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         with self._current():
             self._call(
@@ -150,11 +150,11 @@ class _Device:
         if not memoryview(data).nbytes:
             return
         source = np.frombuffer(data, np.uint8)
-        place = ctypes.c_void_p(source.ctypes.data)
-        self._copy("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(pointer), place, source.nbytes)
+        origin = ctypes.c_void_p(source.ctypes.data)
+        self._copy("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(pointer), origin, source.nbytes)
 
     def close(self, pointer: int) -> None:
-        with self._current(), contextlib.suppress(CudaFault):  # its owner may be gone already
+        with self._current(), contextlib.suppress(CudaFault):  # its owner may have exited
             self._call("cuIpcCloseMemHandle", ctypes.c_uint64(pointer))
 
     def _copy(self, function: str, target: object, source: object, byte_size: int) -> None:
@@ -167,7 +167,7 @@ class _Device:
 
     @contextlib.contextmanager
     def _current(self) -> Iterator[None]:
-        """Make the context this thread's, and its former one again afterwards."""
+        """Make the context current for this thread, and restore the previous one afterwards."""
         self._call("cuCtxPushCurrent_v2", self._context)
         try:
             yield
@@ -177,12 +177,12 @@ class _Device:
     def _call(self, function: str, *arguments: object) -> None:
         code = getattr(self._driver, function)(*arguments)
         if code:
-            raise CudaFault(_told(self._driver, code))
+            raise CudaFault(_error_text(self._driver, code))
 
 
 @functools.cache
 def find() -> Cuda | None:
-    """The GPUs, or None where there is none, or no driver for it."""
+    """The GPUs, or None if there is none, or no driver."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -193,7 +193,7 @@ def find() -> Cuda | None:
     return Cuda(driver)
 
 
-def _told(driver: ctypes.CDLL, code: int) -> str:
+def _error_text(driver: ctypes.CDLL, code: int) -> str:
     text = ctypes.c_char_p()
     if driver.cuGetErrorString(code, ctypes.byref(text)) or text.value is None:
         return f"error {code}"

@@ -20,19 +20,19 @@ RESERVED = frozenset(
         "binary_data_output",
     }
 )
-_MIND_CASE = "(?-i)"  # how a pattern asks for what is off by default
+_CASE_SENSITIVE = "(?-i)"  # the prefix of a case-sensitive pattern
 
 
 class HeaderForwarding:
-    """One pattern, searched for anywhere in a header's name. Case does not matter, unless the
-    pattern begins with `(?-i)`; names arrive in lower case."""
+    """One pattern, searched for anywhere in a header's name. It ignores case unless it begins with
+    `(?-i)`; names arrive in lower case."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises InvalidArgument for a pattern that is no regular expression."""
-        minds_case = pattern.startswith(_MIND_CASE)
-        expression = pattern[len(_MIND_CASE) :] if minds_case else pattern
+        """Raises InvalidArgument for an invalid regular expression."""
+        case_sensitive = pattern.startswith(_CASE_SENSITIVE)
+        expression = pattern[len(_CASE_SENSITIVE) :] if case_sensitive else pattern
         try:
-            self._pattern = re.compile(expression, 0 if minds_case else re.IGNORECASE)
+            self._pattern = re.compile(expression, 0 if case_sensitive else re.IGNORECASE)
         except re.error as error:
             raise InvalidArgument(
                 f"the header forward pattern {pattern!r} is not a regular expression: {error}"
@@ -52,7 +52,7 @@ class HeaderForwarding:
 
 
 def _text(value: bytes) -> str:
-    """A header's value: UTF-8 as people send it, else Latin-1 as HTTP once had it."""
+    """A header's value: UTF-8, or Latin-1 if it is not valid UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

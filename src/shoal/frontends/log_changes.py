@@ -1,4 +1,4 @@
-"""What clients may change about the log: the part that all protocols share."""
+"""Checks the log settings that clients change, for all protocols."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_VERBOSE = 2**31 - 1
 def read_log_changes(
     given: Mapping[str, Any], bad_format: Callable[[str], ShoalError]
 ) -> dict[str, Any]:
-    """The changes a client asks for, checked; None leaves a setting as it is.
+    """The requested changes, checked; None leaves a setting as it is.
 
-    Raises Unsupported for the file, `bad_format(text)` for a format nobody knows, InvalidArgument
-    for other mistakes.
+    Raises Unsupported for the file, `bad_format(text)` for an unknown format, InvalidArgument for
+    other errors.
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if "log_file" in changes:
@@ -40,6 +40,6 @@ def read_log_changes(
         else:
             known = ", ".join((*_SWITCHES, _LEVEL, _FORMAT))
             raise InvalidArgument(
-                f"there is no log setting '{name}' that can be changed; these can: {known}"
+                f"log setting '{name}' does not exist or cannot be changed; these can: {known}"
             )
     return changes

@@ -1,8 +1,8 @@
-"""The metrics port: `GET /metrics` answers with the text that Prometheus scrapes.
+"""The metrics port: `GET /metrics` returns the text that Prometheus scrapes.
 
     Prometheus --GET /metrics--> MetricsApplication.handle --> render() --> text/plain
 
-As on Triton's metrics port, any other path is answered with 200 and an empty body.
+As on Triton's metrics port, the response for any other path is 200 with an empty body.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
 
 
 class MetricsRequest(Protocol):
-    """What is asked of an HTTP request's head here."""
+    """The part of an HTTP request that is used here."""
 
     @property
     def method(self) -> str:
-        """The verb, in capitals."""
+        """In upper case."""
 
     @property
     def path(self) -> str:
-        """The target up to a question mark."""
+        """Without the query."""
 
 
 class MetricsExchange(Protocol):
-    """One HTTP request and the way to answer it; for HEAD it leaves the body out by itself."""
+    """One HTTP request and its response; for HEAD it omits the body itself."""
 
     @property
     def request(self) -> MetricsRequest:
-        """What was asked."""
+        """The request."""
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[bytes]) -> None:
-        """Send the one answer; the body is all `parts`, one after the other."""
+        """Send the response; the body is the concatenation of `parts`."""
 
 
 class MetricsApplication:
-    """Answers everything that arrives on the metrics port."""
+    """Serves the metrics port."""
 
     def __init__(self, render: Callable[[], bytes]) -> None:
-        """`render` makes the text; it is called once per scrape, on the thread that handles it."""
+        """`render` returns the text; it is called once per scrape, on the calling thread."""
         self._render = render
 
     def handle(self, exchange: MetricsExchange) -> None:
-        """Answer `exchange`, exactly once. What `render` raises is left to the caller."""
+        """Respond to `exchange`, exactly once. Errors of `render` are left to the caller."""
         request = exchange.request
         if request.method not in ("GET", "HEAD"):
             headers = [JSON_CONTENT, (b"Allow", b"GET, HEAD")]

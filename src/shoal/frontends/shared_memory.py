@@ -2,9 +2,9 @@
 
     client --register(name, key)--> regions --lease--> request --release--> regions
 
-A region of the system is mapped once, and read and written in place; one of a GPU is opened once,
-and what is in it is copied. Requests that use it hold a lease; unregistering a region in use takes
-effect when the last lease is given back, so nobody's memory goes away under a running model.
+A region of system memory is mapped once, and read and written in place; one of GPU memory is opened
+once, and its contents are copied. Requests that use a region hold a lease; unregistering it takes
+effect when the last lease is released, so memory stays valid while a model uses it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class CudaMemory(Protocol):
         """A copy of these bytes."""
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Put bytes there."""
+        """Write bytes."""
 
     def close(self) -> None:
-        """Let go of it. Called once, after its last use."""
+        """Close it. Called once, after its last use."""
 
 
 class CudaMachine(Protocol):
     """A machine with GPUs; see `shoal.frontends.cuda_memory`."""
 
     def open(self, handle: bytes, device_id: int, byte_size: int, name: str) -> CudaMemory:
-        """The memory behind `handle`; raises InvalidArgument when it cannot be had."""
+        """The memory behind `handle`; raises InvalidArgument if it cannot be opened."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Region:
     status: dict[str, str | int]
     cuda: bool = False
     leases: int = 0
-    leaving: bool = False  # unregistered while in use
+    unregistered: bool = False  # while in use
 
 
 class SharedMemory:
@@ -67,22 +67,22 @@ class SharedMemory:
     def __init__(
         self, *, allowed: bool = True, find_cuda: Callable[[], CudaMachine | None] | None = None
     ) -> None:
-        """Without `allowed` nobody can register anything; asking for the status still works.
+        """Without `allowed` regions cannot be registered; the status still works.
 
-        `find_cuda` looks for GPUs when a client first wants to share memory of one.
+        `find_cuda` looks for GPUs when a client first registers memory of one.
         """
         self._allowed = allowed
         self._find_cuda = find_cuda or cuda_memory.find
-        self._lock = threading.Lock()  # guards _regions and what is in them
+        self._lock = threading.Lock()  # guards _regions and their fields
         self._regions: dict[str, _Region] = {}
 
-    # ---- what clients ask for
+    # ---- for clients
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map `byte_size` bytes from `offset` of the system's region `key` under `name`.
 
-        Raises AlreadyExists for a name in use, InvalidArgument for a key or bounds that cannot
-        be, Internal when the system has no such region. Nothing stays mapped then.
+        Raises AlreadyExists for a name in use, InvalidArgument for an invalid key or bounds,
+        Internal if the system has no such region; nothing is mapped then.
         """
         self._check_allowed()
         _check_key(name, key)
@@ -96,7 +96,7 @@ class SharedMemory:
         """Open `byte_size` bytes of a GPU's memory, by its cudaIpcMemHandle_t, under `name`.
 
         Raises AlreadyExists for a name in use, InvalidArgument for a handle that cannot be opened
-        or where there is no GPU. Nothing stays open then.
+        or if there is no GPU; nothing is open then.
         """
         cuda = self._cuda(name)
         if len(handle) != cuda_memory.HANDLE_BYTES:
@@ -109,9 +109,9 @@ class SharedMemory:
             self._regions[name] = _Region(name, byte_size, block, row, cuda=True)
 
     def check_cuda(self, name: str) -> None:
-        """Raise what a client is told who wants to register memory of a GPU where there is none.
+        """Raise InvalidArgument if there is no GPU.
 
-        The first look for one takes a while on a machine that has some.
+        The first call is slow on a machine that has one.
         """
         self._cuda(name)
 
@@ -125,11 +125,11 @@ class SharedMemory:
         return cuda
 
     def unregister(self, name: str = "") -> None:
-        """Let go of a region of the system, or of all of them. An unknown name is nothing to do."""
+        """Unregister a region of system memory, or all of them. An unknown name is ignored."""
         self._unregister(name, cuda=False)
 
     def unregister_cuda(self, name: str = "") -> None:
-        """Let go of a region of a GPU, or of all of them."""
+        """Unregister a region of GPU memory, or all of them."""
         self._unregister(name, cuda=True)
 
     def _unregister(self, name: str, *, cuda: bool) -> None:
@@ -137,16 +137,16 @@ class SharedMemory:
         with self._lock:
             for region in self._of_kind(name, cuda=cuda):
                 if region.leases:
-                    region.leaving = True
+                    region.unregistered = True
                 else:
                     self._remove(region)
 
     def status(self, name: str = "") -> list[dict[str, str | int]]:
-        """The regions of the system, or the one called `name`; NotFound when there is none."""
+        """The regions of system memory, or the one named `name`; NotFound if there is none."""
         return self._status(name, cuda=False)
 
     def cuda_status(self, name: str = "") -> list[dict[str, str | int]]:
-        """The regions of GPUs, or the one called `name`; NotFound when there is none."""
+        """The regions of GPU memory, or the one named `name`; NotFound if there is none."""
         return self._status(name, cuda=True)
 
     def _status(self, name: str, *, cuda: bool) -> list[dict[str, str | int]]:
@@ -156,15 +156,15 @@ class SharedMemory:
                 kind = "cuda" if cuda else "system"
                 raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
             if region is not None and region.cuda is not cuda:
-                found, wanted = ("CUDA", "system") if region.cuda else ("system", "CUDA")
+                found, requested = ("CUDA", "system") if region.cuda else ("system", "CUDA")
                 raise NotFound(
                     f"The region named '{name}' is registered as {found} shared memory, not "
-                    f"{wanted} shared memory"
+                    f"{requested} shared memory"
                 )
             return [region.status for region in self._of_kind(name, cuda=cuda)]
 
     def _of_kind(self, name: str, *, cuda: bool) -> list[_Region]:
-        """The regions of one kind, or the one of it called `name`. The lock is held."""
+        """The regions of one kind, or the one named `name`. The lock is held."""
         return [r for r in self._regions.values() if r.cuda is cuda and name in ("", r.name)]
 
     def _check_free(self, name: str) -> None:
@@ -172,15 +172,15 @@ class SharedMemory:
             raise AlreadyExists(f"shared memory region '{name}' already in manager")
 
     def _remove(self, region: _Region) -> None:
-        """Let go of a region that nobody uses. The lock is held."""
+        """Remove a region without leases. The lock is held."""
         del self._regions[region.name]
         if not isinstance(region.memory, memoryview):
             region.memory.close()
 
-    # ---- what requests need
+    # ---- for requests
 
     def lease(self, name: str, offset: int, byte_size: int) -> Lease:
-        """The bytes a request names; they stay mapped until the lease is given back.
+        """The bytes that a request names; they stay mapped until the lease is released.
 
         Raises NotFound for an unknown region, InvalidArgument for bounds outside of it.
         """
@@ -204,10 +204,10 @@ class SharedMemory:
             return _RegionLease(self, region, region.memory[offset : offset + byte_size])
         return _CudaLease(self, region, region.memory, offset, byte_size)
 
-    def _give_back(self, region: _Region) -> None:
+    def _release(self, region: _Region) -> None:
         with self._lock:
             region.leases -= 1
-            if region.leaving and not region.leases:
+            if region.unregistered and not region.leases:
                 self._remove(region)
 
     def _check_allowed(self) -> None:
@@ -226,14 +226,14 @@ class _RegionLease:
         self.view = view
 
     def write(self, data: Buffer) -> None:
-        """Put bytes at the start of the part."""
+        """Write bytes at the start of the part."""
         self.view[: memoryview(data).nbytes] = data
 
     def release(self) -> None:
-        """Give the part back; once is enough, more often does nothing."""
+        """Release the part. A second call does nothing."""
         region, self._region = self._region, None
         if region is not None:
-            self._owner._give_back(region)
+            self._owner._release(region)
 
 
 class _CudaLease:
@@ -253,20 +253,20 @@ class _CudaLease:
 
     @property
     def view(self) -> memoryview:
-        """A copy of the part, made when somebody first asks."""
+        """A copy of the part, made at the first access."""
         if self._copy is None:
             self._copy = self._memory.read(self._offset, self._byte_size)
         return self._copy
 
     def write(self, data: Buffer) -> None:
-        """Put bytes at the start of the part."""
+        """Write bytes at the start of the part."""
         self._memory.write(self._offset, data)
 
     def release(self) -> None:
-        """Give the part back; once is enough, more often does nothing."""
+        """Release the part. A second call does nothing."""
         region, self._region = self._region, None
         if region is not None:
-            self._owner._give_back(region)
+            self._owner._release(region)
 
 
 def _check_key(name: str, key: str) -> None:
@@ -283,7 +283,7 @@ def _check_key(name: str, key: str) -> None:
 
 
 def _map(name: str, key: str, offset: int, byte_size: int) -> memoryview:
-    """The bytes of a region of the system, shared for reading and writing."""
+    """The bytes of a region of system memory, shared for reading and writing."""
     descriptor = _open(key)
     try:
         size = os.fstat(descriptor).st_size
@@ -292,7 +292,7 @@ def _map(name: str, key: str, offset: int, byte_size: int) -> memoryview:
                 f"failed to register shared memory region '{name}': invalid args. Offset {offset} "
                 f"and byte_size {byte_size} must lie within the {size} bytes of '{key}'"
             )
-        # Mapped from the start: an offset into a mapping would have to be a multiple of a page.
+        # Mapped from the start: the offset of a mapping must be a multiple of the page size.
         whole = memoryview(mmap.mmap(descriptor, offset + byte_size))
     except (OSError, ValueError) as error:
         raise Internal(f"failed to register shared memory region '{name}': {error}") from None
@@ -304,7 +304,7 @@ def _map(name: str, key: str, offset: int, byte_size: int) -> memoryview:
 def _open(key: str) -> int:
     """A descriptor of a POSIX shared memory object."""
     try:
-        # What multiprocessing.shared_memory is made of; that itself would unlink regions at exit.
+        # Not multiprocessing.shared_memory, which would unlink regions at exit.
         from _posixshmem import shm_open  # type: ignore[import-not-found]
     except ImportError:
         raise Unsupported("system shared memory is not available on this platform") from None

@@ -1,4 +1,4 @@
-"""Waiting for a model to be loaded without keeping the event loop from anything else."""
+"""Waits for a model to be loaded without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def when_loaded(
     What this returns takes it back: then `resume` is not called any more. It must not raise.
     """
     loop = asyncio.get_running_loop()
-    wanted = True
+    active = True
 
     def on_loop(error: ShoalError | None) -> None:
-        if wanted:
+        if active:
             resume(error)
 
     def settled(error: ShoalError | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(on_loop, error)
 
     leave = pending.then(settled)
 
-    def take_back() -> None:
-        nonlocal wanted
-        wanted = False
+    def cancel() -> None:
+        nonlocal active
+        active = False
         leave()
 
-    return take_back
+    return cancel

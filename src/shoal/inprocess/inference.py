@@ -1,6 +1,6 @@
-"""Asking an engine directly: values in, arrays out, no socket and no protocol between.
+"""Inference in the same process: values in, arrays out, without a socket or protocol.
 
-{"x": [1, 2]} --tensors--> Request --engine--> ResponseQueue --answers--> {"output": array}
+{"x": [1, 2]} --tensors--> Request --engine--> ResponseQueue --outputs--> {"output": array}
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class ResponseQueue:
-    """Where the answers to one request arrive, for the thread that waits for them."""
+    """The responses to one request, for the thread that waits for them."""
 
     def __init__(self, timeout_secs: float | None) -> None:
         self._timeout_secs = timeout_secs
@@ -36,22 +36,22 @@ class ResponseQueue:
         self._responses: queue.SimpleQueue[Response] = queue.SimpleQueue()
 
     def send(self, response: Response) -> None:
-        """Take one response; see `shoal.core.reply.Reply`."""
+        """Add one response; see `shoal.core.reply.Reply`."""
         self._responses.put(response)
 
     def next(self) -> Response:
-        """Wait for the next response; Unavailable when none comes in time."""
+        """Wait for the next response; Unavailable after the time-out."""
         left_secs = None
         if self._end_secs is not None:
             left_secs = max(0.0, self._end_secs - time.monotonic())
         try:
             return self._responses.get(timeout=left_secs)
         except queue.Empty:
-            raise Unavailable(f"there was no answer within {self._timeout_secs:g} s") from None
+            raise Unavailable(f"there was no response within {self._timeout_secs:g} s") from None
 
 
-def answers(engine: Engine, request: Request, responses: ResponseQueue) -> Iterator[Outputs]:
-    """Send the request at once; then give its answers."""
+def outputs_of(engine: Engine, request: Request, responses: ResponseQueue) -> Iterator[Outputs]:
+    """Submit the request at once; the result yields the outputs of each response."""
     engine.infer(request)
 
     def receive() -> Iterator[Outputs]:
@@ -71,11 +71,11 @@ def answers(engine: Engine, request: Request, responses: ResponseQueue) -> Itera
     return receive()
 
 
-def when_loaded(question: Callable[[], Result]) -> Result:
-    """Ask about a model that may have to be loaded first. Raises as the question does."""
+def when_loaded(lookup: Callable[[], Result]) -> Result:
+    """The result of `lookup`, once the model is loaded on demand. Raises as `lookup` does."""
     while True:
         try:
-            return question()
+            return lookup()
         except ModelLoading as pending:
             settled: queue.SimpleQueue[ShoalError | None] = queue.SimpleQueue()
             pending.then(settled.put)
@@ -85,7 +85,7 @@ def when_loaded(question: Callable[[], Result]) -> Result:
 
 
 def tensors(inputs: Inputs, signature: Signature) -> dict[str, Tensor]:
-    """Arrays, lists and single values as the model's tensors. InvalidArgument for other things."""
+    """Arrays, lists and single values as the model's tensors. InvalidArgument for others."""
     batched = signature.max_batch_size > 0
     return {
         name: _tensor(name, value, signature.inputs.get(name), batched=batched)
@@ -94,7 +94,7 @@ def tensors(inputs: Inputs, signature: Signature) -> dict[str, Tensor]:
 
 
 def _tensor(name: str, value: Any, spec: TensorSpec | None, *, batched: bool) -> Tensor:
-    """`value` as a tensor; what does not fit the model, validation at the door will say."""
+    """`value` as a tensor; the engine checks whether it fits the model."""
     if spec is None:
         return Tensor.from_array(name, np.asarray(value))
     array = np.asarray(value, dtype=object if spec.datatype is BYTES else None)
@@ -108,7 +108,7 @@ def _tensor(name: str, value: Any, spec: TensorSpec | None, *, batched: bool) ->
             )
         array = cast
     full = len(spec.dims) + batched
-    if spec.dims == (1,) and array.ndim == full - 1:  # a value instead of a list of one
+    if spec.dims == (1,) and array.ndim == full - 1:  # a scalar instead of a list of one
         array = array[..., np.newaxis]
     datatype = spec.datatype if array.dtype == spec.datatype.numpy else None
     return Tensor.from_array(name, array, datatype)

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for servers that must not have the caller's thread."""
+"""An event loop in its own thread, for servers that must not block the caller's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
@@ -25,7 +25,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_secs)
 
     def close(self, timeout_secs: float | None = None) -> None:
-        """Let callbacks that are due run, then end the loop and its threads."""
+        """Run the callbacks that are due, then stop the loop and its threads."""
         self.run(_finish_loop(), timeout_secs)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -33,7 +33,7 @@ class LoopThread:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The loop a server runs on: uvloop's where it exists, else what Python brings."""
+    """The event loop of a server: uvloop's if it is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:

@@ -3,11 +3,10 @@
     with shoal.Server([double], http_port=8000) as server:
         server.infer("double", {"x": [[1, 2, 3]]})
 
-    caller's thread --start, infer, stop--> Server --> a thread with an event loop of its own
+    caller's thread --start, infer, stop--> Server --> a thread with its own event loop
 
-It does not run on the caller's thread, so a notebook, which has a loop of its own, can start one,
-and several may run side by side. It listens on free ports of this machine only, unless told
-otherwise.
+It does not run on the caller's thread, so a notebook, which has its own event loop, can start one,
+and several may run in one process. By default it listens on free ports of the loopback interface.
 """
 
 from __future__ import annotations
@@ -25,12 +24,19 @@ from shoal.config.suggest import did_you_mean
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.inprocess.inference import Inputs, Outputs, ResponseQueue, answers, tensors, when_loaded
+from shoal.inprocess.inference import (
+    Inputs,
+    Outputs,
+    ResponseQueue,
+    outputs_of,
+    tensors,
+    when_loaded,
+)
 from shoal.inprocess.loop import LoopThread
 from shoal.server import Server as AsyncServer
 
 LOOPBACK = "127.0.0.1"
-# What differs from `shoal serve`: nobody else is to reach it, and it is in nobody's way.
+# Differences from `shoal serve`: reachable only from this machine, on free ports.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "http_address": LOOPBACK,
@@ -52,43 +58,43 @@ class Server:
     """One server of this process. Any thread may call any method."""
 
     def __init__(self, *models: Any, options: Options | None = None, **settings: Any) -> None:
-        """`models` are folders, Python files and functions with `@shoal.model`, or lists of them.
+        """`models` are folders, Python files and functions with `@shoal.model`, or lists of these.
 
         `settings` are the options of `shoal serve` with underscores (`http_port=8000`); or give
-        them whole as `options`. Nothing is opened or read yet. Raises InvalidArgument.
+        them as `options`. Nothing is opened or read yet. Raises InvalidArgument.
         """
         paths, self._functions = _sorted(models)
         if options is None:
             options = Options(**{**DEFAULTS, **_checked(settings)})
         elif settings:
             raise InvalidArgument(f"give either options= or {', '.join(settings)}, not both")
-        given = (*options.model_repository, *paths)
-        if not given and not self._functions:
+        repositories = (*options.model_repository, *paths)
+        if not repositories and not self._functions:
             raise InvalidArgument(
-                "there is nothing to serve; name a folder of models or hand over functions, as in "
+                "there are no models to serve; pass a folder of models or functions, as in "
                 'shoal.Server("models") or shoal.Server([double])'
             )
-        self._options = dataclasses.replace(options, model_repository=given)
+        self._options = dataclasses.replace(options, model_repository=repositories)
         self._changing = threading.RLock()  # serialises start and stop; guards the two below
         self._loop: LoopThread | None = None
         self._server: AsyncServer | None = None
-        self._over = threading.Event()  # set while it does not run
-        self._over.set()
+        self._stopped = threading.Event()  # set while it does not run
+        self._stopped.set()
 
     # ---- start and stop
 
     def start(self) -> Server:
         """Listen and load; returns itself when the models are ready.
 
-        Raises a ShoalError for a port that is taken, a folder that is missing and models that
-        fail; then nothing runs.
+        Raises a ShoalError for a port in use, a missing folder or a model that fails to load;
+        nothing runs then.
         """
         with self._changing:
             if self._server is not None:
-                raise InvalidArgument("this server is running already")
+                raise InvalidArgument("this server is already running")
             server = AsyncServer(self._options, functions=self._functions)
             self._server, self._loop = server, LoopThread("shoal-server")
-            self._over.clear()
+            self._stopped.clear()
             try:
                 self._loop.run(server.start())
             except BaseException:
@@ -97,25 +103,25 @@ class Server:
         return self
 
     def stop(self) -> bool:
-        """Finish the requests in flight, unload and close; nothing to do where it does not run.
+        """Finish the requests in flight, unload and close. Does nothing if it does not run.
 
-        False when that took longer than the exit timeout and something was cut off.
+        False if that took longer than the exit time-out and requests were aborted.
         """
         with self._changing:
             server, loop = self._server, self._loop
             if server is None or loop is None:
                 return True
             clean = loop.run(server.stop()) and not server.left_behind
-            if clean:  # otherwise something still runs: its threads end with the process
+            if clean:  # otherwise threads still run; they end with the process
                 loop.close()
             self._server = self._loop = None
-            self._over.set()
+            self._stopped.set()
             return clean
 
     def wait(self) -> None:
-        """Serve until Ctrl-C, or until another thread stops it; it has stopped on return."""
+        """Serve until Ctrl-C, or until another thread stops it. It has stopped on return."""
         with contextlib.suppress(KeyboardInterrupt):
-            self._over.wait()
+            self._stopped.wait()
         self.stop()
 
     def __enter__(self) -> Server:  # noqa: PYI034 - Python 3.10 has no Self
@@ -129,7 +135,7 @@ class Server:
     ) -> None:
         self.stop()
 
-    # ---- where it is
+    # ---- addresses
 
     @property
     def http_port(self) -> int:
@@ -148,7 +154,7 @@ class Server:
 
     @property
     def tcp_port(self) -> int:
-        """The port for questions over plain TCP; 0 where there is none."""
+        """The port for questions over plain TCP; 0 if there is none."""
         return self._running().tcp_port
 
     @property
@@ -158,29 +164,29 @@ class Server:
 
     @property
     def http_url(self) -> str:
-        """`host:port`, as tritonclient.http wants it."""
+        """`host:port`, for tritonclient.http."""
         return f"{_reachable(self._options.http_address)}:{self.http_port}"
 
     @property
     def grpc_url(self) -> str:
-        """`host:port`, as tritonclient.grpc wants it."""
+        """`host:port`, for tritonclient.grpc."""
         return f"{_reachable(self._options.grpc_address)}:{self.grpc_port}"
 
     @property
     def tcp_url(self) -> str:
-        """`host:port` for `shoal ask`; nothing where there is no such port."""
+        """`host:port` for `shoal ask`; empty if there is no such port."""
         port = self.tcp_port
         return f"{_reachable(self._options.tcp_address)}:{port}" if port else ""
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus finds the metrics."""
+        """The URL of the metrics, for Prometheus."""
         address = _reachable(self._options.metrics_listen_address)
         return f"http://{address}:{self.metrics_port}/metrics"
 
     @property
     def ready(self) -> bool:
-        """Whether it runs and all its models can be asked."""
+        """Whether it runs and all its models are ready."""
         server = self._server
         return server is not None and server.engine.ready()
 
@@ -196,18 +202,16 @@ class Server:
         parameters: Mapping[str, ParameterValue] | None = None,
         timeout_secs: float | None = None,
     ) -> Outputs:
-        """Ask a model, without a socket between; returns its outputs by name.
+        """Send a request to a model, without a socket; returns its outputs by name.
 
-        Inputs are arrays, or lists and values that become arrays of the type the model wants; text
-        comes back as `bytes`. Requests of several threads share batches. Raises the ShoalError a
-        client would get, and Unavailable when there is no answer in time.
+        Inputs are arrays, or lists and values that are converted to the model's datatype; text is
+        returned as `bytes`. Requests of several threads share batches. Raises the ShoalError that a
+        client would get, and Unavailable after the time-out.
         """
         engine = self._running().engine
         if when_loaded(lambda: engine.is_decoupled(model, version)):
-            raise InvalidArgument(
-                f"model '{model}' may answer any number of times; ask it with stream()"
-            )
-        given = self.stream(
+            raise InvalidArgument(f"model '{model}' may send any number of responses; use stream()")
+        responses = self.stream(
             model,
             inputs,
             outputs=outputs,
@@ -215,7 +219,7 @@ class Server:
             parameters=parameters,
             timeout_secs=timeout_secs,
         )
-        return next(given)
+        return next(responses)
 
     def stream(
         self,
@@ -227,9 +231,9 @@ class Server:
         parameters: Mapping[str, ParameterValue] | None = None,
         timeout_secs: float | None = None,
     ) -> Iterator[Outputs]:
-        """Ask a model that may answer many times; each answer as it comes. As `infer` otherwise.
+        """As `infer`, for a model with any number of responses: the outputs of each as it arrives.
 
-        The request is withdrawn when the iterator is closed before its end.
+        Closing the iterator before its end cancels the request.
         """
         engine = self._running().engine
         signature = when_loaded(lambda: engine.signature(model, version))
@@ -242,12 +246,12 @@ class Server:
             requested_outputs=tuple(outputs),
             parameters=dict(parameters or {}),
         )
-        return answers(engine, request, responses)
+        return outputs_of(engine, request, responses)
 
     def _running(self) -> AsyncServer:
         server = self._server
         if server is None:
-            raise Unavailable("this server does not run; call start() or use it in a with block")
+            raise Unavailable("this server is not running; call start() or use it in a with block")
         return server
 
 
@@ -255,7 +259,7 @@ class Server:
 
 
 def _sorted(models: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """The paths among what is to be served, and the functions."""
+    """The paths and the functions among the models."""
     paths: list[str] = []
     functions: list[Any] = []
     for entry in models:
@@ -271,7 +275,7 @@ def _sorted(models: Sequence[Any]) -> tuple[list[str], list[Any]]:
 
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as `Options` wants them: lists as tuples, and values of the right type."""
+    """Settings as `Options` expects them: lists as tuples, and values of the right type."""
     known = {option.attribute: option for option in TABLE}
     checked: dict[str, Any] = {}
     for name, value in settings.items():
@@ -295,7 +299,7 @@ def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reachable(address: str) -> str:
-    """How a client on this machine reaches a listener."""
+    """The address of a listener for a client on this machine."""
     if address in {"", "0.0.0.0", "::"}:
         return LOOPBACK
     return f"[{address}]" if ":" in address else address

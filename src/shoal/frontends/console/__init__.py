@@ -3,6 +3,6 @@
     browser --GET /--> files.py (HTML, CSS, JavaScript from `static/`)
             --GET /v2/console, every second--> state.py
 
-The page asks for everything else where every other client asks: the index, metadata, configs,
-explanations and inference. Nothing here runs, or is even read from disk, before somebody looks.
+The page uses the same routes as every other client for the rest: the index, metadata, configs,
+explanations and inference. Nothing here runs, or is read from disk, before the first request.
 """

@@ -1,9 +1,8 @@
-"""The console's files, read once and kept, with the headers they are sent with.
+"""The console's files, cached, and their response headers.
 
-Nothing of them comes from elsewhere and nothing of them may reach elsewhere: the
-Content-Security-Policy allows scripts, styles and connections of this very server alone, no
-inline code, no frames. With `no-cache` and an ETag a browser asks each time and is told in a few
-bytes that nothing has changed.
+The Content-Security-Policy allows only scripts, styles and connections of this server, no inline
+code and no frames. With `no-cache` and an ETag a browser revalidates each file, and gets a short
+304 if nothing has changed.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _POLICY = (
     "default-src 'none'",
     "script-src 'self'",
     "style-src 'self'",
-    "img-src 'self' blob:",  # a photo that somebody chose is shown from memory
+    "img-src 'self' blob:",  # a chosen photo is shown from memory
     "connect-src 'self'",
     "base-uri 'none'",
     "form-action 'none'",
     "frame-ancestors 'none'",
-    "require-trusted-types-for 'script'",  # so that no text can become markup
+    "require-trusted-types-for 'script'",  # no text can become markup
     "trusted-types 'none'",
 )
 SECURITY: tuple[Header, ...] = (
@@ -48,15 +47,15 @@ SECURITY: tuple[Header, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFile:
-    """One file, as it is and compressed."""
+    """One file, plain and compressed."""
 
     content_type: bytes
     content: bytes
     packed: bytes
     etag: bytes
 
-    def answer(self, accepted: bytes, known: bytes) -> tuple[int, list[Header], list[bytes]]:
-        """Status, headers and body for a client that accepts these codings and knows these tags."""
+    def response(self, accepted: bytes, known: bytes) -> tuple[int, list[Header], list[bytes]]:
+        """Status, headers and body for a client's Accept-Encoding and If-None-Match."""
         tag = self.etag
         zipped = b"gzip" in accepted
         if zipped:
@@ -77,7 +76,7 @@ class ConsoleFile:
 
 @cache
 def console_file(name: str) -> ConsoleFile:
-    """A file of the console; NotFound where there is none of that name."""
+    """A file of the console; NotFound if there is none of that name."""
     found = _names().get(name)
     if found is None:
         raise NotFound("Not Found")
@@ -88,7 +87,7 @@ def console_file(name: str) -> ConsoleFile:
 
 @cache
 def _names() -> dict[str, bytes]:
-    """The type of each file there is, by name. Nothing else can be asked for."""
+    """The type of each file by name."""
     found = {}
     for entry in (files(__package__) / "static").iterdir():
         kind = _TYPES.get(entry.name.rpartition(".")[2])

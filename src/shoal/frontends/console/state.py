@@ -1,10 +1,10 @@
-"""What the console draws: counters as they are now, the machine, and the errors of late.
+"""The state that the console shows: current counters, the machine, and recent errors.
 
     ModelStatistics.read(), Machine.read(), Gpus.read(), recent_errors --> one JSON document
 
-Counters only: what happened between two looks is the page's to work out, so that any number of
-pages can look, each at its own pace. Nothing is recorded for this, and nothing is read before
-the first page asks: the machine is looked at when it does, at most once a second for all pages.
+Counters only: each page computes the differences between its own polls, so any number of pages can
+poll at any interval. Nothing is recorded for this and nothing is read before the first poll; the
+machine is sampled at most once a second for all pages.
 """
 
 from __future__ import annotations
@@ -19,45 +19,44 @@ from typing import Any, Protocol
 from shoal.errors import ShoalError
 from shoal.frontends.http.routes import resolve
 from shoal.statistics.gpu import GpuReading, Gpus
-from shoal.statistics.histogram import HistogramReading
 from shoal.statistics.machine import Machine, MachineReading
 from shoal.statistics.model import BATCH_SIZE_EDGES, DURATION_EDGES_NS, ModelStatistics
 from shoal.statistics.recent_errors import ErrorEntry, RecentErrors, recent_errors
 from shoal.statistics.sampled import Sampled
 
-_LOOK_NS = 900_000_000  # pages ask once a second
+_SAMPLE_NS = 900_000_000  # pages poll once a second
 _NS_PER_MS = 1_000_000
 
 
-class Counting(Protocol):
-    """The part of the engine that counts."""
+class ConsoleEngine(Protocol):
+    """The part of the engine that the console uses."""
 
     def model_statistics(self) -> Iterator[ModelStatistics]:
         """The counters of every version that serves."""
 
     def in_flight(self) -> int:
-        """Requests accepted and not yet answered."""
+        """Accepted requests without a response yet."""
 
     def ready(self) -> bool:
-        """Whether traffic should come here."""
+        """Whether the server is ready for traffic."""
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and extensions."""
 
 
 class ConsoleState:
-    """Writes the state down. Any thread may ask; it blocks for some milliseconds."""
+    """Makes the state document. Any thread may call it; it blocks for some milliseconds."""
 
     def __init__(
         self,
-        engine: Counting,
+        engine: ConsoleEngine,
         *,
         model_control_mode: str = "none",
         cpu: bool = True,
         gpu: bool = True,
         errors: RecentErrors = recent_errors,
     ) -> None:
-        """With `cpu` and `gpu` false their figures are left out, as --allow-…-metrics asks."""
+        """With `cpu` and `gpu` false their figures are left out (--allow-…-metrics)."""
         self._engine = engine
         self._control_mode = model_control_mode
         self._cpu = cpu
@@ -66,7 +65,7 @@ class ConsoleState:
         self._started_ms = time.time_ns() // _NS_PER_MS
 
     def document(self, errors_after: int = 0) -> dict[str, Any]:
-        """Everything there is, with the errors that were noted after the one of that number."""
+        """The whole state, with the errors after the one of that number."""
         server = self._engine.server_metadata()
         return {
             "server": {
@@ -82,28 +81,28 @@ class ConsoleState:
             "duration_edges_ns": DURATION_EDGES_NS,
             "batch_size_edges": BATCH_SIZE_EDGES,
             "models": [_counted(model) for model in self._engine.model_statistics()],
-            "machine": self._looked_at() if self._cpu else None,
+            "machine": self._machine_state() if self._cpu else None,
             "gpus": [asdict(gpu) for gpu in self._gpus.value()] if self._gpu else [],
-            "errors": [_told(entry) for entry in self._errors.since(errors_after)],
+            "errors": [_error(entry) for entry in self._errors.since(errors_after)],
         }
 
-    def _looked_at(self) -> dict[str, Any]:
+    def _machine_state(self) -> dict[str, Any]:
         return {**asdict(self._machine.value()), "cores": os.cpu_count()}
 
     @cached_property
     def _machine(self) -> Sampled[MachineReading]:
-        return Sampled(Machine().read, _LOOK_NS)
+        return Sampled(Machine().read, _SAMPLE_NS)
 
     @cached_property
     def _gpus(self) -> Sampled[Sequence[GpuReading]]:
-        found = Gpus.find()  # starts the driver's library, which can take a while
+        found = Gpus.find()  # starts the driver's library, which can be slow
         read: Callable[[], Sequence[GpuReading]] = found.read if found else tuple
-        return Sampled(read, _LOOK_NS)
+        return Sampled(read, _SAMPLE_NS)
 
 
 def _counted(model: ModelStatistics) -> dict[str, Any]:
     reading = model.read()
-    drawn = reading.histograms
+    histograms = reading.histograms
     return {
         "name": model.name,
         "version": str(model.version),
@@ -124,28 +123,23 @@ def _counted(model: ModelStatistics) -> dict[str, Any]:
         "output_ns": reading.compute_output_ns,
         "cache_hits": reading.cache.hit_count if reading.cache else 0,
         "histograms": None
-        if drawn is None
+        if histograms is None
         else {
-            "request": _cumulative(drawn.request_duration_ns),
-            "queue": _cumulative(drawn.queue_duration_ns),
-            "compute": _cumulative(drawn.compute_duration_ns),
-            "batch": _cumulative(drawn.batch_size),
+            "request": histograms.request_duration_ns.cumulative,
+            "queue": histograms.queue_duration_ns.cumulative,
+            "compute": histograms.compute_duration_ns.cumulative,
+            "batch": histograms.batch_size.cumulative,
         },
     }
 
 
-def _cumulative(histogram: HistogramReading) -> Sequence[int]:
-    """Counts up to each edge, then of everything."""
-    return histogram.cumulative
-
-
-def _told(entry: ErrorEntry) -> dict[str, Any]:
-    told = asdict(entry)
+def _error(entry: ErrorEntry) -> dict[str, Any]:
+    error = asdict(entry)
     if not entry.model and entry.protocol == "HTTP":
-        told["model"] = _model(entry.place.partition(" ")[2])
-    for name in ("place", "model", "text"):  # clients can say half a character, JSON cannot
-        told[name] = told[name].encode("utf-8", "replace").decode()
-    return told
+        error["model"] = _model(entry.place.partition(" ")[2])
+    for name in ("place", "model", "text"):  # clients can send half a surrogate pair
+        error[name] = error[name].encode("utf-8", "replace").decode()
+    return error
 
 
 def _model(path: str) -> str:

@@ -77,7 +77,7 @@ def _send_file(exchange: Exchange, name: str) -> None:
     found = console_file(name)
     accepted = request.header(b"accept-encoding") or b""
     known = request.header(b"if-none-match") or b""
-    exchange.respond(*found.answer(accepted, known))
+    exchange.respond(*found.response(accepted, known))
 
 
 def _accepts_html(request: HttpRequest) -> bool:

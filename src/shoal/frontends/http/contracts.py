@@ -1,4 +1,4 @@
-"""What the routes need of the transport below them and of the engine behind them.
+"""The interfaces that the routes use: of the transport and of the engine.
 
     transport --Exchange--> Application --> Engine
 
@@ -33,7 +33,7 @@ class HttpRequest(Protocol):
 
     @property
     def query(self) -> str:
-        """What follows the question mark, still encoded; empty without one."""
+        """The part after the question mark, still encoded; empty without one."""
 
     @property
     def headers(self) -> Sequence[Header]:
@@ -41,43 +41,43 @@ class HttpRequest(Protocol):
 
     @property
     def body(self) -> bytes | memoryview:
-        """The whole body, as it was sent."""
+        """The whole body, as received."""
 
     @property
     def plain_offset(self) -> int:
-        """Where the tensors begin, if there are any and nothing is to be encoded; else 0."""
+        """The offset of the tensors in a body without content coding; 0 without tensors."""
 
     @property
     def begun_ns(self) -> int:
-        """When a large body began to arrive; 0 where the request came in one piece."""
+        """When a large body began to arrive; 0 if the request came in one piece."""
 
     def header(self, name: bytes) -> bytes | None:
         """The value under a lower-case name."""
 
 
 class Exchange(Protocol):
-    """A request and the way to answer it. Both are used on the event loop's thread only."""
+    """A request and its response. For the event loop's thread only."""
 
-    on_disconnect: Callable[[], object] | None  # called at most once, only before the answer
+    on_disconnect: Callable[[], object] | None  # called at most once, before the response
 
     @property
     def request(self) -> HttpRequest:
-        """What was asked."""
+        """The request."""
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
-        """Answer, exactly once. Leaves the body out by itself where HTTP has none (HEAD)."""
+        """Respond, exactly once. Omits the body itself for HEAD."""
 
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
-        """Begin an answer whose body follows in chunks."""
+        """Begin a response whose body follows in chunks."""
 
     def send_chunk(self, data: Buffer) -> None:
-        """Send a piece of that body."""
+        """Send a chunk of that body."""
 
     def end_stream(self) -> None:
-        """Complete an answer that was begun with `start_stream`."""
+        """Complete a response that `start_stream` began."""
 
     def when_room(self, callback: Callable[[], object]) -> None:
-        """Call back once the client keeps up with the chunks: at once, or when it has read."""
+        """Call back once the client has read enough of the chunks, maybe at once."""
 
 
 class Engine(Protocol):
@@ -85,10 +85,10 @@ class Engine(Protocol):
 
     @property
     def tracer(self) -> Tracer:
-        """Which requests are traced."""
+        """Selects the requests that are traced."""
 
     def infer(self, request: Request) -> None:
-        """Take the request over, or raise a ShoalError."""
+        """Accept the request, or raise a ShoalError."""
 
     def infer_group(
         self, requests: Sequence[PlannedRequest], model: Any
@@ -96,19 +96,19 @@ class Engine(Protocol):
         """Take over requests of one template; returns those whose model no longer serves."""
 
     def exiting(self) -> bool:
-        """Whether the server is on its way out."""
+        """Whether the server is shutting down."""
 
     def live(self) -> bool:
-        """Whether the server works at all."""
+        """Whether the server is alive."""
 
     def ready(self) -> bool:
-        """Whether traffic should come here."""
+        """Whether the server is ready for traffic."""
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model can be asked; NotFound for one nobody knows. May block; see below."""
+        """Whether a model is ready; NotFound for an unknown one. May block; see below."""
 
     def asks_readiness(self, name: str, version: int = -1) -> bool:
-        """Whether `model_ready` asks the model itself, which may take a while."""
+        """Whether `model_ready` calls the model itself, which may be slow."""
 
     def server_metadata(self) -> dict[str, Any]:
         """Name, version and extensions."""
@@ -117,7 +117,7 @@ class Engine(Protocol):
         """A model's inputs and outputs."""
 
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
-        """A model's config, ready to be written as JSON."""
+        """A model's config as a JSON document."""
 
     def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Counters, one element for each version."""
@@ -129,16 +129,16 @@ class Engine(Protocol):
         """A model's tensors."""
 
     def find(self, name: str, version: int = -1) -> Any:
-        """The model that serves a name, for those who read what lies in its folder."""
+        """The loaded version that serves a name."""
 
     def newest_models(self) -> Sequence[Any]:
-        """Every model that is loaded, each in the newest version that serves."""
+        """Every loaded model, each in its newest version."""
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may answer any number of times."""
+        """Whether a model may send any number of responses."""
 
     def task(self, operation: str, name: str = "", version: int = -1) -> TaskCall:
-        """Begin a call of a task, which must be left; or raise a ShoalError."""
+        """Begin a call of a task, or raise a ShoalError; `leave` must be called."""
 
     def tasks(self) -> Sequence[tuple[str, int, TaskEndpoint]]:
         """Every model that has a task: name, version and the task."""
@@ -159,7 +159,7 @@ class Engine(Protocol):
         """Change the trace settings of a model, or of all, or raise a ShoalError."""
 
     def log_settings(self) -> dict[str, Any]:
-        """What is logged and how."""
+        """The log settings."""
 
     def update_log_settings(self, changes: Mapping[str, Any]) -> None:
-        """Change some log settings, to values known to be right."""
+        """Change some log settings, whose values are already checked."""

@@ -1,6 +1,6 @@
-"""CORS: lets web pages of other origins talk to this server, for those who ask for it.
+"""CORS: lets web pages of other origins use this server, if the operator allows it.
 
-browser --OPTIONS (preflight)--> who may do what     browser --request--> answer + headers
+browser --OPTIONS (preflight)--> allowed origins     browser --request--> response + headers
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ _BY_ORIGIN: Header = (b"Vary", b"Origin")
 
 
 class Cors:
-    """Which origins may read the answers."""
+    """The origins that may read responses."""
 
     def __init__(self, origins: Sequence[str]) -> None:
-        self._everybody = "*" in origins
+        self._any_origin = "*" in origins
         self._origins = frozenset(origin.rstrip("/").encode() for origin in origins)
 
     def admit(self, exchange: Exchange) -> Exchange | None:
-        """The exchange to go on with: its answer carries the headers the browser looks for.
+        """The exchange to continue with, whose response gets the CORS headers.
 
-        None when the request was a preflight, which is then answered.
+        None if the request was a preflight, to which this has responded.
         """
         request = exchange.request
         origin = request.header(b"origin")
-        if origin is None or not (self._everybody or origin in self._origins):
+        if origin is None or not (self._any_origin or origin in self._origins):
             return exchange
-        allowed = (b"Access-Control-Allow-Origin", b"*" if self._everybody else origin)
-        headers = [allowed] if self._everybody else [allowed, _BY_ORIGIN]
+        allowed = (b"Access-Control-Allow-Origin", b"*" if self._any_origin else origin)
+        headers = [allowed] if self._any_origin else [allowed, _BY_ORIGIN]
         if request.method == "OPTIONS" and request.header(b"access-control-request-method"):
-            asked = request.header(b"access-control-request-headers")
-            if asked:
-                headers.append((b"Access-Control-Allow-Headers", asked))
+            requested = request.header(b"access-control-request-headers")
+            if requested:
+                headers.append((b"Access-Control-Allow-Headers", requested))
             exchange.respond(204, [*headers, _METHODS, _MAX_AGE], [])
             return None
         return _CorsExchange(exchange, [*headers, _EXPOSED])
 
 
 class _CorsExchange:
-    """An exchange whose answer gets a few headers more."""
+    """An exchange whose response gets additional headers."""
 
     __slots__ = ("_headers", "_inner")
 

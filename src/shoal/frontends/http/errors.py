@@ -1,4 +1,4 @@
-"""Errors as HTTP tells them: one table from code to status, one form of body."""
+"""Errors as HTTP responses: the status of each code, and the body."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPENAI = "/v1/"
 
 
 def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] = ()) -> None:
-    """Answer with the error's status and text; in OpenAI's way below /v1."""
+    """Respond with the error's status and text; in OpenAI's format below /v1."""
     if exchange.request.path.startswith(OPENAI):
         from shoal.frontends.http.openai import errors as openai  # not at start-up
 
@@ -40,7 +40,7 @@ def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] 
 def send_refusal(
     exchange: Exchange, status: int, text: str, headers: Sequence[Header] = ()
 ) -> None:
-    """Answer with a status that belongs to HTTP itself, in the form of every other error."""
+    """Respond with a status of HTTP itself, in the format of every other error."""
     note_error(exchange, status, text)
     body = error_body(text)
     if exchange.request.path.startswith(OPENAI):
@@ -51,16 +51,16 @@ def send_refusal(
 
 
 def note_error(exchange: Exchange, status: int, text: str) -> None:
-    """Remember an error that a client is told."""
+    """Record an error that is sent to a client."""
     request = exchange.request
     recent_errors.note("HTTP", f"{request.method} {request.path}", str(status), text)
 
 
 def as_shoal_error(error: BaseException) -> ShoalError:
-    """The error itself, or an Internal one for a fault of ours, which is then in the log."""
+    """The error itself, or an Internal one for an unexpected exception, which is logged."""
     if isinstance(error, ShoalError):
         return error
     if isinstance(error, asyncio.CancelledError):
         return Unavailable("Server exiting")
-    logger.error("an HTTP request failed in an unforeseen way", exc_info=error)
+    logger.error("an HTTP request failed with an unexpected error", exc_info=error)
     return Internal(f"internal error: {type(error).__name__}: {error}")

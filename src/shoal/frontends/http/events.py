@@ -1,4 +1,4 @@
-"""Server-sent events: an answer that comes in pieces."""
+"""Server-sent events: a response in pieces."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def event(data: bytes) -> bytes:
 
 
 async def room(exchange: Exchange) -> None:
-    """Wait while the client reads more slowly than it is written to."""
+    """Wait while the client reads more slowly than the server writes."""
     readable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def go_on() -> None:
+    def resume() -> None:
         if not readable.done():
             readable.set_result(None)
 
-    exchange.when_room(go_on)
+    exchange.when_room(resume)
     await readable

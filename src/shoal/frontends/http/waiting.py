@@ -14,9 +14,9 @@ from shoal.frontends.waiting import when_loaded
 def answer_when_loaded(
     pending: ModelLoading, exchange: Exchange, again: Callable[[], None]
 ) -> None:
-    """Have `again` answer `exchange` once the model is loaded; a load that fails is the answer.
+    """Call `again` to respond once the model is loaded; a failed load is the response.
 
-    When the client goes away meanwhile, that is the end of it.
+    A client that disconnects meanwhile stops waiting.
     """
 
     def resume(error: ShoalError | None) -> None:
@@ -27,7 +27,7 @@ def answer_when_loaded(
             again()
         except ModelLoading as still:  # it has been evicted again
             answer_when_loaded(still, exchange, again)
-        except Exception as failure:  # noqa: BLE001 - becomes the answer
+        except Exception as failure:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(failure))
 
     exchange.on_disconnect = when_loaded(pending, resume)

@@ -21,14 +21,16 @@ def headers(answer):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_is_served_as_it_is(name):
-    status, sent, parts = console_file(name).answer(b"", b"")
+    status, sent, parts = console_file(name).response(b"", b"")
     assert status == 200
     assert b"".join(parts) == (STATIC / name).read_bytes()
     assert dict(sent)[b"Cache-Control"] == b"no-cache"
 
 
 def test_types():
-    kinds = {name: headers(console_file(name).answer(b"", b""))[b"Content-Type"] for name in NAMES}
+    kinds = {
+        name: headers(console_file(name).response(b"", b""))[b"Content-Type"] for name in NAMES
+    }
     assert kinds["index.html"] == b"text/html; charset=utf-8"
     assert kinds["console.css"] == b"text/css; charset=utf-8"
     assert kinds["app.js"] == b"text/javascript; charset=utf-8"
@@ -42,8 +44,8 @@ def test_nothing_else_can_be_asked_for(name):
 
 
 def test_compressed_for_those_who_ask():
-    plain = console_file(PAGE).answer(b"", b"")
-    packed = console_file(PAGE).answer(b"gzip, deflate, br", b"")
+    plain = console_file(PAGE).response(b"", b"")
+    packed = console_file(PAGE).response(b"gzip, deflate, br", b"")
     assert headers(packed)[b"Content-Encoding"] == b"gzip"
     assert gzip.decompress(packed[2][0]) == plain[2][0]
     assert headers(plain)[b"ETag"] != headers(packed)[b"ETag"]
@@ -54,11 +56,11 @@ def test_compressed_for_those_who_ask():
 @pytest.mark.parametrize("form", [b"%b", b"W/%b", b'"old", %b'])
 def test_what_is_known_is_not_sent_again(accepted, form):
     file = console_file("app.js")
-    tag = headers(file.answer(accepted, b""))[b"ETag"]
-    status, sent, parts = file.answer(accepted, form % tag)
+    tag = headers(file.response(accepted, b""))[b"ETag"]
+    status, sent, parts = file.response(accepted, form % tag)
     assert (status, parts) == (304, [])
     assert dict(sent)[b"ETag"] == tag
-    assert file.answer(accepted, b'"other"')[0] == 200
+    assert file.response(accepted, b'"other"')[0] == 200
 
 
 def test_the_policy_is_strict():

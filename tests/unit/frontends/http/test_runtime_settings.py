@@ -111,7 +111,7 @@ def test_changing_log_settings(front, change):
         ({"log_verbose_level": -1}, 400, "expect int32 for 'log_verbose_level'"),
         ({"log_verbose_level": True}, 400, "expect int32 for 'log_verbose_level'"),
         ({"log_verbose_level": 2**31}, 400, "expect int32 for 'log_verbose_level'"),
-        ({"log_loud": True}, 400, "there is no log setting 'log_loud'"),
+        ({"log_loud": True}, 400, "log setting 'log_loud' does not exist"),
         ("[]", 400, "settings are changed with a JSON object"),
     ],
 )
