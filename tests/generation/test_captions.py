@@ -82,14 +82,14 @@ def test_wrong_calls(ask, server, photos, model, stream):
     assert "there is no image in the request" in ask(model, **stream).error
     assert "the image '0.png' is text" in ask(model, b"no photo", **stream).error
     cut = ask(model, photos[0][:200], **stream)
-    assert (cut.status, "is cut off" in cut.error) == (400, True)
+    assert (cut.status, "is truncated" in cut.error) == (400, True)
     many = ask(model, *photos[:2] * 9, **stream)
     assert (many.status, "at most 16 are taken" in many.error) == (400, True)
 
 
 def test_a_stream_is_for_one_photo(ask, photos):
     answer = ask("captions", *photos[:2], stream="true")
-    assert (answer.status, "'stream' is for one" in answer.error) == (400, True)
+    assert (answer.status, "'stream' supports one" in answer.error) == (400, True)
 
 
 def test_one_bad_photo_is_named(ask, photos):

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.cli import main as command_line
 from shoal.errors import Unsupported
-from shoal.export.graph import Graph
+from shoal.export.graph import GraphBuilder
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
 
@@ -164,7 +164,7 @@ def test_help(export):
 
 def test_an_activation_that_is_not_known():
     with pytest.raises(Unsupported, match="'mish' cannot be exported"):
-        Graph("x").activation("mish", "value")
+        GraphBuilder("x").activation("mish", "value")
 
 
 def test_large_weights_lie_beside_the_file(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_large_weights_lie_beside_the_file(tmp_path, monkeypatch):
     from shoal.export import graph as module
 
     monkeypatch.setattr(module, "_EXTERNAL_FROM_BYTES", 100)
-    graph = Graph("large")
+    graph = GraphBuilder("large")
     value = graph.input("x", onnx.TensorProto.FLOAT, ["rows", 64])
     graph.output(graph.linear(value, np.eye(64, dtype=np.float32), None), "y", ["rows", 64])
     graph.save(tmp_path / "large.onnx")
@@ -191,7 +191,7 @@ def test_activations_are_those_of_transformers(checkpoints, tmp_path, name):
     import torch
     from transformers.activations import ACT2FN
 
-    graph = Graph(name)
+    graph = GraphBuilder(name)
     value = graph.input("x", onnx.TensorProto.FLOAT, ["rows"])
     graph.output(graph.activation(name, value), "y", ["rows"])
     graph.save(tmp_path / "it.onnx")

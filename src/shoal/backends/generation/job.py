@@ -27,20 +27,20 @@ class RequestJob:
     def __init__(
         self,
         pending: PendingRequest,
-        wanted: GenerationRequest,
+        request: GenerationRequest,
         writing: TextSettings,
         ended: Callable[[], None],
     ) -> None:
         """`ended` is called once, before the last response is sent."""
-        self.prompt: Sequence[int] = wanted.prompt
-        self.options = wanted.options
-        self.pixels = wanted.pixels  # until they have been encoded
+        self.prompt: Sequence[int] = request.prompt
+        self.options = request.options
+        self.pixels = request.pixels  # until they have been encoded
         self._pending = pending
         self._ended = ended
-        self._stream = wanted.stream
+        self._stream = request.stream
         self._writing = writing
-        self._text = TextStream(writing.decode, wanted.prompt)
-        self._echo = writing.decode(wanted.prompt) if wanted.echo else ""
+        self._text = TextStream(writing.decode, request.prompt)
+        self._echo = writing.decode(request.prompt) if request.echo else ""
         self._sent = 0  # tokens
         self.over = False  # whether the last response is sent, or about to be
 
@@ -50,7 +50,7 @@ class RequestJob:
         return self._pending.request.cancelled
 
     def on_token(self, token: int) -> None:
-        """Send it, if tokens are wanted one by one."""
+        """Send it, if tokens are request one by one."""
         if self._stream:
             self._sent += 1
             piece, self._echo = self._echo + self._text.push([token]), ""

@@ -93,7 +93,9 @@ class Encoder:
 class Reader:
     """Requests say how long and how bright."""
 
-    writing = SimpleNamespace(decode=lambda ids: "x" * len(ids), written=list, stop_ids=frozenset())
+    writing = SimpleNamespace(
+        decode=lambda ids: "x" * len(ids), without_stop=list, stop_ids=frozenset()
+    )
 
     def __call__(self, request):
         asked = request.parameters
