@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from shoal.perf.connection import LoadFailed, Place
-from shoal.perf.fleet import Fleet, Level
-from shoal.perf.poller import Poller
-from shoal.perf.requests import Content, Form, http_head, http_request
-from shoal.perf.worker import Job
+from shoal.perf.connection import Endpoint, LoadError
+from shoal.perf.poller import SocketPoller
+from shoal.perf.requests import Content, RequestLayout, http_head, http_request
+from shoal.perf.worker import LoadJob
+from shoal.perf.worker_pool import LoadLevel, WorkerPool
 from tests.support.fakes import WAIT_SECS
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -66,26 +66,26 @@ class ScriptedServer:
 
 @contextmanager
 def load(server, slots=2):
-    """A fleet that sends small requests, each of which ends so that the script can tell."""
-    form = Form("m")
-    place = Place("http", "127.0.0.1", server.port)
+    """A pool that sends small requests, each of which ends so that the script can tell."""
+    layout = RequestLayout("m")
+    endpoint = Endpoint("http", "127.0.0.1", server.port)
     content = Content("A", "UINT8", (5,), b"<end>")
-    replay = http_request(http_head(place.authority, form), form, [content])
-    fleet = Fleet(Job(place, [[replay]]))
+    replay = http_request(http_head(endpoint.authority, layout), layout, [content])
+    pool = WorkerPool(LoadJob(endpoint, [[replay]]))
     try:
-        yield fleet, slots
+        yield pool, slots
     finally:
-        fleet.stop()
+        pool.stop()
         server.stop()
 
 
-def finish(fleet, slots, count=20):
+def finish(pool, slots, count=20):
     """Send `count` requests; how many were answered."""
-    fleet.start(Level(concurrency=slots, limit=count))
+    pool.start(LoadLevel(concurrency=slots, limit=count))
     while True:
-        answered, idle = fleet.count()
+        answered, idle = pool.count()
         if idle or answered >= count:
-            return len(fleet.cut().ends)
+            return len(pool.end_window().ends)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def finish(fleet, slots, count=20):
     ],
 )
 def test_whole_answers(pieces):
-    with load(ScriptedServer(*pieces)) as (fleet, slots):
-        assert finish(fleet, slots) == 20
+    with load(ScriptedServer(*pieces)) as (pool, slots):
+        assert finish(pool, slots) == 20
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_whole_answers(pieces):
 )
 def test_connections_that_close_are_opened_again(answer):
     server = ScriptedServer(answer, close=True)
-    with load(server) as (fleet, slots):
-        assert finish(fleet, slots) == 20
+    with load(server) as (pool, slots):
+        assert finish(pool, slots) == 20
     assert server.connections >= 20
 
 
@@ -134,29 +134,29 @@ def test_connections_that_close_are_opened_again(answer):
     ],
 )
 def test_answers_that_end_the_load(pieces, close, words):
-    with load(ScriptedServer(*pieces, close=close)) as (fleet, slots):
-        with pytest.raises(LoadFailed, match=words):
-            finish(fleet, slots)
-        with pytest.raises(LoadFailed, match=words):  # and it stays that way
-            fleet.drain()
+    with load(ScriptedServer(*pieces, close=close)) as (pool, slots):
+        with pytest.raises(LoadError, match=words):
+            finish(pool, slots)
+        with pytest.raises(LoadError, match=words):  # and it stays that way
+            pool.drain()
 
 
 def test_a_server_that_goes_away_before_it_is_reached():
     server = ScriptedServer(OK)
     server.stop()
-    form = Form("m")
-    place = Place("http", "127.0.0.1", server.port)
-    replay = http_request(http_head(place.authority, form), form, [])
-    fleet = Fleet(Job(place, [[replay]]))
+    layout = RequestLayout("m")
+    endpoint = Endpoint("http", "127.0.0.1", server.port)
+    replay = http_request(http_head(endpoint.authority, layout), layout, [])
+    pool = WorkerPool(LoadJob(endpoint, [[replay]]))
     try:
-        with pytest.raises(LoadFailed, match="no connection to"):
-            finish(fleet, 1)
+        with pytest.raises(LoadError, match="no connection to"):
+            finish(pool, 1)
     finally:
-        fleet.stop()
+        pool.stop()
 
 
 def test_systems_whose_pipes_cannot_be_waited_for(monkeypatch):
-    monkeypatch.setattr("shoal.perf.fleet.PIPES_CAN_BE_WAITED_FOR", False)
-    monkeypatch.setattr("shoal.perf.poller.make", Poller)
-    with load(ScriptedServer(OK)) as (fleet, slots):
-        assert finish(fleet, slots) == 20
+    monkeypatch.setattr("shoal.perf.worker_pool.PIPES_ARE_POLLABLE", False)
+    monkeypatch.setattr("shoal.perf.poller.make", SocketPoller)
+    with load(ScriptedServer(OK)) as (pool, slots):
+        assert finish(pool, slots) == 20

@@ -24,11 +24,11 @@ from shoal.cli import demo
 from shoal.cli.main import main
 from shoal.client.address import parse
 from shoal.client.errors import ConnectionFailed, ProtocolError, ServerError, Timeout
-from shoal.stress.bench import RunningBench
-from shoal.stress.cell import Setup
-from shoal.stress.load import Target
-from shoal.stress.plan import Plan
+from shoal.stress.cell import ServerSetup
+from shoal.stress.load import QuestionTarget
+from shoal.stress.plan import StressPlan
 from shoal.stress.run import run as measure
+from shoal.stress.servers import RunningServer
 from shoal.testing.server import running_server
 from tests.support.questions import QuestionServer, Refusal, last_word
 
@@ -123,7 +123,7 @@ def test_no_answer_in_time(server):
         for protocol in ("tcp", "http"):
             with contextlib.closing(connect(server, protocol)) as asker:
                 asker._timeout_secs = 0.05  # from here on: to connect may take its time
-                with pytest.raises(Timeout, match=r"no answer from .* within 0\.05 s"):
+                with pytest.raises(Timeout, match=r"no (answer|response) from .* within 0\.05 s"):
                     asker.ask(SEA)
                 server.reply = last_word
                 asker._timeout_secs = 20.0
@@ -488,7 +488,7 @@ def test_answers_that_come_too_late(server, stress, monkeypatch):
         """For the first question, which only asks whether there is a server."""
         return TcpAsker(host, port, model, 20.0)
 
-    monkeypatch.setattr("shoal.stress.bench.TcpAsker", patient)
+    monkeypatch.setattr("shoal.stress.servers.TcpAsker", patient)
     release = threading.Event()
     calls = iter(range(10**6))
 
@@ -513,7 +513,7 @@ def test_nobody_to_measure(stress, nobody):
     assert f"no server answers at {HERE}:{nobody}" in err
 
 
-class Watcher:
+class StressListener:
     """Presses Ctrl-C after so many looks."""
 
     def __init__(self, looks):
@@ -533,13 +533,13 @@ class Watcher:
 
 
 def test_ctrl_c_keeps_what_was_measured(server):
-    plan = Plan([SEA], clients=(1, 2), requests=3, warmup=1, timeout_secs=20.0)
-    bench = RunningBench(Target("tcp", HERE, server.tcp_port), plan)
-    watcher = Watcher(2)  # when the second cell begins
-    outcome = measure(plan, bench, watcher)
+    plan = StressPlan([SEA], clients=(1, 2), requests=3, warmup=1, timeout_secs=20.0)
+    servers = RunningServer(QuestionTarget("tcp", HERE, server.tcp_port), plan)
+    listener = StressListener(2)  # when the second cell begins
+    outcome = measure(plan, servers, listener)
     assert outcome.interrupted
     assert [(cell.clients, cell.answered) for cell in outcome.cells] == [(1, 3)]
-    assert watcher.rows == [Setup(None, None)]
+    assert listener.rows == [ServerSetup(None, None)]
 
 
 # ---- the real thing

@@ -55,7 +55,7 @@ def test_a_config_that_loads_and_a_page_with_every_try(tune, models, tmp_path):
     printed = tune(repository / "chain", "--write", *words)
     assert f"wrote {repository / 'chain' / 'config.pbtxt'}" in printed.err
     assert len(printed.tries) > 1
-    grid = int(re.search(r"the whole grid has (\d+)", printed.out)[1])
+    grid = int(re.search(r"instead of (\d+) for the whole grid", printed.out)[1])
     assert len(printed.tries) <= max(8, grid / 5)
     assert not any("failed" in line for line in printed.tries)
     text = (repository / "chain" / "config.pbtxt").read_text()

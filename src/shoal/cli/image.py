@@ -164,8 +164,8 @@ def _classify(
     client: Client, model: Classifier, files: list[Path], options: argparse.Namespace
 ) -> None:
     from shoal.image.pixels import preprocess
-    from shoal.image.report import Progress, Report
-    from shoal.image.sending import Sender, batches
+    from shoal.image.report import ImageProgress, ImageReport
+    from shoal.image.sending import ImageSender, batches
 
     def read(file: Path) -> np.ndarray:
         return preprocess(file, model, options.scaling, crop=options.crop)
@@ -173,9 +173,9 @@ def _classify(
     asked: int = options.classes
     if options.softmax:  # every class counts for the probability of the best
         asked = model.classes if model.classes > 0 else _MOST_CLASSES
-    sender = Sender(client, model, read, version=options.model_version, classes=asked)
-    report = Report(model.output, options.classes, softmax=options.softmax)
-    progress = Progress(len(files), _terminal() if len(files) > 1 else None)
+    sender = ImageSender(client, model, read, version=options.model_version, classes=asked)
+    report = ImageReport(model.output, options.classes, softmax=options.softmax)
+    progress = ImageProgress(len(files), _terminal() if len(files) > 1 else None)
     send = sender.in_turn
     if options.streaming or options.at_once:
         send = sender.streamed if options.streaming else sender.at_once

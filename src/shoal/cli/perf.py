@@ -49,10 +49,10 @@ def run(words: Sequence[str]) -> int:
         print(f"error: {error.message}", file=sys.stderr)
         return WRONG_OPTION
     from shoal.perf.chart import curve
-    from shoal.perf.progress import Progress
+    from shoal.perf.progress import ProgressLine
     from shoal.perf.run import run as measure
 
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
     try:
         outcome = measure(options, say, _warn, progress)
     except ShoalError as error:

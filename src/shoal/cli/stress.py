@@ -25,8 +25,8 @@ from shoal.cli.parser import (
 from shoal.config.options import OptionError
 
 if TYPE_CHECKING:  # imported once the options are known to be right
-    from shoal.stress.bench import Bench
-    from shoal.stress.plan import Outcome, Plan
+    from shoal.stress.plan import StressPlan, StressResult
+    from shoal.stress.servers import ServersUnderTest
 
 HELP = """\
 usage: shoal stress [OPTION ...]
@@ -88,17 +88,17 @@ def run(words: Sequence[str]) -> int:
         return 0
     options = _parse(words)
 
-    from shoal.perf.progress import Progress
+    from shoal.perf.progress import ProgressLine
     from shoal.stress import material
-    from shoal.stress.plan import CLIENTS, Plan
-    from shoal.stress.progress import Narrator
+    from shoal.stress.plan import CLIENTS, StressPlan
+    from shoal.stress.progress import ProgressPrinter
     from shoal.stress.run import run as measure
     from shoal.tune.run import check_writable
 
     for flag, path in _files(options):
         check_writable(Path(path), flag, overwrite=True)
     running = bool(options.host or options.url)
-    plan = Plan(
+    plan = StressPlan(
         questions=material.read(options.text_file, options.questions),
         clients=options.clients or CLIENTS,
         requests=options.requests,
@@ -107,18 +107,18 @@ def run(words: Sequence[str]) -> int:
         timeout_secs=options.timeout,
         seed=options.seed,
     )
-    bench = _running(options, plan) if running else _local(options, plan)
+    servers = _running(options, plan) if running else _local(options, plan)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a table without ± is better than none
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
     try:
-        outcome = measure(plan, bench, Narrator(say, progress))
+        outcome = measure(plan, servers, ProgressPrinter(say, progress))
     finally:
         progress.clear()
     return _conclude(outcome, options)
 
 
-def _conclude(outcome: Outcome, options: argparse.Namespace) -> int:
+def _conclude(outcome: StressResult, options: argparse.Namespace) -> int:
     from shoal.stress import files
     from shoal.stress.findings import verdict
     from shoal.stress.report import page
@@ -146,14 +146,14 @@ def _files(options: argparse.Namespace) -> list[tuple[str, str]]:
     return [(flag, path) for flag, path in asked if path]
 
 
-def _local(options: argparse.Namespace, plan: Plan) -> Bench:
+def _local(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
     from shoal.cli.check import preparation_settings
     from shoal.cli.demo import repository
     from shoal.config.options import Options
-    from shoal.stress.bench import LocalBench
-    from shoal.stress.cell import Setup
+    from shoal.stress.cell import ServerSetup
     from shoal.stress.model import find_model
     from shoal.stress.plan import SESSIONS
+    from shoal.stress.servers import StartedServers
 
     serving = Options()
     model = find_model(
@@ -161,29 +161,29 @@ def _local(options: argparse.Namespace, plan: Plan) -> Bench:
     )
     batching = {"off": (False,), "on": (True,)}.get(options.batching, (False, True))
     setups = [
-        Setup(sessions, batched)
+        ServerSetup(sessions, batched)
         for sessions in options.sessions or SESSIONS
         for batched in batching
     ]
-    return LocalBench(model, setups, plan, serving)
+    return StartedServers(model, setups, plan, serving)
 
 
-def _running(options: argparse.Namespace, plan: Plan) -> Bench:
+def _running(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
     from shoal.ask.question import TCP_PORT
     from shoal.client.address import parse
-    from shoal.stress.bench import RunningBench
-    from shoal.stress.load import Target
+    from shoal.stress.load import QuestionTarget
+    from shoal.stress.servers import RunningServer
 
     if options.host:
-        target = Target("tcp", options.host, options.port or TCP_PORT, options.model)
-        return RunningBench(target, plan)
+        target = QuestionTarget("tcp", options.host, options.port or TCP_PORT, options.model)
+        return RunningServer(target, plan)
     address = parse(options.url)
     if address.protocol != "http" or address.encrypted:
         raise OptionError(
             f"--url takes an address of plain HTTP, such as localhost:8000, found '{options.url}'"
         )
-    target = Target("http", address.host, address.port, options.model, address.prefix)
-    return RunningBench(target, plan)
+    target = QuestionTarget("http", address.host, address.port, options.model, address.prefix)
+    return RunningServer(target, plan)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -16,7 +16,7 @@ from shoal.config.options import BY_FLAG, OptionError
 
 if TYPE_CHECKING:  # imported once the options are known to be right
     from shoal.tune.goal import Goal
-    from shoal.tune.run import Model, Outcome
+    from shoal.tune.run import TunedModel, TuneResult
 
 HELP = """\
 usage: shoal tune MODEL [--repository PATH] [OPTION ...]
@@ -111,7 +111,7 @@ def run(words: Sequence[str]) -> int:
     return _conclude(outcome, goal, target, asked.report)
 
 
-def _conclude(outcome: Outcome, goal: Goal, target: tuple[Path, str] | None, report: str) -> int:
+def _conclude(outcome: TuneResult, goal: Goal, target: tuple[Path, str] | None, report: str) -> int:
     from shoal.tune import run as tuning
     from shoal.tune.report import page
     from shoal.tune.text import change_lines, verdict
@@ -136,7 +136,7 @@ def _conclude(outcome: Outcome, goal: Goal, target: tuple[Path, str] | None, rep
     return 0
 
 
-def _target(asked: argparse.Namespace, model: Model) -> tuple[Path, str] | None:
+def _target(asked: argparse.Namespace, model: TunedModel) -> tuple[Path, str] | None:
     """Where the config goes, and the flag that says so; whether it can is known before measuring.
     Raises InvalidArgument."""
     from shoal.tune.run import check_writable

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import Internal
-from shoal.image.sending import Answer
+from shoal.image.sending import BatchResult
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.client import Label
 
 
-class Report:
+class ImageReport:
     """Makes the lines of answers, and counts.
 
     With `softmax` all classes were asked for: scores become probabilities, and the best
@@ -36,7 +36,7 @@ class Report:
         self._softmax = softmax
         self._totals: Counter[tuple[int, str]] = Counter()
 
-    def lines(self, answer: Answer) -> Iterator[str]:
+    def lines(self, answer: BatchResult) -> Iterator[str]:
         """The lines of one request. Internal when the answer has not a row for each image."""
         files = answer.batch.files
         values = answer.result.outputs[self._output].shape
@@ -65,7 +65,7 @@ class Report:
             yield f"    {_described(label)}"
 
 
-class Progress:
+class ImageProgress:
     """A bar on a terminal; nothing at all elsewhere. Other lines are printed through it."""
 
     _WIDTH = 30

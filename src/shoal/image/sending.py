@@ -1,6 +1,6 @@
 """Batches of images as requests: one after the other, several at once, or on one stream.
 
-    files --batches--> [0 1 2] [3 4 0] --Sender--> Answer, Answer
+    files --batches--> [0 1 2] [3 4 0] --ImageSender--> BatchResult, BatchResult
 
 Images are read when their request is made, so a folder may be larger than the memory. Answers come
 in the order of the requests, whichever way they went.
@@ -36,7 +36,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BatchResult:
     """A request and what came back."""
 
     batch: Batch
@@ -50,7 +50,7 @@ def batches(files: Sequence[Path], size: int) -> Iterator[Batch]:
         yield Batch(number, tuple(members))
 
 
-class Sender:
+class ImageSender:
     """Sends batches to one model. `read` makes the array of one image."""
 
     def __init__(
@@ -68,14 +68,14 @@ class Sender:
         self._version = version
         self._classes = classes
 
-    def in_turn(self, todo: Iterator[Batch]) -> Iterator[Answer]:
+    def in_turn(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
         """Each request after the answer to the one before. Raises what client and `read` raise."""
         for batch in todo:
             yield self._ask(batch)
 
-    def at_once(self, todo: Iterator[Batch]) -> Iterator[Answer]:
+    def at_once(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
         """Up to AT_ONCE requests under way at a time, their images read side by side, too."""
-        waiting: deque[Future[Answer]] = deque()
+        waiting: deque[Future[BatchResult]] = deque()
         with ThreadPoolExecutor(AT_ONCE, "shoal-image") as threads:
             try:
                 for batch in todo:
@@ -88,7 +88,7 @@ class Sender:
                 for future in waiting:
                     future.cancel()
 
-    def streamed(self, todo: Iterator[Batch]) -> Iterator[Answer]:
+    def streamed(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
         """All requests on one gRPC stream, up to AT_ONCE of them unanswered."""
         sent: deque[Batch] = deque()
         come: dict[str, Result] = {}
@@ -101,11 +101,11 @@ class Sender:
             while sent:
                 yield _next_answer(sent, come, stream.receive)
 
-    def _ask(self, batch: Batch) -> Answer:
+    def _ask(self, batch: Batch) -> BatchResult:
         result = self._client.infer(
             self._model.model, self._inputs(batch), version=self._version, **self._terms(batch)
         )
-        return Answer(batch, result)
+        return BatchResult(batch, result)
 
     def _terms(self, batch: Batch) -> dict[str, Any]:
         output = self._model.output
@@ -131,7 +131,7 @@ class Sender:
 
 def _next_answer(
     sent: deque[Batch], come: dict[str, Result], receive: Callable[[], Result | None]
-) -> Answer:
+) -> BatchResult:
     """The answer to the oldest request; those to younger ones are kept in `come`."""
     batch = sent.popleft()
     key = str(batch.number)
@@ -140,4 +140,4 @@ def _next_answer(
         if result is None:
             raise Internal(f"the server ended the stream before it answered request {key}")
         come[result.id] = result
-    return Answer(batch, come.pop(key))
+    return BatchResult(batch, come.pop(key))

@@ -1,8 +1,9 @@
-"""Measures a server under load: the engine of `shoal perf`.
+"""Measures a server under load: the implementation of `shoal perf`.
 
-    options --> Profiler --level--> Fleet --commands--> Worker (thread or process) --> server
+    options --> Profiler --level--> WorkerPool --commands--> LoadWorker (thread or process)
+                   |                                              '--> connections --> server
                    '--> windows --> stability --> search --> text, CSV, export, report
 
-Requests are made once (`requests`) and replayed; a worker (`worker`) owns sockets and a clock and
-little else. What decides anything (`stability`, `search`, `schedule`, `summary`) knows neither.
+Requests are encoded once (`requests`) and replayed; a worker (`worker`) owns sockets, a clock and
+little else. The modules that decide (`stability`, `search`, `schedule`, `summary`) do no I/O.
 """

@@ -1,6 +1,6 @@
-"""Sockets to the server under load: how to reach it, and what every connection does.
+"""Connections to the server under load.
 
-Connecting blocks, for it happens between measurements; after that nothing does.
+Connecting blocks, because it happens between measurements; sending and receiving do not.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.errors import ShoalError, Unavailable
-from shoal.perf.poller import Poller
-from shoal.perf.requests import Replay, Turn
+from shoal.perf.poller import SocketPoller
+from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import RunningSequence
 
 CONNECT_SECS = 10
 RECEIVE_BYTES = 262_144
 
 
-class LoadFailed(ShoalError):
-    """The load cannot go on: the server refused a request, or went away."""
+class LoadError(ShoalError):
+    """The load ended: the server refused a request or closed a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What encrypted connections need; files are PEM."""
+    """The TLS settings of a connection; the files are PEM."""
 
     authorities: str = ""
     certificate: str = ""
@@ -37,14 +37,14 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server is."""
+class Endpoint:
+    """The address of the server."""
 
     protocol: str  # "http" or "grpc"
     host: str
     port: int
     tls: Tls | None = None
-    prefix: str = ""  # of every path
+    prefix: str = ""  # before every path
 
     @property
     def authority(self) -> str:
@@ -56,16 +56,16 @@ class RequestSlot(Protocol):
     """Sends one request at a time."""
 
     start_ns: int  # when its request was sent
-    turn: Turn | None
+    position: SequencePosition | None
     sequence: RunningSequence | None  # the one in progress
     moments: list[int]  # when responses arrived, of models that send several
 
-    def start(self, replay: Replay, turn: Turn | None) -> None:
-        """Send a request. Raises LoadFailed."""
+    def start(self, replay: Replay, position: SequencePosition | None) -> None:
+        """Send a request. Raises LoadError."""
         ...
 
 
-class Receiver(Protocol):
+class SlotOwner(Protocol):
     """The owner of slots: the worker."""
 
     send_ns: int  # spent on sending, in all
@@ -76,12 +76,12 @@ class Receiver(Protocol):
         ...
 
     def refused(self, slot: RequestSlot, reason: str, status: str = "") -> None:
-        """The server refused the slot's request; the slot is free. May raise LoadFailed."""
+        """The server refused the slot's request; the slot is free. May raise LoadError."""
         ...
 
 
 def tls_context(tls: Tls, *, h2: bool) -> ssl.SSLContext:
-    """What wraps a socket. Raises Unavailable when a file cannot be read."""
+    """The TLS context of sockets. Raises Unavailable when a file cannot be read."""
     try:
         context = ssl.create_default_context(cafile=tls.authorities or None)
         if tls.certificate:
@@ -96,51 +96,55 @@ def tls_context(tls: Tls, *, h2: bool) -> ssl.SSLContext:
     return context
 
 
-def connect(place: Place, context: ssl.SSLContext | None) -> socket.socket:
-    """A connected socket. Raises LoadFailed when nobody answers."""
+def connect(endpoint: Endpoint, context: ssl.SSLContext | None) -> socket.socket:
+    """A connected, non-blocking socket. Raises LoadError when there is no server."""
     try:
-        made = socket.create_connection((place.host, place.port), CONNECT_SECS)
+        made = socket.create_connection((endpoint.host, endpoint.port), CONNECT_SECS)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
-            made = context.wrap_socket(made, server_hostname=place.host)
+            made = context.wrap_socket(made, server_hostname=endpoint.host)
     except OSError as error:
-        raise LoadFailed(f"no connection to {place.authority}: {error}") from None
+        raise LoadError(f"no connection to {endpoint.authority}: {error}") from None
     made.setblocking(False)
     return made
 
 
-class Connection(ABC):
-    """A socket without waiting: bytes out as far as they go, the rest when there is room."""
+class LoadConnection(ABC):
+    """A non-blocking socket: it sends what it can, and the rest when the socket is writable."""
 
     def __init__(
-        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        poller: SocketPoller,
+        receiver: SlotOwner,
     ) -> None:
-        self._place = place
+        self._endpoint = endpoint
         self._context = context
         self._poller = poller
         self.receiver = receiver
-        self._left: memoryview | None = None  # what the socket did not take yet
+        self._left: memoryview | None = None  # not sent yet
         self.opened = False
 
     @property
     def file(self) -> int:
-        """The descriptor to watch."""
+        """The file descriptor."""
         return self._socket.fileno()
 
     @abstractmethod
     def on_readable(self) -> None:
-        """There is something to read. Raises LoadFailed."""
+        """The socket is readable. Raises LoadError."""
 
     def on_writable(self) -> None:
-        """There is room to write. Raises LoadFailed."""
+        """The socket is writable. Raises LoadError."""
         left, self._left = self._left, None
         self._poller.want_writing(self.file, False)
         if left is not None:
             self.write(left)
 
     def open(self) -> None:
-        """Connect. Raises LoadFailed."""
-        self._socket = connect(self._place, self._context)
+        """Connect. Raises LoadError."""
+        self._socket = connect(self._endpoint, self._context)
         self._encrypted = self._context is not None
         self._receive: Callable[[int], bytes] = self._socket.recv
         self._poller.watch(self.file, self)
@@ -155,7 +159,7 @@ class Connection(ABC):
             self._socket.close()
 
     def write(self, data: bytes | memoryview) -> bool:
-        """Send; false when some of it must wait."""
+        """Send; returns false when a part was queued."""
         if self._left is not None:
             self._left = memoryview(bytes(self._left) + bytes(data))
             return False
@@ -164,7 +168,9 @@ class Connection(ABC):
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError as error:
-            raise LoadFailed(f"the connection to {self._place.authority} broke: {error}") from None
+            raise LoadError(
+                f"the connection to {self._endpoint.authority} broke: {error}"
+            ) from None
         if sent == len(data):
             return True
         self._left = memoryview(data)[sent:]
@@ -172,7 +178,7 @@ class Connection(ABC):
         return False
 
     def _read(self) -> bytes:
-        """What has arrived; nothing if there is nothing yet. Raises LoadFailed at the end."""
+        """The received bytes; empty if there are none yet. Raises LoadError at the end of input."""
         try:
             data = self._receive(RECEIVE_BYTES)
             if self._encrypted:
@@ -180,13 +186,15 @@ class Connection(ABC):
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return b""
         except OSError as error:
-            raise LoadFailed(f"the connection to {self._place.authority} broke: {error}") from None
+            raise LoadError(
+                f"the connection to {self._endpoint.authority} broke: {error}"
+            ) from None
         if not data:
             self._ended()
         return data
 
     def _read_on(self, data: bytes) -> bytes:
-        """What TLS has deciphered already: no event will tell of it."""
+        """Add what TLS has decrypted already: the poller does not report it."""
         parts = [data]
         assert isinstance(self._socket, ssl.SSLSocket)
         while parts[-1] and self._socket.pending():
@@ -194,25 +202,29 @@ class Connection(ABC):
         return b"".join(parts)
 
     def _ended(self) -> None:
-        raise LoadFailed(f"the server at {self._place.authority} closed the connection")
+        raise LoadError(f"the server at {self._endpoint.authority} closed the connection")
 
 
-class SlotConnection(Connection):
+class SlotConnection(LoadConnection):
     """A connection that carries one request after the other."""
 
     def __init__(
-        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        poller: SocketPoller,
+        receiver: SlotOwner,
     ) -> None:
         self.start_ns = 0
-        self.turn: Turn | None = None
+        self.position: SequencePosition | None = None
         self.sequence: RunningSequence | None = None
         self.moments: list[int] = []
         self.waiting = False  # for a response
-        super().__init__(place, context, poller, receiver)
+        super().__init__(endpoint, context, poller, receiver)
 
     @abstractmethod
-    def start(self, replay: Replay, turn: Turn | None) -> None:
-        """Send a request. Raises LoadFailed."""
+    def start(self, replay: Replay, position: SequencePosition | None) -> None:
+        """Send a request. Raises LoadError."""
 
     def close(self) -> None:
         """Close the socket and give the request up."""

@@ -1,4 +1,4 @@
-"""The table that -f writes, column for column as perf_analyzer's."""
+"""The CSV file of -f, with the columns of perf_analyzer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CACHE_TITLES = ("Server Cache Hit", "Server Cache Miss")
 def write(
     path: str, options: PerfOptions, facts: ModelFacts, results: Sequence[LevelResult]
 ) -> list[str]:
-    """Write the table, and one beside it for each composing model; the files' names."""
-    place = Path(path)
+    """Write the table, and another file for each composing model; returns the file names."""
+    file = Path(path)
     ordered = sorted(results, key=lambda result: result.summary.per_second)
-    _save(place, header(options, facts, results), [_row(options, facts, r) for r in ordered])
-    written = [str(place)]
+    _save(file, header(options, facts, results), [_row(options, facts, r) for r in ordered])
+    written = [str(file)]
     for key in _composing(ordered):
         name, version = key
-        beside = place.with_name(f"{name}_v{version}.{place.name}")
+        beside = file.with_name(f"{name}_v{version}.{file.name}")
         rows = [_composing_row(options, facts, result, key) for result in ordered]
         _save(beside, _head(options, facts, decoupled=False), rows)
         written.append(str(beside))
@@ -109,8 +109,8 @@ def _composing(results: Sequence[LevelResult]) -> list[Key]:
     return list(dict.fromkeys(key for r in results if r.server for key in r.server.composing))
 
 
-def _save(place: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    with place.open("w", newline="", encoding="utf-8") as file:
+def _save(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(head)
         writer.writerows(rows)

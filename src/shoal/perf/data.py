@@ -29,14 +29,14 @@ from shoal.wire import json_text
 ZERO, RANDOM = "zero", "random"
 
 
-class Value(NamedTuple):
+class StepValue(NamedTuple):
     """One row of one tensor."""
 
     raw: bytes
     shape: tuple[int, ...]
 
 
-Step = dict[str, Value]
+Step = dict[str, StepValue]
 Stream = list[Step]
 
 
@@ -143,7 +143,7 @@ def _made_up(facts: ModelFacts, options: DataOptions, *, zero: bool) -> Step:
         if tensor.optional and tensor.name not in options.shapes:
             continue
         shape = _shape(tensor, options)
-        step[tensor.name] = Value(_elements(tensor, shape, options, chance, zero=zero), shape)
+        step[tensor.name] = StepValue(_elements(tensor, shape, options, chance, zero=zero), shape)
     return step
 
 
@@ -198,7 +198,7 @@ def _from_folder(facts: ModelFacts, options: DataOptions, folder: Path) -> Step:
             elements = [line.rstrip("\r").encode("utf-8", "surrogateescape") for line in lines]
             shape = _shape(tensor, options, len(elements))
             _check_count(tensor, shape, len(elements), str(file))
-            step[tensor.name] = Value(bytes_tensor.encode(elements), shape)
+            step[tensor.name] = StepValue(bytes_tensor.encode(elements), shape)
             continue
         size = from_name(tensor.datatype).itemsize
         shape = _shape(tensor, options, len(raw) // size)
@@ -207,7 +207,7 @@ def _from_folder(facts: ModelFacts, options: DataOptions, folder: Path) -> Step:
                 f"{file} has {len(raw)} bytes; input '{tensor.name}' of shape {list(shape)} and "
                 f"{tensor.datatype} takes {math.prod(shape) * size}"
             )
-        step[tensor.name] = Value(raw, shape)
+        step[tensor.name] = StepValue(raw, shape)
     return step
 
 
@@ -282,7 +282,7 @@ def _step(
     return made
 
 
-def _value(tensor: TensorFacts, value: Any, options: DataOptions, where: str) -> Value:
+def _value(tensor: TensorFacts, value: Any, options: DataOptions, where: str) -> StepValue:
     shape: tuple[int, ...] | None = None
     if isinstance(value, dict):
         if "shape" in value:
@@ -299,7 +299,7 @@ def _value(tensor: TensorFacts, value: Any, options: DataOptions, where: str) ->
     elements = _flat(value)
     shape = shape or _shape(tensor, options, len(elements))
     _check_count(tensor, shape, len(elements), where)
-    return Value(_packed(tensor, elements, where), shape)
+    return StepValue(_packed(tensor, elements, where), shape)
 
 
 def _from_base64(
@@ -308,7 +308,7 @@ def _from_base64(
     shape: tuple[int, ...] | None,
     options: DataOptions,
     where: str,
-) -> Value:
+) -> StepValue:
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError):
@@ -320,13 +320,13 @@ def _from_base64(
             raw = bytes_tensor.encode([raw])  # the one element itself
         else:
             bytes_tensor.decode(raw, math.prod(shape), where)
-        return Value(raw, shape)
+        return StepValue(raw, shape)
     shape = shape or _shape(tensor, options, len(raw) // datatype.itemsize)
     if len(raw) != math.prod(shape) * datatype.itemsize:
         raise InvalidArgument(
             f"{where}: {len(raw)} bytes do not fill the shape {list(shape)} of {datatype}"
         )
-    return Value(raw, shape)
+    return StepValue(raw, shape)
 
 
 def _flat(value: Any) -> list[Any]:

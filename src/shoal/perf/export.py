@@ -33,16 +33,16 @@ def _experiment(result: LevelResult, offset_ns: int) -> dict[str, Any]:
     requests: list[dict[str, Any]] = []
     boundaries: list[int] = []
     for window in result.windows:
-        harvest = window.harvest
-        boundaries += [harvest.begin_ns + offset_ns, harvest.end_ns + offset_ns]
-        ids = harvest.sequence_ids.tolist()
+        measurement = window.measurement
+        boundaries += [measurement.begin_ns + offset_ns, measurement.end_ns + offset_ns]
+        ids = measurement.sequence_ids.tolist()
         for index, (start, end) in enumerate(
-            zip(harvest.starts.tolist(), harvest.ends.tolist(), strict=True)
+            zip(measurement.starts.tolist(), measurement.ends.tolist(), strict=True)
         ):
             entry: dict[str, Any] = {"timestamp": start + offset_ns}
             if ids and ids[index]:
                 entry["sequence_id"] = ids[index]
-            moments = harvest.moments.get(start, [end])
+            moments = measurement.moments.get(start, [end])
             entry["response_timestamps"] = [moment + offset_ns for moment in moments]
             requests.append(entry)
     mode = "request_rate" if result.by_rate else "concurrency"

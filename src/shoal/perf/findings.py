@@ -23,7 +23,7 @@ PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LevelFinding:
     """One level. Times are in microseconds."""
 
     value: str  # its concurrency or rate
@@ -37,7 +37,7 @@ class Finding:
     client_bound: bool
 
 
-def findings(profile: Profile) -> list[Finding]:
+def findings(profile: Profile) -> list[LevelFinding]:
     """All levels, the lowest first."""
     ordered = sorted(profile.results, key=lambda result: result.value)
     return [_finding(result) for result in ordered]
@@ -96,7 +96,7 @@ def client_bound(result: LevelResult) -> str:
     )
 
 
-def _finding(result: LevelResult) -> Finding:
+def _finding(result: LevelResult) -> LevelFinding:
     summary = result.summary
     server = result.server or ServerSide(Tally())
     inside = [
@@ -107,7 +107,7 @@ def _finding(result: LevelResult) -> Finding:
         server.part_us("cache_hit") + server.part_us("cache_miss"),
     ]
     network = max(0.0, summary.average_us - summary.send_us - summary.receive_us - sum(inside))
-    return Finding(
+    return LevelFinding(
         value=number(result.value),
         per_second=summary.per_second,
         average_us=summary.average_us,

@@ -1,6 +1,6 @@
 """gRPC under load: a few calls at a time on one HTTP/2 connection; responses are only checked.
 
-    GrpcSlot.start --> HEADERS + DATA --> … --> DATA, trailers --> Receiver.finished
+    GrpcSlot.start --> HEADERS + DATA --> … --> DATA, trailers --> SlotOwner.finished
 
 HTTP/2 itself is the client library's (`client.http2`). With a stream the call stays open and each
 message on it is a request.
@@ -19,9 +19,9 @@ from shoal.client.errors import ProtocolError
 from shoal.client.http2 import Http2Connection
 from shoal.client.http2_stream import Ended, Http2Stream
 from shoal.core.tensor import Buffer
-from shoal.perf.connection import Connection, LoadFailed, Place, Receiver
-from shoal.perf.poller import Poller
-from shoal.perf.requests import Replay, Turn
+from shoal.perf.connection import Endpoint, LoadConnection, LoadError, SlotOwner
+from shoal.perf.poller import SocketPoller
+from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import RunningSequence
 from shoal.wire.proto import messages
 
@@ -69,16 +69,16 @@ class GrpcSlot(Http2Stream):
         "decoupled",
         "first_ns",
         "moments",
+        "position",
         "sequence",
         "start_ns",
         "streaming",
-        "turn",
     )
 
     def __init__(self, owner: GrpcConnection, streaming: bool, decoupled: bool) -> None:
         super().__init__(owner.http2)
         self.start_ns = 0
-        self.turn: Turn | None = None
+        self.position: SequencePosition | None = None
         self.sequence: RunningSequence | None = None
         self.streaming = streaming
         self.decoupled = decoupled
@@ -87,10 +87,10 @@ class GrpcSlot(Http2Stream):
         self.moments: list[int] = []  # of all responses, where a request has several
         self._owner = owner
 
-    def start(self, replay: Replay, turn: Turn | None) -> None:
-        """Send a request. Raises LoadFailed."""
-        data = replay.filled(turn)
-        self.turn = turn
+    def start(self, replay: Replay, position: SequencePosition | None) -> None:
+        """Send a request. Raises LoadError."""
+        data = replay.filled(position)
+        self.position = position
         self.first_ns = self.answered_ns = 0
         if self.decoupled:
             self.moments = []
@@ -115,7 +115,7 @@ class GrpcSlot(Http2Stream):
         """One ModelStreamInferResponse."""
         if message[:1] == b"\x0a":
             reason = messages.ModelStreamInferResponse.FromString(message).error_message
-            raise LoadFailed(f"the server refused a request: {reason}")
+            raise LoadError(f"the server refused a request: {reason}")
         now_ns = perf_counter_ns()
         if not self.decoupled:
             self._owner.finished(self, now_ns)
@@ -136,39 +136,39 @@ class GrpcSlot(Http2Stream):
     def _end(self, ended: Ended) -> None:
         status = ended.headers.get(":status", "200")
         if status != "200":
-            raise LoadFailed(
-                f"{self._owner.authority} answered gRPC with HTTP status {status}; "
+            raise LoadError(
+                f"{self._owner.authority} responded to gRPC with HTTP status {status}; "
                 f"is that its gRPC port?"
             )
         if ended.code == 0:
-            raise LoadFailed("the server ended the stream")
-        raise LoadFailed(
+            raise LoadError("the server ended the stream")
+        raise LoadError(
             f"the server refused a request with gRPC status {ended.code}: {ended.message}"
         )
 
 
-class GrpcConnection(Connection):
+class GrpcConnection(LoadConnection):
     """One HTTP/2 connection and the calls on it."""
 
     def __init__(
         self,
-        place: Place,
+        endpoint: Endpoint,
         context: ssl.SSLContext | None,
-        poller: Poller,
-        receiver: Receiver,
+        poller: SocketPoller,
+        receiver: SlotOwner,
         headers: CallHeaders,
     ) -> None:
         self.slots = 0
         self.http2 = Http2Connection()
-        self.authority = place.authority
+        self.authority = endpoint.authority
         self.begun_ns = 0  # when what is being processed was received
         encoder = hpack.Encoder()
         self.block = headers.block(encoder)  # of the next call; the first fills the HPACK table
         self.short_block = headers.block(encoder)
-        super().__init__(place, context, poller, receiver)
+        super().__init__(endpoint, context, poller, receiver)
 
     def open(self) -> None:
-        """Connect and send the preface. Raises LoadFailed."""
+        """Connect and send the preface. Raises LoadError."""
         super().open()
         self.write(b"".join(self.http2.take()[0]))
 
@@ -179,15 +179,15 @@ class GrpcConnection(Connection):
         self.receiver.finished(slot, end_ns)
 
     def on_readable(self) -> None:
-        """Process what arrived. Raises LoadFailed."""
+        """Process what arrived. Raises LoadError."""
         self.begun_ns = perf_counter_ns()
         http2 = self.http2
         try:
             http2.receive(self._read())
         except ProtocolError as error:
-            raise LoadFailed(f"{self.authority}: {error.message}") from None
+            raise LoadError(f"{self.authority}: {error.message}") from None
         if http2.closing:
-            raise LoadFailed(f"the server closes the connection ({http2.closing_reason})")
+            raise LoadError(f"the server closes the connection ({http2.closing_reason})")
         if http2.pending:
             self.write(b"".join(http2.take()[0]))
 
@@ -199,9 +199,13 @@ def _is_empty(message: bytes) -> bool:
 
 
 def call_headers(
-    place: Place, *, streaming: bool, more: Sequence[tuple[str, str]] = (), compression: str = ""
+    endpoint: Endpoint,
+    *,
+    streaming: bool,
+    more: Sequence[tuple[str, str]] = (),
+    compression: str = "",
 ) -> CallHeaders:
     """The headers of inference calls."""
     path = STREAM if streaming else UNARY
-    encrypted = place.tls is not None
-    return CallHeaders(path, place.authority, encrypted, tuple(more), compression)
+    encrypted = endpoint.tls is not None
+    return CallHeaders(path, endpoint.authority, encrypted, tuple(more), compression)

@@ -1,6 +1,6 @@
-"""HTTP/1.1 under load: one connection, one request at a time, the body counted rather than kept.
+"""HTTP/1.1 under load: one request at a time on a connection; bodies are counted, not stored.
 
-send --> … --> head and body are complete --> Receiver.finished
+start --> … --> head and body are complete --> SlotOwner.finished
 """
 
 from __future__ import annotations
@@ -10,31 +10,35 @@ from time import perf_counter_ns
 
 from shoal.client.errors import ProtocolError
 from shoal.client.http1 import HttpHead, HttpResponse
-from shoal.perf.connection import LoadFailed, Place, Receiver, SlotConnection
-from shoal.perf.poller import Poller
-from shoal.perf.requests import Replay, Turn
+from shoal.perf.connection import Endpoint, LoadError, SlotConnection, SlotOwner
+from shoal.perf.poller import SocketPoller
+from shoal.perf.requests import Replay, SequencePosition
 from shoal.wire import json_text
 
 _END = b"\r\n\r\n"
-_REMEMBERED = 64
+_CACHED_HEADS = 64
 
 
 class HttpConnection(SlotConnection):
     """A connection that carries one request after the other."""
 
     def __init__(
-        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        poller: SocketPoller,
+        receiver: SlotOwner,
     ) -> None:
-        self._heads: dict[bytes, int] = {}  # the body's length, of the answers that went well
-        self._missing = 0  # bytes of the body that have yet to come
-        self._response: HttpResponse | None = None  # an answer that is not just to be counted
+        self._heads: dict[bytes, int] = {}  # body length by head, of successful responses
+        self._missing = 0  # bytes of the body still to be received
+        self._response: HttpResponse | None = None  # set while a response is parsed in full
         self._first_ns = 0
-        super().__init__(place, context, poller, receiver)
+        super().__init__(endpoint, context, poller, receiver)
 
-    def start(self, replay: Replay, turn: Turn | None) -> None:
-        """Send a request. Raises LoadFailed."""
-        data = replay.filled(turn)
-        self.turn = turn
+    def start(self, replay: Replay, position: SequencePosition | None) -> None:
+        """Send a request. Raises LoadError."""
+        data = replay.filled(position)
+        self.position = position
         self._missing = 0
         self._first_ns = 0
         self.waiting = True
@@ -43,13 +47,13 @@ class HttpConnection(SlotConnection):
         self.receiver.send_ns += perf_counter_ns() - start_ns
 
     def on_readable(self) -> None:
-        """Take what arrived. Raises LoadFailed."""
+        """Process what arrived. Raises LoadError."""
         begun_ns = perf_counter_ns()
         data = self._read()
         if not data:
             return
         if not self.waiting:
-            raise LoadFailed(f"{self._place.authority} sent more than one answer to a request")
+            raise LoadError(f"{self._endpoint.authority} sent more than one response to a request")
         self._first_ns = self._first_ns or begun_ns
         if self._missing:
             self._missing -= len(data)
@@ -67,7 +71,7 @@ class HttpConnection(SlotConnection):
         if not self._missing:
             self._done()
         elif self._missing < 0:
-            raise LoadFailed(f"{self._place.authority} sent more than it announced")
+            raise LoadError(f"{self._endpoint.authority} sent more than it announced")
 
     def _done(self) -> None:
         self.waiting = False
@@ -77,13 +81,13 @@ class HttpConnection(SlotConnection):
         receiver.finished(self, end_ns)
 
     def _feed(self, data: bytes) -> None:
-        """The careful way: heads not seen before, chunked bodies and refusals."""
+        """The slow path: heads not seen before, chunked bodies and errors."""
         response = self._response
         assert response is not None
         try:
             complete = response.feed(data) if data else response.end()
         except ProtocolError as error:
-            raise LoadFailed(f"{self._place.authority}: {error.message}") from None
+            raise LoadError(f"{self._endpoint.authority}: {error.message}") from None
         head = response.head
         if not complete or head is None:
             if not data:
@@ -101,15 +105,15 @@ class HttpConnection(SlotConnection):
             self.close()
             self.open()
         elif head.length is not None and not head.chunked:
-            self._remember(data, head)
+            self._cache(data, head)
         self._done()
 
-    def _remember(self, data: bytes, head: HttpHead) -> None:
-        """Let the next answer with this head take the short way."""
+    def _cache(self, data: bytes, head: HttpHead) -> None:
+        """Let the next response with this head take the fast path."""
         end = data.find(_END)
         if end < 0 or head.length is None or not data.startswith(b"HTTP/1.1 200"):
             return
-        if len(self._heads) >= _REMEMBERED:
+        if len(self._heads) >= _CACHED_HEADS:
             self._heads.clear()
         self._heads[data[:end]] = head.length
 

@@ -29,17 +29,17 @@ _SAMPLE = re.compile(
 )
 _ANSWER_SECS = 5
 
-Reading = dict[str, dict[str, float]]  # column -> device -> value
+GpuMetrics = dict[str, dict[str, float]]  # column -> device -> value
 
 
 class _Stamped(NamedTuple):
     at_ns: int
-    reading: Reading
+    reading: GpuMetrics
 
 
-def parse(text: str) -> Reading:
+def parse(text: str) -> GpuMetrics:
     """What a page of metrics says of GPUs."""
-    reading: Reading = {}
+    reading: GpuMetrics = {}
     for match in _SAMPLE.finditer(text):
         column = _METRICS.get(match["metric"])
         if column is not None:
@@ -47,7 +47,7 @@ def parse(text: str) -> Reading:
     return reading
 
 
-def merged(readings: Sequence[Mapping[str, Mapping[str, float]]]) -> Reading:
+def merged(readings: Sequence[Mapping[str, Mapping[str, float]]]) -> GpuMetrics:
     """Several readings as one: means, and maxima of memory."""
     values: dict[str, dict[str, list[float]]] = {}
     for reading in readings:
@@ -85,7 +85,7 @@ class MetricsReader:
             ) from None
         self._thread.start()
 
-    def between(self, begin_ns: int, end_ns: int) -> Reading:
+    def between(self, begin_ns: int, end_ns: int) -> GpuMetrics:
         """What was read in a window."""
         with self._lock:
             chosen = [each.reading for each in self._readings if begin_ns <= each.at_ns <= end_ns]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Unsupported
-from shoal.perf.findings import PARTS, Finding, findings, label
+from shoal.perf.findings import PARTS, LevelFinding, findings, label
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import Profile
@@ -40,7 +40,7 @@ def draw(file: Path, options: PerfOptions, facts: ModelFacts, profile: Profile) 
     figure.savefig(file, dpi=_DOTS_PER_INCH)
 
 
-def _curve(axis: Any, found: list[Finding], level: str) -> None:
+def _curve(axis: Any, found: list[LevelFinding], level: str) -> None:
     rates = [finding.per_second for finding in found]
     kinds: list[tuple[str, list[float]]] = [
         ("mean", [finding.average_us / 1000 for finding in found]),
@@ -64,7 +64,7 @@ def _curve(axis: Any, found: list[Finding], level: str) -> None:
     axis.legend(frameon=False)
 
 
-def _parts(axis: Any, found: list[Finding], level: str) -> None:
+def _parts(axis: Any, found: list[LevelFinding], level: str) -> None:
     labels = [finding.value for finding in found]
     starts = [0.0] * len(found)
     for index, name in enumerate(PARTS):
@@ -76,7 +76,7 @@ def _parts(axis: Any, found: list[Finding], level: str) -> None:
     axis.legend(frameon=False, ncols=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 
-def _distribution(axis: Any, finding: Finding, level: str) -> None:
+def _distribution(axis: Any, finding: LevelFinding, level: str) -> None:
     edges = [edge for edge, _ in finding.histogram]
     counts = [count for _, count in finding.histogram]
     ratio = edges[1] / edges[0]

@@ -1,6 +1,6 @@
-"""Waits for sockets: epoll where there is one, for it costs the least, else what the system has.
+"""Waits for sockets: epoll where available, because it costs the least, else `selectors`.
 
-wait(timeout) --> [(file, mask), …]     mask == writable: only room to write
+wait(timeout) --> [(file, mask), …]     mask == writable: only writable, not readable
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """Whom to call when something happens."""
+    """The object to call on an event."""
 
     def on_readable(self) -> None:
-        """There is something to read."""
+        """The file is readable."""
         ...
 
     def on_writable(self) -> None:
-        """There is room to write."""
+        """The file is writable."""
         ...
 
 
-class Poller:
-    """What a worker waits on, by the file descriptors of sockets."""
+class SocketPoller:
+    """The sockets a worker waits for, by file descriptor."""
 
-    writable = selectors.EVENT_WRITE  # the bit of a mask that says there is room to write
+    writable = selectors.EVENT_WRITE  # the bit of a mask for writable
 
     def __init__(self) -> None:
         self.watched: dict[int, Watched] = {}
         self._open()
 
     def watch(self, file: int, watched: Watched) -> None:
-        """Begin to watch for data to read."""
+        """Watch for readable."""
         self.watched[file] = watched
         self._selector.register(file, selectors.EVENT_READ)
 
     def want_writing(self, file: int, wanted: bool) -> None:
-        """Watch for room to write as well, or no longer."""
+        """Also watch for writable, or stop doing so."""
         more = selectors.EVENT_WRITE if wanted else 0
         self._selector.modify(file, selectors.EVENT_READ | more)
 
@@ -48,11 +48,11 @@ class Poller:
         self._selector.unregister(file)
 
     def wait(self, timeout_secs: float | None) -> list[tuple[int, int]]:
-        """What is ready within the time; None waits for as long as it takes."""
+        """The events within the time-out; None waits without a limit."""
         return [(key.fd, mask) for key, mask in self._selector.select(timeout_secs)]
 
     def close(self) -> None:
-        """Give the system its handle back."""
+        """Close the system's handle."""
         self._selector.close()
 
     def _open(self) -> None:
@@ -61,7 +61,7 @@ class Poller:
 
 if sys.platform == "linux":
 
-    class _Epoll(Poller):
+    class _Epoll(SocketPoller):
         writable = select.EPOLLOUT
 
         def watch(self, file: int, watched: Watched) -> None:
@@ -77,8 +77,8 @@ if sys.platform == "linux":
 
         def wait(self, timeout_secs: float | None) -> list[tuple[int, int]]:
             if timeout_secs:
-                # epoll counts in milliseconds; select waits as exactly as the system can, and
-                # an epoll object may be waited for like any other file.
+                # epoll has a resolution of milliseconds. select has a finer one, and can wait for
+                # an epoll object like for any other file.
                 select.select(self._itself, (), (), timeout_secs)
                 timeout_secs = 0
             return self._epoll.poll(timeout_secs)
@@ -91,6 +91,6 @@ if sys.platform == "linux":
             self._itself = [self._epoll.fileno()]
 
 
-def make() -> Poller:
-    """The best one here."""
-    return _Epoll() if sys.platform == "linux" else Poller()
+def make() -> SocketPoller:
+    """The most efficient one of this platform."""
+    return _Epoll() if sys.platform == "linux" else SocketPoller()

@@ -1,6 +1,6 @@
 """From options to a job: ask the server about the model, make its data, make the requests.
 
-options --Server.facts--> ModelFacts --data--> streams --requests--> Job
+options --Server.facts--> ModelFacts --data--> streams --requests--> LoadJob
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from shoal.client.region import ALIGNMENT
 from shoal.core.dtypes import from_name
 from shoal.errors import InvalidArgument, NotFound, Unavailable
 from shoal.perf import data, model_facts, requests, server_side
-from shoal.perf.connection import Place, Tls, tls_context
+from shoal.perf.connection import Endpoint, Tls, tls_context
 from shoal.perf.data import DataOptions, InputData
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
-from shoal.perf.requests import Content, Form, Region, Replay
+from shoal.perf.requests import Content, RegionReference, Replay, RequestLayout
 from shoal.perf.sequences import SequencePlan
 from shoal.perf.server_side import Key, ServerSide, Snapshot
-from shoal.perf.worker import Job
+from shoal.perf.worker import LoadJob
 
 _DEFAULT_URLS = {"http": "localhost:8000", "grpc": "localhost:8001"}
 _USUAL_LENGTH = 20
 
 
-def place(options: PerfOptions) -> Place:
+def endpoint(options: PerfOptions) -> Endpoint:
     """Where the server is. Raises ClientError for what is no address."""
     grpc = options.protocol == "grpc"
     url = options.url or _DEFAULT_URLS[options.protocol]
@@ -52,13 +52,13 @@ def place(options: PerfOptions) -> Place:
             options.ssl_https_verify_peer,
             options.ssl_https_verify_host,
         )
-    return Place(options.protocol, address.host, address.port, tls, address.prefix)
+    return Endpoint(options.protocol, address.host, address.port, tls, address.prefix)
 
 
-class Server:
+class MeasuredServer:
     """The server under load, asked about itself. Close it at the end."""
 
-    def __init__(self, where: Place, headers: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, where: Endpoint, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Nothing is opened yet."""
         encryption = None
         scheme = where.protocol
@@ -166,8 +166,12 @@ def sequence_plan(
 
 @contextlib.contextmanager
 def job(
-    options: PerfOptions, server: Server, where: Place, facts: ModelFacts, found: InputData
-) -> Iterator[Job]:
+    options: PerfOptions,
+    server: MeasuredServer,
+    where: Endpoint,
+    facts: ModelFacts,
+    found: InputData,
+) -> Iterator[LoadJob]:
     """The job of the workers; shared memory, if any, is known to the server in this block."""
     batch = options.batch_size
     contents = [
@@ -176,10 +180,10 @@ def job(
     ]
     outputs = tuple(tensor.name for tensor in facts.outputs)
     with contextlib.ExitStack() as stack:
-        regions: dict[str, Region] = {}
+        regions: dict[str, RegionReference] = {}
         if options.shared_memory == "system":
             contents, regions = _shared(options, server, facts, contents, stack)
-        form = Form(
+        layout = RequestLayout(
             facts.name,
             options.model_version,
             outputs,
@@ -190,9 +194,9 @@ def job(
             empty_final=facts.decoupled,
         )
         levels = options.levels()
-        yield Job(
-            place=where,
-            streams=_replays(options, where, form, contents),
+        yield LoadJob(
+            endpoint=where,
+            streams=_replays(options, where, layout, contents),
             sequences=sequence_plan(options, facts, found, levels.end or levels.start),
             slots_for_sequences=options.num_of_sequences,
             streaming=options.streaming,
@@ -204,7 +208,7 @@ def job(
 
 
 def check_answers(
-    options: PerfOptions, server: Server, facts: ModelFacts, found: InputData
+    options: PerfOptions, server: MeasuredServer, facts: ModelFacts, found: InputData
 ) -> None:
     """Send every step that has an expected answer once, and compare. Raises InvalidArgument."""
     for stream, expected in zip(found.streams, found.expected, strict=False):
@@ -214,7 +218,7 @@ def check_answers(
 
 def _check_step(
     options: PerfOptions,
-    server: Server,
+    server: MeasuredServer,
     facts: ModelFacts,
     step: data.Step,
     wanted: data.Step,
@@ -243,16 +247,21 @@ def _check_step(
 
 
 def _replays(
-    options: PerfOptions, where: Place, form: Form, contents: list[list[list[Content]]]
+    options: PerfOptions,
+    where: Endpoint,
+    layout: RequestLayout,
+    contents: list[list[list[Content]]],
 ) -> list[list[Replay]]:
     if where.protocol == "http":
         head = requests.http_head(
-            where.authority, form, prefix=where.prefix, headers=options.headers()
+            where.authority, layout, prefix=where.prefix, headers=options.headers()
         )
-        return [[requests.http_request(head, form, each) for each in stream] for stream in contents]
+        return [
+            [requests.http_request(head, layout, each) for each in stream] for stream in contents
+        ]
     compression = _compression(options)
     return [
-        [requests.grpc_request(form, each, compression) for each in stream] for stream in contents
+        [requests.grpc_request(layout, each, compression) for each in stream] for stream in contents
     ]
 
 
@@ -263,11 +272,11 @@ def _compression(options: PerfOptions) -> str:
 
 def _shared(
     options: PerfOptions,
-    server: Server,
+    server: MeasuredServer,
     facts: ModelFacts,
     contents: list[list[list[Content]]],
     stack: contextlib.ExitStack,
-) -> tuple[list[list[list[Content]]], dict[str, Region]]:
+) -> tuple[list[list[list[Content]]], dict[str, RegionReference]]:
     """Lay the inputs into shared memory and make room for the outputs beside them."""
     sizes = [len(each.raw) for stream in contents for step in stream for each in step]
     room = {
@@ -285,14 +294,14 @@ def _shared(
             inputs = []
             for each in step:
                 region.memory[at : at + len(each.raw)] = each.raw
-                where = Region(name, at, len(each.raw))
+                where = RegionReference(name, at, len(each.raw))
                 inputs.append(Content(each.name, each.datatype, each.shape, b"", where))
                 at += _aligned(len(each.raw))
             steps.append(inputs)
         placed.append(steps)
     regions = {}
     for output, size in room.items():
-        regions[output] = Region(name, at, size)
+        regions[output] = RegionReference(name, at, size)
         at += _aligned(size)
     return placed, regions
 

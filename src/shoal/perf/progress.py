@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from typing import TextIO
 
-from shoal.perf.summary import Summary
+from shoal.perf.summary import LoadSummary
 
 _BAR = 16
 
 
-class Progress:
+class ProgressLine:
     """Writes over its own line. Silent unless `stream` is a terminal."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -32,7 +32,7 @@ class Progress:
         full = round(_BAR * done)
         self.note(f"{'█' * full}{'░' * (_BAR - full)} window {self._windows + 1}{self._last}")
 
-    def window(self, number: int, summary: Summary) -> None:
+    def window(self, number: int, summary: LoadSummary) -> None:
         """A window was measured."""
         self._windows = number
         self._last = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.errors import InvalidArgument
 from shoal.perf import page as parts
 from shoal.perf import svg
-from shoal.perf.findings import PARTS, Finding, findings, label, verdict
+from shoal.perf.findings import PARTS, LevelFinding, findings, label, verdict
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import Profile
@@ -38,7 +38,9 @@ def page(options: PerfOptions, facts: ModelFacts, profile: Profile) -> str:
     return parts.page(title, body)
 
 
-def _sections(options: PerfOptions, profile: Profile, found: Sequence[Finding]) -> Iterator[str]:
+def _sections(
+    options: PerfOptions, profile: Profile, found: Sequence[LevelFinding]
+) -> Iterator[str]:
     protocol = {"http": "HTTP", "grpc": "gRPC"}[options.protocol]
     protocol += " streams" if options.streaming else ""
     server = options.url or "localhost"
@@ -77,7 +79,7 @@ def _sections(options: PerfOptions, profile: Profile, found: Sequence[Finding]) 
         yield _composing(whole)
 
 
-def _curves(found: Sequence[Finding], level: str) -> list[Series]:
+def _curves(found: Sequence[LevelFinding], level: str) -> list[Series]:
     def points(take: int | None) -> list[Point]:
         made = []
         for finding in found:
@@ -95,7 +97,7 @@ def _curves(found: Sequence[Finding], level: str) -> list[Series]:
     ]
 
 
-def _table(found: Sequence[Finding], level: str) -> str:
+def _table(found: Sequence[LevelFinding], level: str) -> str:
     names = [f"p{name}" for name in found[0].percentiles_us]
     head = [level, "infer/sec", "mean µs", *(f"{name} µs" for name in names)]
     head += [f"{part} µs" for part in PARTS] + ["client busy"]

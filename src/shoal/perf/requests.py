@@ -1,9 +1,9 @@
-"""Requests as bytes, made once and replayed: only what a sequence changes is filled in each time.
+"""Requests as bytes, encoded once and replayed: only the fields of a sequence are filled in.
 
-    Content (tensors of one step) --http_request / grpc_request--> Replay.filled(turn)
+    Content (tensors of one step) --http_request / grpc_request--> Replay.filled(position)
 
-Over HTTP the parameters stand first in the JSON, so that everything after them is fixed; a
-protobuf message takes its fields in any order, so there they are simply put at the end.
+Over HTTP the parameters come first in the JSON, so that everything after them is fixed; the fields
+of a protobuf message may come in any order, so there they are appended.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _REQUEST_PARAMETERS = 4  # ModelInferRequest.parameters
 _FINAL_PARAMETER = "triton_enable_empty_final_response"
 
 
-class Turn(NamedTuple):
-    """One request's place in its sequence."""
+class SequencePosition(NamedTuple):
+    """The position of a request in its sequence."""
 
     sequence_id: int
     start: bool
     end: bool
 
 
-class Region(NamedTuple):
-    """Where a tensor lies in shared memory."""
+class RegionReference(NamedTuple):
+    """The location of a tensor in shared memory."""
 
     name: str
     offset: int
@@ -48,34 +48,34 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One input of one request: its bytes, or where they lie."""
+    """One input of one request: its bytes, or their location in shared memory."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     raw: bytes
-    region: Region | None = None
+    region: RegionReference | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What all requests of a run have in common."""
+class RequestLayout:
+    """What all requests of a run share."""
 
     model: str
     version: str = ""
     outputs: tuple[str, ...] = ()
-    output_regions: Mapping[str, Region] = field(default_factory=dict)
+    output_regions: Mapping[str, RegionReference] = field(default_factory=dict)
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     binary_inputs: bool = True
     binary_outputs: bool = True
-    empty_final: bool = False  # ask decoupled models to mark the last response
+    empty_final: bool = False  # request a mark on the last response of decoupled models
 
 
 class Replay(Protocol):
     """A request that can be sent any number of times."""
 
-    def filled(self, turn: Turn | None) -> bytes:
-        """What to put on the wire; `turn` is given for models with sequences."""
+    def filled(self, position: SequencePosition | None) -> bytes:
+        """The bytes to send; `position` is given for models with sequences."""
         ...
 
 
@@ -85,23 +85,23 @@ class HttpReplay:
     __slots__ = ("_blobs", "_fixed", "_head", "_json", "_whole")
 
     def __init__(self, head: bytes, document: Mapping[str, Any], blobs: bytes) -> None:
-        """`head` ends where the lengths follow."""
+        """`head` ends before the length headers."""
         parameters = dict(document.get("parameters", {}))
         rest = {name: value for name, value in document.items() if name != "parameters"}
         self._head = head
         self._fixed = json_text.dumps(parameters)[1:-1]
-        self._json = json_text.dumps(rest)[1:]  # without the brace that opens it
+        self._json = json_text.dumps(rest)[1:]  # without the opening brace
         self._blobs = blobs
         self._whole = self._made(self._fixed)
 
-    def filled(self, turn: Turn | None) -> bytes:
+    def filled(self, position: SequencePosition | None) -> bytes:
         """The whole request."""
-        if turn is None:
+        if position is None:
             return self._whole
         parts = b'"sequence_id":%d,"sequence_start":%s,"sequence_end":%s' % (
-            turn.sequence_id,
-            b"true" if turn.start else b"false",
-            b"true" if turn.end else b"false",
+            position.sequence_id,
+            b"true" if position.start else b"false",
+            b"true" if position.end else b"false",
         )
         return self._made(parts + b"," + self._fixed if self._fixed else parts)
 
@@ -115,7 +115,7 @@ class HttpReplay:
 
 
 class GrpcReplay:
-    """A ModelInferRequest behind gRPC's five bytes."""
+    """A ModelInferRequest with gRPC's message prefix."""
 
     __slots__ = ("_compression", "_message", "_whole")
 
@@ -125,14 +125,14 @@ class GrpcReplay:
         self._compression = compression
         self._whole = self._made(message)
 
-    def filled(self, turn: Turn | None) -> bytes:
+    def filled(self, position: SequencePosition | None) -> bytes:
         """The message with its prefix."""
-        if turn is None:
+        if position is None:
             return self._whole
         more = (
-            _grpc_parameter(b"sequence_id", b"\x10" + protobuf_wire.signed(turn.sequence_id))
-            + _grpc_parameter(b"sequence_start", b"\x08\x01" if turn.start else b"\x08\x00")
-            + _grpc_parameter(b"sequence_end", b"\x08\x01" if turn.end else b"\x08\x00")
+            _grpc_parameter(b"sequence_id", b"\x10" + protobuf_wire.signed(position.sequence_id))
+            + _grpc_parameter(b"sequence_start", b"\x08\x01" if position.start else b"\x08\x00")
+            + _grpc_parameter(b"sequence_end", b"\x08\x01" if position.end else b"\x08\x00")
         )
         return self._made(self._message + more)
 
@@ -144,53 +144,59 @@ class GrpcReplay:
 
 
 def http_head(
-    authority: str, form: Form, *, prefix: str = "", headers: Sequence[tuple[str, str]] = ()
+    authority: str,
+    layout: RequestLayout,
+    *,
+    prefix: str = "",
+    headers: Sequence[tuple[str, str]] = (),
 ) -> bytes:
-    """The head of a request to …/infer, up to where its lengths follow."""
-    version = f"/versions/{quote(form.version, safe='')}" if form.version else ""
-    path = f"{prefix}/v2/models/{quote(form.model, safe='')}{version}/infer"
+    """The head of a request to …/infer, up to its length headers."""
+    version = f"/versions/{quote(layout.version, safe='')}" if layout.version else ""
+    path = f"{prefix}/v2/models/{quote(layout.model, safe='')}{version}/infer"
     lines = [f"POST {path} HTTP/1.1", f"Host: {authority}"]
     lines += [f"{name}: {value}" for name, value in headers]
-    kind = "application/octet-stream" if form.binary_inputs else "application/json"
+    kind = "application/octet-stream" if layout.binary_inputs else "application/json"
     if "content-type" not in {name.lower() for name, _ in headers}:
         lines.append(f"Content-Type: {kind}")
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-def http_request(head: bytes, form: Form, contents: Sequence[Content]) -> HttpReplay:
-    """A request with these inputs, after `head`. Raises InvalidArgument for what has no form in
-    JSON when JSON is asked for."""
-    document: dict[str, Any] = {"inputs": [_json_input(each, form) for each in contents]}
-    if form.outputs:
-        document["outputs"] = [_json_output(name, form) for name in form.outputs]
-    if form.parameters:
-        document["parameters"] = dict(form.parameters)
-    blobs = [each.raw for each in contents if each.region is None and form.binary_inputs]
+def http_request(head: bytes, layout: RequestLayout, contents: Sequence[Content]) -> HttpReplay:
+    """A request with these inputs, after `head`. Raises InvalidArgument for tensors that
+    JSON cannot represent when JSON is requested."""
+    document: dict[str, Any] = {"inputs": [_json_input(each, layout) for each in contents]}
+    if layout.outputs:
+        document["outputs"] = [_json_output(name, layout) for name in layout.outputs]
+    if layout.parameters:
+        document["parameters"] = dict(layout.parameters)
+    blobs = [each.raw for each in contents if each.region is None and layout.binary_inputs]
     return HttpReplay(head, document, b"".join(blobs))
 
 
-def grpc_request(form: Form, contents: Sequence[Content], compression: str = "") -> GrpcReplay:
+def grpc_request(
+    layout: RequestLayout, contents: Sequence[Content], compression: str = ""
+) -> GrpcReplay:
     """A request with these inputs; `compression` is gzip, deflate or nothing."""
-    message = messages.ModelInferRequest(model_name=form.model, model_version=form.version)
+    message = messages.ModelInferRequest(model_name=layout.model, model_version=layout.version)
     for each in contents:
         made = message.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
         if each.region is None:
             message.raw_input_contents.append(each.raw)
         else:
             _place(made.parameters, each.region)
-    for name in form.outputs:
+    for name in layout.outputs:
         wanted = message.outputs.add(name=name)
-        if name in form.output_regions:
-            _place(wanted.parameters, form.output_regions[name])
-    parameters = dict(form.parameters)
-    if form.empty_final:
+        if name in layout.output_regions:
+            _place(wanted.parameters, layout.output_regions[name])
+    parameters = dict(layout.parameters)
+    if layout.empty_final:
         parameters[_FINAL_PARAMETER] = True
     for name, value in parameters.items():
         _set(message.parameters[name], value)
     return GrpcReplay(message.SerializeToString(), compression)
 
 
-def _json_input(content: Content, form: Form) -> dict[str, Any]:
+def _json_input(content: Content, layout: RequestLayout) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": content.name,
         "datatype": content.datatype,
@@ -198,17 +204,17 @@ def _json_input(content: Content, form: Form) -> dict[str, Any]:
     }
     if content.region is not None:
         entry["parameters"] = _shared(content.region)
-    elif form.binary_inputs:
+    elif layout.binary_inputs:
         entry["parameters"] = {"binary_data_size": len(content.raw)}
     else:
         entry["data"] = _json_data(content)
     return entry
 
 
-def _json_output(name: str, form: Form) -> dict[str, Any]:
-    if name in form.output_regions:
-        return {"name": name, "parameters": _shared(form.output_regions[name])}
-    return {"name": name, "parameters": {"binary_data": form.binary_outputs}}
+def _json_output(name: str, layout: RequestLayout) -> dict[str, Any]:
+    if name in layout.output_regions:
+        return {"name": name, "parameters": _shared(layout.output_regions[name])}
+    return {"name": name, "parameters": {"binary_data": layout.binary_outputs}}
 
 
 def _json_data(content: Content) -> list[Any]:
@@ -232,7 +238,7 @@ def _json_data(content: Content) -> list[Any]:
     return values
 
 
-def _shared(region: Region) -> dict[str, Any]:
+def _shared(region: RegionReference) -> dict[str, Any]:
     return {
         "shared_memory_region": region.name,
         "shared_memory_offset": region.offset,
@@ -240,7 +246,7 @@ def _shared(region: Region) -> dict[str, Any]:
     }
 
 
-def _place(parameters: Any, region: Region) -> None:
+def _place(parameters: Any, region: RegionReference) -> None:
     parameters["shared_memory_region"].string_param = region.name
     parameters["shared_memory_offset"].int64_param = region.offset
     parameters["shared_memory_byte_size"].int64_param = region.byte_size

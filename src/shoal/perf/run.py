@@ -12,16 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.perf import csv_table, export, findings, preparation, search, text
-from shoal.perf.fleet import Fleet
 from shoal.perf.metrics import MetricsReader
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import LevelKind, LevelResult, MeasureOptions, Profile, Profiler
-from shoal.perf.progress import Progress
+from shoal.perf.progress import ProgressLine
 from shoal.perf.schedule import Schedule, constant, custom, poisson, read_intervals
 from shoal.perf.search import Range
 from shoal.perf.stability import Rule
-from shoal.perf.summary import Summary
+from shoal.perf.summary import LoadSummary
+from shoal.perf.worker_pool import WorkerPool
 
 Say = Callable[[str], None]
 OK, UNSTABLE, INTERRUPTED = 0, 2, 130
@@ -30,7 +30,7 @@ _STARVED = 0.05  # from this part of the time on, the machine is too busy to mea
 
 
 @dataclass(slots=True)
-class Outcome:
+class PerfResult:
     """What a run came to."""
 
     options: PerfOptions
@@ -40,11 +40,11 @@ class Outcome:
     files: list[str] = field(default_factory=list)  # that were written
 
 
-class _Narrator:
+class _LevelPrinter:
     """Tells the story of a run while it happens."""
 
     def __init__(
-        self, options: PerfOptions, facts: ModelFacts, say: Say, progress: Progress
+        self, options: PerfOptions, facts: ModelFacts, say: Say, progress: ProgressLine
     ) -> None:
         self._options = options
         self._facts = facts
@@ -67,7 +67,7 @@ class _Narrator:
         """Shown on terminals only."""
         self._progress.waiting(done)
 
-    def window_ended(self, number: int, summary: Summary) -> None:
+    def window_ended(self, number: int, summary: LoadSummary) -> None:
         """A line of its own when asked for."""
         percentile = self._options.only_percentile
         if self._options.verbose and not self._options.request_count:
@@ -87,12 +87,12 @@ class _Narrator:
                 self._say(line)
 
 
-def run(options: PerfOptions, say: Say, warn: Say, progress: Progress) -> Outcome:
+def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> PerfResult:
     """Measure, say and write what was asked for. Raises ShoalError for what cannot be done."""
     for sentence in options.warnings():
         warn(sentence)
-    where = preparation.place(options)
-    server = preparation.Server(where, options.headers())
+    where = preparation.endpoint(options)
+    server = preparation.MeasuredServer(where, options.headers())
     try:
         facts = server.facts(options)
         found = preparation.load_data(options, facts)
@@ -109,14 +109,14 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: Progress) -> Outcom
         levels, kind = _levels(options)
         for line in text.settings(options, facts, levels, asynchronous=asynchronous):
             say(line)
-        narrator = _Narrator(options, facts, say, progress)
+        narrator = _LevelPrinter(options, facts, say, progress)
         with preparation.job(options, server, where, facts, found) as job:
             measure = measure_options(options, asynchronous=asynchronous)
             metrics = _metrics(options)
-            fleet = Fleet(job, options.workers or 1)
+            pool = WorkerPool(job, options.workers or 1)
             try:
                 profiler = Profiler(
-                    fleet,
+                    pool,
                     measure,
                     kind,
                     functools.partial(server.snapshot, facts),
@@ -128,7 +128,7 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: Progress) -> Outcom
                 profile = profiler.run(way(levels))
             finally:
                 progress.clear()
-                fleet.stop()
+                pool.stop()
                 if metrics is not None:
                     metrics.stop()
     finally:
@@ -176,7 +176,7 @@ def _metrics(options: PerfOptions) -> MetricsReader | None:
     return reader
 
 
-def _trace(options: PerfOptions, server: preparation.Server) -> None:
+def _trace(options: PerfOptions, server: preparation.MeasuredServer) -> None:
     if not options.trace_level:
         return
     server.client.trace_settings(
@@ -192,9 +192,9 @@ def _trace(options: PerfOptions, server: preparation.Server) -> None:
 
 def _conclude(
     options: PerfOptions, facts: ModelFacts, profile: Profile, say: Say, warn: Say
-) -> Outcome:
+) -> PerfResult:
     """Everything that is said and written when all is measured."""
-    outcome = Outcome(options, facts, profile)
+    outcome = PerfResult(options, facts, profile)
     if profile.interrupted:
         outcome.code = INTERRUPTED
         warn("interrupted; what was measured until then follows")
@@ -230,7 +230,7 @@ def _conclude(
     return outcome
 
 
-def _write(outcome: Outcome) -> None:
+def _write(outcome: PerfResult) -> None:
     options, results = outcome.options, outcome.profile.results
     if options.csv:
         outcome.files += csv_table.write(options.csv, options, outcome.facts, results)

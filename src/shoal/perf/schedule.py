@@ -1,4 +1,4 @@
-"""When requests are due, for loads that follow a clock rather than the answers.
+"""When requests are due, for loads that follow a schedule rather than the responses.
 
 Schedule("constant", 100).offsets() --> 0, 10_000_000, 20_000_000, …  nanoseconds
 """
@@ -19,21 +19,21 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A rate, its kind, and which part of the requests is meant: every `shares`-th one."""
+    """A rate, its kind, and which of the requests are included: every `shares`-th one."""
 
     kind: str
-    rate: float  # requests a second; of a custom one, what its intervals come to
+    rate: float  # requests a second; for custom intervals, their mean
     intervals_ns: tuple[int, ...] = ()
     seed: int = 0
     share: int = 0
     shares: int = 1
 
     def part(self, share: int, shares: int) -> Schedule:
-        """What one of `shares` workers has to send; together they send it all."""
+        """The part of one of `shares` workers; together they send all requests."""
         return replace(self, share=share, shares=shares)
 
     def offsets(self) -> Iterator[int]:
-        """The moments, from the start on, without end."""
+        """The times from the start on, without end."""
         return itertools.islice(self._all(), self.share, None, self.shares)
 
     def _all(self) -> Iterator[int]:
@@ -41,7 +41,7 @@ class Schedule:
             for count in itertools.count():
                 yield round(count * _SECOND_NS / self.rate)
         elif self.kind == POISSON:
-            # The same seed in every worker: they cut one and the same schedule into parts.
+            # The same seed in every worker: they split the same schedule.
             chance = random.Random(self.seed)  # noqa: S311 - load, not secrets
             moment = 0.0
             while True:
@@ -65,14 +65,14 @@ def poisson(rate: float, seed: int = 0) -> Schedule:
 
 
 def custom(intervals_us: Sequence[int]) -> Schedule:
-    """These pauses between requests, over and over."""
+    """These intervals between requests, repeated."""
     total = sum(intervals_us)
     intervals_ns = tuple(interval * 1000 for interval in intervals_us)
     return Schedule(CUSTOM, len(intervals_us) * 1e6 / total, intervals_ns)
 
 
 def read_intervals(path: str) -> list[int]:
-    """The pauses in a file, in microseconds, one per line. InvalidArgument says what is wrong."""
+    """The intervals in a file, in microseconds, one per line. Raises InvalidArgument."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
@@ -81,13 +81,13 @@ def read_intervals(path: str) -> list[int]:
     for number, line in enumerate(lines, 1):
         if not (line.isascii() and line.isdigit()):
             raise InvalidArgument(
-                f"--request-intervals={path}, line {number}: {line!r} is no whole number of "
+                f"--request-intervals={path}, line {number}: {line!r} is not a whole number of "
                 f"microseconds"
             )
         intervals.append(int(line))
     if not sum(intervals):
         raise InvalidArgument(
-            f"--request-intervals={path} holds no interval above 0; write one number of "
+            f"--request-intervals={path} contains no interval above 0; write one number of "
             f"microseconds per line"
         )
     return intervals

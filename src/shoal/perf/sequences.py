@@ -1,35 +1,35 @@
-"""Sequences under load: which id, how long, and which data each of their requests takes."""
+"""Sequences under load: their ids, their lengths, and the data of each request."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-from shoal.perf.requests import Turn
+from shoal.perf.requests import SequencePosition
 
 
 @dataclass(frozen=True, slots=True)
 class SequencePlan:
-    """What --sequence-length and its siblings ask for."""
+    """The settings of --sequence-length and related options."""
 
     first_id: int = 1
-    id_count: int = 0  # ids to choose from; 0 is without bounds
+    id_count: int = 0  # ids to choose from; 0 is unlimited
     length: int = 20
     variation_percent: float = 20.0
-    whole_streams: bool = False  # as long as the data of the user is
+    whole_streams: bool = False  # as long as the user's data
 
     def id(self, number: int) -> int:
         """The id of the `number`-th sequence of a run."""
         return self.first_id + (number % self.id_count if self.id_count else number)
 
-    def drawn_length(self, chance: random.Random) -> int:
+    def random_length(self, chance: random.Random) -> int:
         """A length within the variation, at least 1."""
         spread = self.length * self.variation_percent / 100
         return max(1, round(chance.uniform(self.length - spread, self.length + spread)))
 
 
 class RunningSequence:
-    """One sequence while it goes on."""
+    """One sequence in progress."""
 
     __slots__ = ("_done", "_length", "id", "steps", "stream")
 
@@ -42,7 +42,7 @@ class RunningSequence:
 
     @property
     def begun(self) -> bool:
-        """Whether the server knows of it and has not seen its end."""
+        """Whether the server has received its start and not its end."""
         return 0 < self._done < self._length
 
     @property
@@ -55,17 +55,17 @@ class RunningSequence:
         """Whether its last request was sent."""
         return self._done >= self._length
 
-    def next(self, *, last: bool = False) -> tuple[Turn, int]:
-        """The next request: its place, and which step of the stream it carries."""
+    def next(self, *, last: bool = False) -> tuple[SequencePosition, int]:
+        """The next request: its position, and the step of the stream that it carries."""
         step = self._done % self.steps
         if last:
             self._length = self._done + 1
         self._done += 1
-        return Turn(self.id, self._done == 1, self._done == self._length), step
+        return SequencePosition(self.id, self._done == 1, self._done == self._length), step
 
 
 class Sequences:
-    """Begins sequences for one of several workers, none of which takes another one's id."""
+    """Begins sequences for one of several workers; workers use different ids."""
 
     def __init__(self, plan: SequencePlan, steps: list[int], share: int, shares: int) -> None:
         """`steps` is how many steps each stream of data has."""
@@ -82,5 +82,5 @@ class Sequences:
         stream = number % len(self._steps)
         steps = self._steps[stream]
         if length is None:
-            length = steps if self._plan.whole_streams else self._plan.drawn_length(self._chance)
+            length = steps if self._plan.whole_streams else self._plan.random_length(self._chance)
         return RunningSequence(self._plan.id(number), stream, steps, length)

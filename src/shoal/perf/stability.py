@@ -1,6 +1,6 @@
-"""When a level has been measured long enough: the last three windows agree.
+"""When a level has been measured long enough: when the last three windows are stable.
 
-[Reading(per_second, latency_us), …] --verdict--> GO_ON | STABLE | OVER_LIMIT
+[WindowReading(per_second, latency_us), …] --verdict--> CONTINUE | STABLE | OVER_LIMIT
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import NamedTuple
 WINDOWS = 3
 
 
-class Reading(NamedTuple):
-    """One window in two numbers; the latency is the mean, or the percentile that counts."""
+class WindowReading(NamedTuple):
+    """The throughput of one window, and its mean latency or the configured percentile."""
 
     per_second: float
     latency_us: float
 
 
 class Verdict(enum.Enum):
-    """What the windows so far say."""
+    """The conclusion from the windows so far."""
 
-    GO_ON = "go on"
+    CONTINUE = "continue"
     STABLE = "stable"
     OVER_LIMIT = "over the latency limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How close windows must be. Where latency is left out, throughput alone decides."""
+    """How close windows must be. Without latency, throughput alone decides."""
 
     percent: float = 10.0
     with_latency: bool = True
     limit_us: float = 0.0  # 0 is none
 
-    def verdict(self, readings: Sequence[Reading]) -> Verdict:
-        """What the last three windows say; fewer never suffice."""
+    def verdict(self, readings: Sequence[WindowReading]) -> Verdict:
+        """The conclusion from the last three windows; fewer are never enough."""
         last = readings[-WINDOWS:]
         if len(last) < WINDOWS:
-            return Verdict.GO_ON
+            return Verdict.CONTINUE
         if self.stable(last):
             return Verdict.STABLE
         if self.limit_us and any(reading.latency_us >= self.limit_us for reading in last):
-            return Verdict.OVER_LIMIT  # no need to wait until it is steadily too slow
-        return Verdict.GO_ON
+            return Verdict.OVER_LIMIT  # no need to wait until it is stable
+        return Verdict.CONTINUE
 
-    def stable(self, readings: Sequence[Reading]) -> bool:
+    def stable(self, readings: Sequence[WindowReading]) -> bool:
         """Whether none is empty, and the largest is within the percentage of the smallest."""
         rates = [reading.per_second for reading in readings]
         if min(rates) <= 0 or not self._close(rates):

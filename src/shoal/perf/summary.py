@@ -1,6 +1,6 @@
 """What windows come to: rates, means and percentiles of what clients saw.
 
-[Window, …] --summarise--> Summary          several windows count as one long one
+[MeasurementWindow, …] --summarise--> LoadSummary          several windows count as one long one
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shoal.perf.fleet import Harvest
 from shoal.perf.server_side import ServerSide
+from shoal.perf.worker_pool import LevelMeasurement
 
 PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(slots=True)
-class Window:
+class MeasurementWindow:
     """One window as it was measured, from both sides."""
 
-    harvest: Harvest
+    measurement: LevelMeasurement
     server: ServerSide | None = None  # None where the server tells nothing
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class LoadSummary:
     """What clients saw, all windows together. Times are in microseconds."""
 
     requests: int
@@ -63,50 +63,51 @@ class Summary:
 
 
 def summarise(
-    harvests: Sequence[Harvest],
+    measurements: Sequence[LevelMeasurement],
     *,
     batch: int,
     percentile: int | None = None,
     concurrency: int = 0,
-) -> Summary:
+) -> LoadSummary:
     """All windows as one; without a request in them every number is 0."""
     latencies_us = np.concatenate(
-        [(harvest.ends - harvest.starts) / 1000 for harvest in harvests] or [np.empty(0)]
+        [(measurement.ends - measurement.starts) / 1000 for measurement in measurements]
+        or [np.empty(0)]
     )
     count = len(latencies_us)
-    duration_ns = sum(harvest.duration_ns for harvest in harvests)
+    duration_ns = sum(measurement.duration_ns for measurement in measurements)
     seconds = duration_ns / 1e9
     wanted = sorted({*PERCENTILES, *([percentile] if percentile is not None else [])})
     found = np.percentile(latencies_us, wanted) if count else np.zeros(len(wanted))
     busy_us = float(latencies_us.sum())
     answered = max(1, count)
-    return Summary(
+    return LoadSummary(
         requests=count,
         duration_secs=seconds,
         per_second=count * batch / seconds if seconds else 0.0,
-        responses_per_second=_sum(harvests, "responses") / seconds if seconds else 0.0,
-        send_rate=_sum(harvests, "sent") / seconds if seconds else 0.0,
-        delayed=_sum(harvests, "delayed"),
-        sequences=_sum(harvests, "sequence_ends"),
+        responses_per_second=_sum(measurements, "responses") / seconds if seconds else 0.0,
+        send_rate=_sum(measurements, "sent") / seconds if seconds else 0.0,
+        delayed=_sum(measurements, "delayed"),
+        sequences=_sum(measurements, "sequence_ends"),
         average_us=busy_us / answered,
         deviation_us=float(latencies_us.std(ddof=1)) if count > 1 else 0.0,
         percentiles_us=dict(zip(wanted, map(float, found), strict=True)),
-        send_us=_sum(harvests, "send_ns") / answered / 1000,
-        receive_us=_sum(harvests, "receive_ns") / answered / 1000,
+        send_us=_sum(measurements, "send_ns") / answered / 1000,
+        receive_us=_sum(measurements, "receive_ns") / answered / 1000,
         overhead_percent=(
             max(0.0, 100 * (1 - busy_us * 1000 / (duration_ns * concurrency)))
             if concurrency and duration_ns
             else 0.0
         ),
         histogram=_histogram(latencies_us),
-        busiest=max((harvest.busiest for harvest in harvests), default=0.0),
-        starved=max((harvest.starved for harvest in harvests), default=0.0),
-        workers=max((len(harvest.cpu_ns) for harvest in harvests), default=0),
+        busiest=max((measurement.busiest for measurement in measurements), default=0.0),
+        starved=max((measurement.starved for measurement in measurements), default=0.0),
+        workers=max((len(measurement.cpu_ns) for measurement in measurements), default=0),
     )
 
 
-def _sum(harvests: Sequence[Harvest], name: str) -> int:
-    return sum(int(getattr(harvest, name)) for harvest in harvests)
+def _sum(measurements: Sequence[LevelMeasurement], name: str) -> int:
+    return sum(int(getattr(measurement, name)) for measurement in measurements)
 
 
 def _histogram(latencies_us: np.ndarray, bars: int = 40) -> tuple[tuple[float, int], ...]:

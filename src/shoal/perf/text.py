@@ -12,7 +12,7 @@ from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import LevelResult
 from shoal.perf.search import Range
 from shoal.perf.server_side import ServerSide, Tally
-from shoal.perf.summary import Summary
+from shoal.perf.summary import LoadSummary
 
 
 def number(value: float) -> str:
@@ -70,7 +70,7 @@ def level_title(options: PerfOptions, value: float) -> str:
     return f"Request concurrency: {value:g}"
 
 
-def window_line(count: int, summary: Summary, percentile: int | None) -> str:
+def window_line(count: int, summary: LoadSummary, percentile: int | None) -> str:
     """One window, for -v."""
     line = f"  Pass [{count}] throughput: {number(summary.per_second)} infer/sec. "
     if percentile is None:
@@ -88,7 +88,7 @@ def level_block(options: PerfOptions, facts: ModelFacts, result: LevelResult) ->
     yield ""
 
 
-def _client(options: PerfOptions, facts: ModelFacts, summary: Summary) -> Iterator[str]:
+def _client(options: PerfOptions, facts: ModelFacts, summary: LoadSummary) -> Iterator[str]:
     yield "  Client: "
     yield f"    Request count: {summary.requests}"
     if facts.sequences:
@@ -114,7 +114,7 @@ def _client(options: PerfOptions, facts: ModelFacts, summary: Summary) -> Iterat
     yield f"    {_times(options, summary)}" if not facts.decoupled else "    "
 
 
-def _times(options: PerfOptions, summary: Summary) -> str:
+def _times(options: PerfOptions, summary: LoadSummary) -> str:
     send, receive = int(summary.send_us), int(summary.receive_us)
     both, wait = int(summary.send_us + summary.receive_us), int(summary.wait_us)
     whole = both + wait

@@ -1,10 +1,10 @@
-"""Keeps a server busy: owns the sockets of one share of the load, and stamps every request.
+"""One worker of a load: owns the sockets of its share and timestamps every request.
 
-    orders --> [ Worker ] --> HttpConnection / GrpcSlot --> server
-               '--> Cut: the stamps since the last one, and what the work cost
+    commands --> [ LoadWorker ] --> HttpConnection / GrpcSlot --> server
+                 '--> WorkerReport: the timestamps since the last report, and the CPU time
 
-It runs on a thread of its own, or in a process of its own when one is not enough, and does the
-same in both. Orders come and cuts go over a pipe, which is one more socket to wait for.
+It runs on a thread, or in a process when one thread is not enough, and does the same in both.
+Commands and reports travel over a pipe, which is polled like a socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.perf import poller
-from shoal.perf.connection import LoadFailed, Place, RequestSlot, SlotConnection, tls_context
+from shoal.perf.connection import Endpoint, LoadError, RequestSlot, SlotConnection, tls_context
 from shoal.perf.grpc_connection import (
     SLOTS_PER_CONNECTION,
     GrpcConnection,
@@ -33,25 +33,25 @@ from shoal.perf.grpc_connection import (
 )
 from shoal.perf.http_connection import HttpConnection
 from shoal.perf.poller import Watched
-from shoal.perf.requests import Replay, Turn
+from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.schedule import Schedule
 from shoal.perf.sequences import RunningSequence, SequencePlan, Sequences
 
-MOST_SLOTS = 1024  # of a load by the clock, where slow answers make them pile up
-PipeEnd = Pipe | tuple[Any, bytes]  # or the address and the secret of one that is listened for
+MOST_SLOTS = 1024  # of a load by schedule, where slow responses make requests accumulate
+PipeEnd = Pipe | tuple[Any, bytes]  # or the address and secret of a listener
 LATE_NS = 1_000_000  # a request sent later than this was delayed
 _LONGEST_CHECK_SECS = 1.0
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a worker is made for; it does not change during a run."""
+class LoadJob:
+    """What a worker sends, and where; it does not change during a run."""
 
-    place: Place
-    streams: list[list[Replay]]  # the requests by stream of data and step
+    endpoint: Endpoint
+    streams: list[list[Replay]]  # requests by stream of data and step
     sequences: SequencePlan | None = None
-    slots_for_sequences: int = 4  # of a load by the clock
+    slots_for_sequences: int = 4  # of a load by schedule
     streaming: bool = False
     decoupled: bool = False
     metadata: tuple[tuple[str, str], ...] = ()  # of gRPC calls
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy one worker is to keep the server: by answers, or by the clock."""
+    """The load of one worker: a number of requests in flight, or a schedule."""
 
     concurrency: int = 0
     schedule: Schedule | None = None
@@ -76,25 +76,25 @@ class Load:
     shares: int = 1
 
 
-class CutOrder(NamedTuple):
-    """Hand over what was stamped since the last time."""
+class ReportCommand(NamedTuple):
+    """Send a report."""
 
 
-class CountOrder(NamedTuple):
-    """Say how many requests were finished since the last cut."""
+class CountCommand(NamedTuple):
+    """Send the number of requests finished since the last report."""
 
 
-class DrainOrder(NamedTuple):
-    """Send no more, end the sequences, and answer with a cut when all is quiet."""
+class DrainCommand(NamedTuple):
+    """Send no more requests, end the sequences, and report when none is in flight."""
 
 
-class StopOrder(NamedTuple):
-    """The end."""
+class StopCommand(NamedTuple):
+    """End the worker."""
 
 
 @dataclass(slots=True)
-class Cut:
-    """What happened since the last cut."""
+class WorkerReport:
+    """What happened since the last report."""
 
     starts: array[int] = field(default_factory=lambda: array("q"))
     ends: array[int] = field(default_factory=lambda: array("q"))
@@ -107,23 +107,23 @@ class Cut:
     send_ns: int = 0
     receive_ns: int = 0
     cpu_ns: int = 0
-    starved_ns: int = 0  # ready to run, but no processor was free
+    starved_ns: int = 0  # ready to run, but no CPU was free
     failures: Counter[str] = field(default_factory=Counter)  # by reason, where they are counted
     problem: str = ""  # why the load ended
 
 
 class Count(NamedTuple):
-    """How far it is."""
+    """The progress of a worker."""
 
     finished: int
-    idle: bool  # nothing is under way any more
+    idle: bool  # no request is in flight
     problem: str
 
 
-class Worker:
+class LoadWorker:
     """One share of the load."""
 
-    def __init__(self, job: Job, pipe: Pipe) -> None:
+    def __init__(self, job: LoadJob, pipe: Pipe) -> None:
         self._job = job
         self._pipe = pipe
         self._poller = poller.make()
@@ -145,15 +145,15 @@ class Worker:
         self._next_due_ns: int | None = None
         self._draining = False
         self._stopped = False
-        self._cut = Cut()
+        self._report = WorkerReport()
         self._cpu_ns = 0
         self._starved_ns = 0
-        # Sums that slots add to.
+        # Sums that the slots add to.
         self.send_ns = 0
         self.receive_ns = 0
 
     def run(self) -> None:
-        """Work until told to stop, or until nobody is there to tell."""
+        """Run until a StopCommand arrives or the pipe is closed."""
         self._poller.watch(self._pipe.fileno(), self)
         watched, writable = self._poller.watched, self._poller.writable
         self._cpu_ns, self._starved_ns = time.thread_time_ns(), processor_wait_ns()
@@ -177,42 +177,42 @@ class Worker:
         finally:
             self._close()
 
-    # ---- orders
+    # ---- commands
 
     def on_readable(self) -> None:
-        """An order has come."""
+        """A command has arrived."""
         try:
-            order = self._pipe.recv()
+            command = self._pipe.recv()
         except (EOFError, OSError):
             self._stopped = True
             return
-        if isinstance(order, Load):
-            self._begin(order)
-        elif isinstance(order, CutOrder):
-            self._answer(self._take_cut())
-        elif isinstance(order, CountOrder):
+        if isinstance(command, Load):
+            self._begin(command)
+        elif isinstance(command, ReportCommand):
+            self._respond(self._take_report())
+        elif isinstance(command, CountCommand):
             idle = not self._running
-            finished = len(self._cut.ends) + self._cut.failures.total()
-            self._answer(Count(finished, idle, self._cut.problem))
-        elif isinstance(order, DrainOrder):
+            finished = len(self._report.ends) + self._report.failures.total()
+            self._respond(Count(finished, idle, self._report.problem))
+        elif isinstance(command, DrainCommand):
             self._drain()
         else:
             self._stopped = True
 
     def on_writable(self) -> None:
-        """Orders are answered at once; nothing waits."""
+        """Nothing is queued for the pipe."""
 
-    def _answer(self, message: Any) -> None:
+    def _respond(self, message: Any) -> None:
         try:
             self._pipe.send(message)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the other end is closed
             self._stopped = True
 
     def _begin(self, load: Load) -> None:
-        """Change to another load; what goes on does so."""
+        """Change to another load; requests in flight continue."""
         self._draining = False
         if (load.share, load.shares) != (self._load.share, self._load.shares):
-            self._sequences = None  # others use some of its ids now
+            self._sequences = None  # other workers use some of its ids now
         self._load = load
         self._left = load.limit
         self._sequences_left = None if load.each is None else load.concurrency
@@ -243,16 +243,16 @@ class Worker:
         self._draining = True
         self._next_due_ns = None
         if self._sequences is not None:
-            # Of a load by the clock, some sequences may have no request under way.
+            # With a schedule, some sequences may have no request in flight.
             for slot in list(self._idle):
                 self._end_sequence(slot)
         self._load = Load(share=self._load.share, shares=self._load.shares)
-        self._when_quiet()
+        self._report_if_idle()
 
-    def _when_quiet(self) -> None:
+    def _report_if_idle(self) -> None:
         if self._draining and not self._running:
             self._draining = False
-            self._answer(self._take_cut())
+            self._respond(self._take_report())
 
     # ---- requests
 
@@ -260,7 +260,7 @@ class Worker:
         """Send the slot's next request."""
         if self._left is not None:
             self._left -= 1
-        self._cut.sent += 1
+        self._report.sent += 1
         if self._sequences is None:
             replays = self._replays
             cursor = self._cursor
@@ -273,15 +273,19 @@ class Worker:
             sequence = slot.sequence = self._sequences.begin(self._load.each)
             if self._sequences_left is not None:
                 self._sequences_left -= 1
-        turn, step = sequence.next()
+        position, step = sequence.next()
         self._running.add(slot)
         if self._job.tolerant:
-            self._try(slot, sequence, self._job.streams[sequence.stream][step], turn)
+            self._try(slot, sequence, self._job.streams[sequence.stream][step], position)
         else:
-            slot.start(self._job.streams[sequence.stream][step], turn)
+            slot.start(self._job.streams[sequence.stream][step], position)
 
     def _try(
-        self, slot: RequestSlot, sequence: RunningSequence, replay: Replay, turn: Turn
+        self,
+        slot: RequestSlot,
+        sequence: RunningSequence,
+        replay: Replay,
+        position: SequencePosition,
     ) -> None:
         """Send a request and count it as failed where that is impossible."""
         assert isinstance(slot, SlotConnection)
@@ -290,40 +294,40 @@ class Worker:
                 slot.open()
         except ShoalError as error:
             # Connecting again for each of the slot's requests would only take time.
-            self._cut.failures[error.message] += 1 + sequence.left
+            self._report.failures[error.message] += 1 + sequence.left
             slot.sequence = None
             self._running.discard(slot)
             self._idle.append(slot)
             return
         try:
-            slot.start(replay, turn)
+            slot.start(replay, position)
         except ShoalError as error:
             self._broken(slot, error.message)
 
     def finished(self, slot: RequestSlot, end_ns: int) -> None:
-        """A request was answered: stamp it, and send the next one if there is to be one."""
-        turn = slot.turn
+        """A request was answered: record it, and send the next one if there is one."""
+        position = slot.position
         if slot in self._closing:
             self._closing.discard(slot)
         else:
-            cut = self._cut
-            cut.starts.append(slot.start_ns)
-            cut.ends.append(end_ns)
-            if turn is not None and turn.end:
-                cut.sequence_ends.append(end_ns)
+            report = self._report
+            report.starts.append(slot.start_ns)
+            report.ends.append(end_ns)
+            if position is not None and position.end:
+                report.sequence_ends.append(end_ns)
             if self._job.decoupled:
-                cut.responses.append(len(slot.moments))
+                report.responses.append(len(slot.moments))
             if self._job.keep_details:
-                cut.sequence_ids.append(0 if turn is None else turn.sequence_id)
+                report.sequence_ids.append(0 if position is None else position.sequence_id)
                 if slot.moments:
-                    cut.moments[slot.start_ns] = slot.moments
+                    report.moments[slot.start_ns] = slot.moments
         self._next(slot)
 
     def refused(self, slot: RequestSlot, reason: str, status: str = "") -> None:
-        """The server refused a request: count that, or end the load with LoadFailed."""
+        """The server refused a request: count that, or end the load with LoadError."""
         if not self._job.tolerant:
-            raise LoadFailed(f"the server refused a request{status}: {reason}")
-        self._cut.failures[reason] += 1
+            raise LoadError(f"the server refused a request{status}: {reason}")
+        self._report.failures[reason] += 1
         self._next(slot)
 
     def _next(self, slot: RequestSlot) -> None:
@@ -344,21 +348,21 @@ class Worker:
         self._running.discard(slot)
         self._idle.append(slot)
         self._end_sequence(slot)
-        self._when_quiet()
+        self._report_if_idle()
 
     def _end_sequence(self, slot: RequestSlot) -> None:
-        """Tell the server that the slot's sequence is over, if it is not yet."""
+        """Send the last request of the slot's sequence, if it is not ended yet."""
         sequence = slot.sequence
         if sequence is None or not sequence.begun:
             return
         self._idle.remove(slot)
         self._running.add(slot)
         self._closing.add(slot)
-        turn, step = sequence.next(last=True)
-        slot.start(self._job.streams[sequence.stream][step], turn)
+        position, step = sequence.next(last=True)
+        slot.start(self._job.streams[sequence.stream][step], position)
 
     def _dispatch(self) -> None:
-        """Send what is due by now."""
+        """Send the requests that are due."""
         try:
             while self._next_due_ns is not None:
                 now_ns = perf_counter_ns()
@@ -369,7 +373,7 @@ class Worker:
                 ):
                     return
                 if now_ns - self._next_due_ns > LATE_NS:
-                    self._cut.delayed += 1
+                    self._report.delayed += 1
                 self._issue(self._free_slot())
                 self._next_due_ns = self._load.origin_ns + next(self._due)
                 if self._left == 0:
@@ -384,7 +388,7 @@ class Worker:
             return None
         if not self._idle and (self._sequences is not None or len(self._slots) >= MOST_SLOTS):
             return None
-        # Zero and less: look, do not wait.
+        # 0: poll without waiting.
         return max(0, self._next_due_ns - perf_counter_ns()) / 1e9
 
     def _expire(self) -> None:
@@ -406,8 +410,8 @@ class Worker:
             self.refused(connection, reason)
 
     def _fail(self, why: str) -> None:
-        """End the load; the next answer to an order reports why."""
-        self._cut.problem = self._cut.problem or why
+        """End the load; the next response to a command reports why."""
+        self._report.problem = self._report.problem or why
         self._next_due_ns = None
         self._load = Load(share=self._load.share, shares=self._load.shares)
         self._running.clear()
@@ -417,22 +421,22 @@ class Worker:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
-        self._when_quiet()
+        self._report_if_idle()
 
     # ---- slots
 
     def _free_slot(self) -> RequestSlot:
-        """One that is free, or a new one. Raises LoadFailed."""
+        """An idle slot, or a new one. Raises LoadError."""
         return self._idle.pop() if self._idle else self._new_slot()
 
     def _new_slot(self) -> RequestSlot:
         job = self._job
-        place = job.place
-        if place.tls is not None and self._tls is None:
-            self._tls = tls_context(place.tls, h2=place.protocol == "grpc")
+        endpoint = job.endpoint
+        if endpoint.tls is not None and self._tls is None:
+            self._tls = tls_context(endpoint.tls, h2=endpoint.protocol == "grpc")
         slot: RequestSlot
-        if place.protocol != "grpc":
-            made = job.connection(place, self._tls, self._poller, self)
+        if endpoint.protocol != "grpc":
+            made = job.connection(endpoint, self._tls, self._poller, self)
             self._connections.append(made)
             if not job.tolerant:
                 made.open()
@@ -441,12 +445,12 @@ class Worker:
             last = self._connections[-1] if self._connections else None
             if not isinstance(last, GrpcConnection) or last.slots >= SLOTS_PER_CONNECTION:
                 headers = call_headers(
-                    place,
+                    endpoint,
                     streaming=job.streaming,
                     more=job.metadata,
                     compression=job.compression,
                 )
-                last = GrpcConnection(place, self._tls, self._poller, self, headers)
+                last = GrpcConnection(endpoint, self._tls, self._poller, self, headers)
                 last.open()
                 self._connections.append(last)
             last.slots += 1
@@ -454,17 +458,17 @@ class Worker:
         self._slots.append(slot)
         return slot
 
-    # ---- cuts
+    # ---- reports
 
-    def _take_cut(self) -> Cut:
-        cut, self._cut = self._cut, Cut()
+    def _take_report(self) -> WorkerReport:
+        report, self._report = self._report, WorkerReport()
         cpu_ns, starved_ns = time.thread_time_ns(), processor_wait_ns()
-        cut.cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
-        cut.starved_ns, self._starved_ns = starved_ns - self._starved_ns, starved_ns
-        cut.send_ns, self.send_ns = self.send_ns, 0
-        cut.receive_ns, self.receive_ns = self.receive_ns, 0
-        self._cut.problem = cut.problem
-        return cut
+        report.cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        report.starved_ns, self._starved_ns = starved_ns - self._starved_ns, starved_ns
+        report.send_ns, self.send_ns = self.send_ns, 0
+        report.receive_ns, self.receive_ns = self.receive_ns, 0
+        self._report.problem = report.problem
+        return report
 
     def _close(self) -> None:
         for connection in self._connections:
@@ -474,20 +478,20 @@ class Worker:
         self._pipe.close()
 
 
-def run(job: Job, end: PipeEnd) -> None:
-    """Work off orders: the body of a worker's thread."""
+def run(job: LoadJob, end: PipeEnd) -> None:
+    """The body of a worker's thread."""
     pipe = Client(end[0], authkey=end[1]) if isinstance(end, tuple) else end
-    Worker(job, pipe).run()
+    LoadWorker(job, pipe).run()
 
 
-def run_process(job: Job, end: PipeEnd) -> None:
-    """The body of a worker's process. Ctrl-C is for whoever started it, and ends it, too."""
+def run_process(job: LoadJob, end: PipeEnd) -> None:
+    """The body of a worker's process. Ctrl-C is handled by the parent, which then ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run(job, end)
 
 
 def processor_wait_ns() -> int:
-    """How long this thread has waited for a processor; 0 where the system does not say."""
+    """How long this thread has waited for a CPU; 0 where the system does not report it."""
     try:
         with open(_SCHEDSTAT, encoding="ascii") as file:  # noqa: PTH123 - short and often
             return int(file.read().split()[1])

@@ -1,8 +1,8 @@
-"""`shoal stress`: how long questions take, by sessions and clients, without batching and with it.
+"""`shoal stress`: latency of questions by sessions and clients, without and with batching.
 
-    model, material --> run --> Bench: a server per row --> load: many sockets --> Cell
-                                                               '--> table, files, page
+    model, questions --> run --> a server per row --> load: perf's worker --> Cell
+                                                         '--> table, files, page
 
-A session is an instance of the model; a client is a connection that asks one question after the
+A session is an instance of the model; a client is a connection that sends one question after the
 other.
 """

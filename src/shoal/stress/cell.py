@@ -1,4 +1,4 @@
-"""One cell of the table: so many clients ask so many sessions, and how long they wait."""
+"""One cell of the table: the latencies for a number of clients and a number of sessions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from shoal.perf.profiler import BUSY
 
-DISTURBED = 0.05  # from this part of the machine on, other programs have a share in the numbers
+DISTURBED = 0.05  # above this share of the CPUs, other programs affect the numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """What is measured: a row of the table. None stands for what a running server did not say."""
+class ServerSetup:
+    """A row of the table. None stands for what a running server did not report."""
 
     sessions: int | None
     batching: bool | None
@@ -23,18 +23,18 @@ class Setup:
 
 @dataclass(slots=True)
 class Cell:
-    """What was measured. Latencies are those of questions that were answered."""
+    """One measurement. Latencies are those of answered questions."""
 
-    setup: Setup
+    setup: ServerSetup
     clients: int
     latencies_ms: Sequence[float] = ()
-    failures: Counter[str] = field(default_factory=Counter)  # by what went wrong
+    failures: Counter[str] = field(default_factory=Counter)  # by reason
     duration_secs: float = 0.0
-    busy: float = 0.0  # the part of a processor that the clients took
-    starved: float = 0.0  # the part of the time that they waited for one
-    mean_batch: float | None = None  # rows per execution, as far as the server says
-    others: float | None = None  # the part of the machine that other programs took
-    partial: bool = False  # interrupted before all questions were asked
+    busy: float = 0.0  # CPU time of the clients as a share of the duration
+    starved: float = 0.0  # time that they waited for a CPU, likewise
+    mean_batch: float | None = None  # rows per execution, where the server reports it
+    others: float | None = None  # share of all CPUs that other programs used
+    partial: bool = False  # interrupted before all questions were sent
 
     @property
     def answered(self) -> int:
@@ -43,12 +43,12 @@ class Cell:
 
     @property
     def failed(self) -> int:
-        """How many were not."""
+        """How many were not answered."""
         return self.failures.total()
 
     @property
     def mean_ms(self) -> float:
-        """Mean latency; not a number where nothing was answered."""
+        """Mean latency; NaN without answers."""
         return statistics.fmean(self.latencies_ms) if self.latencies_ms else math.nan
 
     @property
@@ -63,11 +63,11 @@ class Cell:
 
     @property
     def client_bound(self) -> bool:
-        """Whether the clients may have held the server back, at work or waiting for their turn."""
+        """Whether the clients may have been the bottleneck."""
         return self.busy + self.starved >= BUSY
 
     def percentile_ms(self, percent: float) -> float:
-        """The latency that this part of the answers did not exceed."""
+        """The latency that this percentage of the answers did not exceed."""
         if not self.latencies_ms:
             return math.nan
         ordered = sorted(self.latencies_ms)

@@ -1,4 +1,4 @@
-"""A run as data: `--csv`, a line for each cell, and `--json`, the same with what was asked."""
+"""`--csv`, a line for each cell, and `--json`, the same with the settings of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import shoal
 from shoal.stress.cell import Cell
-from shoal.stress.plan import Outcome
+from shoal.stress.plan import StressResult
 
 COLUMNS = (
     "sessions",
@@ -33,7 +33,7 @@ COLUMNS = (
 )
 
 
-def csv_text(outcome: Outcome) -> str:
+def csv_text(outcome: StressResult) -> str:
     """The table, a line for each cell."""
     made = io.StringIO()
     writer = csv.DictWriter(made, COLUMNS, lineterminator="\n")
@@ -42,8 +42,8 @@ def csv_text(outcome: Outcome) -> str:
     return made.getvalue()
 
 
-def json_text(outcome: Outcome) -> str:
-    """The run: what was asked of whom, and every cell."""
+def json_text(outcome: StressResult) -> str:
+    """The settings of the run and every cell."""
     plan = outcome.plan
     document = {
         "server": outcome.what,
@@ -86,5 +86,5 @@ def _entry(cell: Cell) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Three decimals; nothing where there was nothing to measure."""
+    """Three decimals; None for NaN."""
     return None if math.isnan(value) else round(value, 3)

@@ -1,20 +1,20 @@
-"""What the table says, in sentences."""
+"""The conclusions from the table, in sentences."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from shoal.stress.cell import DISTURBED, Cell, Setup
-from shoal.stress.plan import Outcome
+from shoal.stress.cell import DISTURBED, Cell, ServerSetup
+from shoal.stress.plan import StressResult
 from shoal.stress.table import PARTIAL, milliseconds, speed_up
 
 _SHOWN_FAILURES = 3
-_SAME = 0.05  # differences below this say nothing
+_SAME = 0.05  # smaller differences count as none
 
 
-def verdict(outcome: Outcome) -> list[str]:
-    """Batching, sessions, failures, and whether the clients were fast enough."""
+def verdict(outcome: StressResult) -> list[str]:
+    """About batching, sessions, failures, and whether the clients were fast enough."""
     return [
         *_batching(outcome),
         *_sessions(outcome),
@@ -25,15 +25,15 @@ def verdict(outcome: Outcome) -> list[str]:
     ]
 
 
-def _batching(outcome: Outcome) -> Iterator[str]:
-    """What batching does where most clients ask, and where one does."""
+def _batching(outcome: StressResult) -> Iterator[str]:
+    """The effect of batching with the most clients, and with the fewest."""
     known = []
     for setup in outcome.setups():
         if setup.batching is not False:
             continue
         for clients in outcome.plan.clients:
             without = outcome.cell(setup, clients)
-            batched = outcome.cell(Setup(setup.sessions, batching=True), clients)
+            batched = outcome.cell(ServerSetup(setup.sessions, batching=True), clients)
             times = speed_up(without, batched)
             if without is not None and batched is not None and times is not None:
                 known.append((times, without, batched))
@@ -61,7 +61,7 @@ def _changes(without: Cell, batched: Cell, times: float) -> str:
 def _batches(cell: Cell) -> str:
     if cell.mean_batch is None:
         return ""
-    return f"; {cell.mean_batch:.1f} questions were computed together on average"
+    return f"; the mean batch was {cell.mean_batch:.1f} questions"
 
 
 def _where(cell: Cell) -> str:
@@ -70,8 +70,8 @@ def _where(cell: Cell) -> str:
     return clients if sessions is None else f"{clients} and {_count(sessions, 'session')}"
 
 
-def _sessions(outcome: Outcome) -> Iterator[str]:
-    """What more sessions do, without batching and with it."""
+def _sessions(outcome: StressResult) -> Iterator[str]:
+    """The effect of more sessions, without and with batching."""
     for batching in (False, True):
         setups = [
             setup
@@ -99,7 +99,7 @@ def _sessions(outcome: Outcome) -> Iterator[str]:
             break
 
 
-def _failures(outcome: Outcome) -> Iterator[str]:
+def _failures(outcome: StressResult) -> Iterator[str]:
     failures: Counter[str] = Counter()
     for cell in outcome.cells:
         failures.update(cell.failures)
@@ -113,16 +113,16 @@ def _failures(outcome: Outcome) -> Iterator[str]:
         yield f"  and {_count(rest, 'other reason')}"
 
 
-def _client(outcome: Outcome) -> Iterator[str]:
+def _client(outcome: StressResult) -> Iterator[str]:
     bound = [cell for cell in outcome.cells if cell.client_bound]
     if bound:
         worst = max(bound, key=lambda cell: cell.busy + cell.starved)
         batching = {True: ", with batching", False: ", without batching", None: ""}
         yield (
-            f"The clients themselves were the bottleneck in {len(bound)} of "
-            f"{_count(len(outcome.cells), 'cell')}, so the server could do more than is shown. "
-            f"{_where(worst)}{batching[worst.setup.batching]}, they computed {worst.busy:.0%} of "
-            f"the time and waited for a processor {worst.starved:.0%} of it; ask from another "
+            f"The clients were the bottleneck in {len(bound)} of "
+            f"{_count(len(outcome.cells), 'cell')}, so the server can do more than is shown. "
+            f"{_where(worst)}{batching[worst.setup.batching]}, they used a CPU {worst.busy:.0%} of "
+            f"the time and waited for one {worst.starved:.0%} of it; run the clients on another "
             f"machine."
         )
     elif outcome.cells:
@@ -133,18 +133,18 @@ def _client(outcome: Outcome) -> Iterator[str]:
         )
 
 
-def _others(outcome: Outcome) -> Iterator[str]:
+def _others(outcome: StressResult) -> Iterator[str]:
     shares = [cell.others for cell in outcome.cells if cell.others is not None]
     if shares and max(shares) > DISTURBED:
         yield (
-            f"Other programs took {min(shares):.0%} to {max(shares):.0%} of this machine's "
-            f"processors meanwhile: measure again when it is quiet."
+            f"Other programs used {min(shares):.0%} to {max(shares):.0%} of this machine's "
+            f"CPUs during the run: measure again when the machine is idle."
         )
 
 
-def _interrupted(outcome: Outcome) -> Iterator[str]:
+def _interrupted(outcome: StressResult) -> Iterator[str]:
     if any(cell.partial for cell in outcome.cells):
-        yield f"{PARTIAL} interrupted before all questions were asked."
+        yield f"{PARTIAL} interrupted before all questions were sent."
 
 
 def _count(count: int, what: str) -> str:

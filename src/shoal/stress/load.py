@@ -13,19 +13,19 @@ from time import perf_counter_ns
 from shoal.ask.question import Question, http_message, tcp_answer, tcp_message
 from shoal.client.address import Address
 from shoal.errors import ShoalError
-from shoal.perf.connection import LoadFailed, Place, Receiver, SlotConnection
-from shoal.perf.fleet import Fleet, Harvest, Level, pause
+from shoal.perf.connection import Endpoint, LoadError, SlotConnection, SlotOwner
 from shoal.perf.http_connection import HttpConnection
-from shoal.perf.poller import Poller
-from shoal.perf.requests import Replay, Turn
+from shoal.perf.poller import SocketPoller
+from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import SequencePlan
-from shoal.perf.worker import Job
+from shoal.perf.worker import LoadJob
+from shoal.perf.worker_pool import LevelMeasurement, LoadLevel, WorkerPool, pause
 
 _POLL_SECS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class QuestionTarget:
     """The server to ask, and the protocol."""
 
     protocol: str  # "tcp" or "http"
@@ -39,11 +39,11 @@ class Target:
         """As the client library writes it."""
         return Address("http", self.host, self.port, encrypted=False, prefix=self.prefix)
 
-    def pool(self, scripts: Sequence[Sequence[Question]], timeout_secs: float) -> Fleet:
+    def pool(self, scripts: Sequence[Sequence[Question]], timeout_secs: float) -> WorkerPool:
         """A worker whose clients ask the questions of these scripts."""
-        return Fleet(
-            Job(
-                Place(self.protocol, self.host, self.port),
+        return WorkerPool(
+            LoadJob(
+                Endpoint(self.protocol, self.host, self.port),
                 [[_Message(self._message(question)) for question in each] for each in scripts],
                 sequences=SequencePlan(),
                 connection=TcpConnection if self.protocol == "tcp" else HttpConnection,
@@ -58,17 +58,19 @@ class Target:
         return http_message(self.address, self.model, question)
 
 
-def ask(pool: Fleet, clients: int, times: int, tick: Callable[[int], None]) -> Harvest:
+def ask(
+    pool: WorkerPool, clients: int, times: int, tick: Callable[[int], None]
+) -> LevelMeasurement:
     """Have every client ask so many questions; `tick` is called with how many are done."""
-    pool.cut()
-    pool.start(Level(concurrency=clients, each=times))
+    pool.end_window()
+    pool.start(LoadLevel(concurrency=clients, each=times))
     idle = False
     while not idle:
         pause(_POLL_SECS)
         done, idle = pool.count()
         tick(done)
     end_ns = perf_counter_ns()
-    sample = pool.cut()
+    sample = pool.end_window()
     sample.end_ns = end_ns if sample.failures else int(sample.ends.max())
     return sample
 
@@ -79,7 +81,7 @@ class _Message:
 
     message: bytes
 
-    def filled(self, turn: Turn | None) -> bytes:  # noqa: ARG002 - always the same bytes
+    def filled(self, position: SequencePosition | None) -> bytes:  # noqa: ARG002 - always the same bytes
         return self.message
 
 
@@ -87,21 +89,25 @@ class TcpConnection(SlotConnection):
     """Questions over plain TCP: a line of JSON, then a line with the answer."""
 
     def __init__(
-        self, place: Place, context: ssl.SSLContext | None, poller: Poller, receiver: Receiver
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        poller: SocketPoller,
+        receiver: SlotOwner,
     ) -> None:
-        super().__init__(place, context, poller, receiver)
+        super().__init__(endpoint, context, poller, receiver)
         self._line = b""
 
-    def start(self, replay: Replay, turn: Turn | None) -> None:
-        """Send a question. Raises LoadFailed."""
-        self.turn = turn
+    def start(self, replay: Replay, position: SequencePosition | None) -> None:
+        """Send a question. Raises LoadError."""
+        self.position = position
         self._line = b""
         self.waiting = True
         self.start_ns = perf_counter_ns()
-        self.write(replay.filled(turn))
+        self.write(replay.filled(position))
 
     def on_readable(self) -> None:
-        """Process what arrived. Raises LoadFailed."""
+        """Process what arrived. Raises LoadError."""
         data = self._read()
         if not data:
             return
@@ -109,7 +115,7 @@ class TcpConnection(SlotConnection):
         if b"\n" not in data:
             return
         if not self.waiting or self._line.find(b"\n") != len(self._line) - 1:
-            raise LoadFailed("the server sent more than one line for an answer")
+            raise LoadError("the server sent more than one line for an answer")
         end_ns = perf_counter_ns()
         self.waiting = False
         try:

@@ -1,4 +1,4 @@
-"""What is asked: a text with questions, the ones that come along or those of a file.
+"""The questions: the built-in ones about a built-in text, or those of a file.
 
 text.txt + questions.txt (one on each line)    or    pairs.jsonl: {"text": …, "question": …}
 """
@@ -39,9 +39,9 @@ QUESTIONS = (
 
 
 def read(text_file: str = "", questions_file: str = "") -> list[Question]:
-    """The questions of the files; those that come along where none are named.
+    """The questions of the files, or the built-in ones.
 
-    Raises InvalidArgument for files that cannot be read or hold no questions.
+    Raises InvalidArgument for files that cannot be read or contain no questions.
     """
     if not questions_file:
         if text_file:
@@ -58,14 +58,14 @@ def read(text_file: str = "", questions_file: str = "") -> list[Question]:
         return [_pair(line, number, questions_file) for number, line in enumerate(lines, 1)]
     if not text:
         raise InvalidArgument(
-            f"'{questions_file}' holds questions but no text; name the text with --text-file, or "
+            f"'{questions_file}' contains questions but no text; name it with --text-file, or "
             'write lines of JSON: {"text": "…", "question": "…"}'
         )
     return [Question(text, line.strip()) for line in lines]
 
 
 def shuffled(questions: Sequence[Question], clients: int, seed: int) -> list[list[Question]]:
-    """The questions of each client: all of them, each client in an order of its own."""
+    """The questions of each client, in a random order per client."""
     chance = random.Random(seed)  # noqa: S311 - an order, no secret
     return [chance.sample(questions, len(questions)) for _ in range(clients)]
 
@@ -78,7 +78,7 @@ def _pair(line: str, number: int, path: str) -> Question:
         text = question = None
     if not isinstance(text, str) or not isinstance(question, str):
         raise InvalidArgument(
-            f"--questions: line {number} of '{path}' is not of the form "
+            f"--questions: line {number} of '{path}' does not have the form "
             '{"text": "…", "question": "…"}'
         )
     return Question(text, question)
@@ -88,5 +88,5 @@ def _read(path: str, flag: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = "it is no UTF-8" if isinstance(error, ValueError) else error.strerror
+        reason = "it is not UTF-8" if isinstance(error, ValueError) else error.strerror
         raise InvalidArgument(f"{flag}: '{path}' cannot be read: {reason}") from None

@@ -1,4 +1,4 @@
-"""The model on disk: found, and with its config changed to so many sessions, batching or not."""
+"""The model on disk, and its config for a number of sessions, with or without batching."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from shoal.config.suggest import near_match
 from shoal.errors import InvalidArgument, NotFound
 from shoal.repository.inspection import Inspection, is_model_folder
 from shoal.repository.preparation import PreparationSettings
-from shoal.stress.cell import Setup
+from shoal.stress.cell import ServerSetup
 
 TASK = "question-answering"
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionModel:
-    """A model on disk that answers questions."""
+    """A question-answering model on disk."""
 
     name: str
     repository: Path
-    config: ModelConfig  # whole
+    config: ModelConfig  # complete
 
-    def configured(self, setup: Setup) -> ModelConfig:
-        """Its config with so many instances, and with batching or without."""
+    def configured(self, setup: ServerSetup) -> ModelConfig:
+        """Its config with this number of instances, with or without batching."""
         assert setup.sessions is not None
         groups = self.config.instance_group or (ModelInstanceGroup(kind="KIND_CPU"),)
         group = dataclasses.replace(groups[0], count=setup.sessions)
         dynamic, parameters = None, self.config.parameters
         if setup.batching:
             dynamic = self.config.dynamic_batching or ModelDynamicBatching()
-        else:  # how requests share a batch has no meaning then, and is refused
+        else:  # parameters about batches would be refused without batching
             parameters = {key: parameters[key] for key in parameters if key not in shapes.KEYS}
         return dataclasses.replace(
             self.config,
             instance_group=(group,),
             dynamic_batching=dynamic,
             parameters=parameters,
-            response_cache=None,  # it would answer in the model's place
+            response_cache=None,  # it would answer instead of the model
         )
 
 
 def find_model(repository: str, name: str, settings: PreparationSettings) -> QuestionModel:
-    """The model of that name in a repository; where there is no name, the one for questions.
+    """The model of that name in a repository; without a name, the only one for questions.
 
     `repository` may be the folder of the model itself. Raises NotFound and InvalidArgument.
     """
@@ -68,14 +68,14 @@ def find_model(repository: str, name: str, settings: PreparationSettings) -> Que
         if report.config is not None and _task(report.config) == TASK
     }
     if not found:
-        which = f"model '{name}' is" if name else f"'{repository}' holds no model that is"
+        which = f"model '{name}' is" if name else f"'{repository}' contains no model that is"
         raise InvalidArgument(
             f"{which} {'not ' if name else ''}for questions; its config needs "
             f'parameters {{ key: "task" value {{ string_value: "{TASK}" }} }}'
         )
     if len(found) > 1:
         raise InvalidArgument(
-            f"'{repository}' holds several models for questions ({', '.join(found)}); name one "
+            f"'{repository}' contains several models for questions ({', '.join(found)}); name one "
             f"with --model"
         )
     ((chosen, config),) = found.items()

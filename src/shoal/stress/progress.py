@@ -1,48 +1,48 @@
-"""What is said while a run goes on: the table as it grows, and a bar on a terminal."""
+"""Output during a run: the rows of the table, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.perf.progress import Progress
+from shoal.perf.progress import ProgressLine
 from shoal.stress import table
-from shoal.stress.cell import Setup
-from shoal.stress.plan import Outcome
+from shoal.stress.cell import ServerSetup
+from shoal.stress.plan import StressResult
 
 Say = Callable[[str], None]
 _BAR = 12
 
 
-class Narrator:
-    """Prints each row when it is measured; what happens meanwhile shows on terminals only."""
+class ProgressPrinter:
+    """Prints each row when it is measured, and the progress on terminals."""
 
-    def __init__(self, say: Say, progress: Progress) -> None:
+    def __init__(self, say: Say, progress: ProgressLine) -> None:
         self._say = say
         self._progress = progress
-        self._begun = False
+        self._started = False
 
-    def starting(self, setup: Setup) -> None:
+    def starting(self, setup: ServerSetup) -> None:
         """A server is started."""
         self._progress.level(_words(setup))
 
     def asking(self, clients: int, done: int, total: int) -> None:
-        """The bar."""
+        """The progress bar."""
         full = _BAR * done // max(1, total)
         bar = "█" * full + "░" * (_BAR - full)
         self._progress.note(
             f"{clients} client{'' if clients == 1 else 's'} {bar} {done:,}/{total:,} questions"
         )
 
-    def measured(self, outcome: Outcome, setup: Setup) -> None:
-        """A row of the table, and what batching did once both are there."""
+    def measured(self, outcome: StressResult, setup: ServerSetup) -> None:
+        """A row of the table, and the comparison once both rows are measured."""
         cells = outcome.row(setup)
         self._progress.clear()
         if not any(cells):
             return
-        without = Setup(setup.sessions, batching=False)
+        without = ServerSetup(setup.sessions, batching=False)
         second = bool(setup.batching) and any(outcome.row(without))
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             for line in (*table.title(outcome), "", *table.head(outcome.plan)):
                 self._say(line)
         elif not second:
@@ -54,7 +54,7 @@ class Narrator:
                 self._say(line)
 
 
-def _words(setup: Setup) -> str:
+def _words(setup: ServerSetup) -> str:
     if setup.sessions is None:
         return "asking"
     sessions = f"{setup.sessions} session{'' if setup.sessions == 1 else 's'}"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from shoal.perf import page as parts
 from shoal.perf import svg
 from shoal.perf.svg import Point, Series
-from shoal.stress.cell import Cell, Setup
+from shoal.stress.cell import Cell, ServerSetup
 from shoal.stress.findings import verdict
-from shoal.stress.plan import Outcome
+from shoal.stress.plan import StressResult
 from shoal.stress.table import milliseconds
 
 _MOST_LINES = 8  # the style sheet has 8 colours
@@ -29,12 +29,12 @@ _HEAD = (
 )
 
 
-def page(outcome: Outcome) -> str:
+def page(outcome: StressResult) -> str:
     """The whole page."""
     return parts.page("Questions under load", "\n".join(_sections(outcome)))
 
 
-def _sections(outcome: Outcome) -> Iterator[str]:
+def _sections(outcome: StressResult) -> Iterator[str]:
     plan = outcome.plan
     machine = "" if outcome.cores is None else f" on {outcome.cores} cores"
     yield parts.about(
@@ -58,7 +58,7 @@ def _sections(outcome: Outcome) -> Iterator[str]:
     yield parts.table(_HEAD, [_row(cell) for cell in outcome.cells])
 
 
-def _curves(outcome: Outcome, value: Callable[[Cell], float]) -> list[Series]:
+def _curves(outcome: StressResult, value: Callable[[Cell], float]) -> list[Series]:
     return [
         Series(
             _name(setup),
@@ -86,13 +86,13 @@ def _row(cell: Cell) -> list[str]:
     ]
 
 
-def _name(setup: Setup) -> str:
+def _name(setup: ServerSetup) -> str:
     if setup.sessions is None:
         return "as it runs"
     return f"{setup.sessions} batched" if setup.batching else f"{setup.sessions}"
 
 
-def _batching(setup: Setup) -> str:
+def _batching(setup: ServerSetup) -> str:
     return {True: "on", False: "off", None: "-"}[setup.batching]
 
 

@@ -1,4 +1,4 @@
-"""One run of `shoal stress`: row by row, cell by cell, until all is measured or it is stopped."""
+"""One run of `shoal stress`: measures row by row, cell by cell."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from time import monotonic
 from typing import Protocol
 
 from shoal.stress import material
-from shoal.stress.bench import Bench, Counts, Row
-from shoal.stress.cell import Cell, Setup
+from shoal.stress.cell import Cell, ServerSetup
 from shoal.stress.load import ask
-from shoal.stress.neighbours import others_secs, share
-from shoal.stress.plan import Outcome, Plan
+from shoal.stress.other_programs import others_secs, share
+from shoal.stress.plan import StressPlan, StressResult
+from shoal.stress.servers import Counts, ReadyServer, ServersUnderTest
 
-_TELL_SECS = 0.1
+_REPORT_SECS = 0.1
 
 
-class Watcher(Protocol):
-    """Hears how a run goes."""
+class StressListener(Protocol):
+    """Receives the progress of a run."""
 
-    def starting(self, setup: Setup) -> None:
+    def starting(self, setup: ServerSetup) -> None:
         """The server of a row is being started."""
 
     def asking(self, clients: int, done: int, total: int) -> None:
-        """So many questions of the whole run are done."""
+        """`done` of `total` questions of the run are finished."""
 
-    def measured(self, outcome: Outcome, setup: Setup) -> None:
-        """A row is complete, or as complete as it gets."""
+    def measured(self, outcome: StressResult, setup: ServerSetup) -> None:
+        """A row is complete, or was interrupted."""
 
 
-def run(plan: Plan, bench: Bench, watcher: Watcher) -> Outcome:
-    """Measure all cells. Ctrl-C ends it early, with what was measured; servers are stopped.
+def run(plan: StressPlan, servers: ServersUnderTest, listener: StressListener) -> StressResult:
+    """Measure all cells. Ctrl-C ends the run early and keeps what was measured.
 
     Raises ShoalError when a server does not start or cannot be reached.
     """
-    outcome = Outcome(plan, bench.what, bench.cores)
-    setups = bench.setups()
-    counter = _Counter(watcher, plan.total(len(setups)))
+    outcome = StressResult(plan, servers.what, servers.cores)
+    setups = servers.setups()
+    counter = _Counter(listener, plan.total(len(setups)))
     for setup in setups:
         try:
-            watcher.starting(setup)
-            with bench.row(setup) as row:
+            listener.starting(setup)
+            with servers.ready(setup) as row:
                 for clients in plan.clients:
                     counter.cell(clients)
                     cell = _measured(plan, row, setup, clients, counter)
@@ -50,41 +50,43 @@ def run(plan: Plan, bench: Bench, watcher: Watcher) -> Outcome:
                         break
         except KeyboardInterrupt:
             outcome.interrupted = True
-        watcher.measured(outcome, setup)
+        listener.measured(outcome, setup)
         if outcome.interrupted:
             break
     return outcome
 
 
 class _Counter:
-    """How far the whole run is, told often enough and not more often."""
+    """Counts the questions of a run and reports them at a limited rate."""
 
-    def __init__(self, watcher: Watcher, total: int) -> None:
-        self._watcher = watcher
+    def __init__(self, listener: StressListener, total: int) -> None:
+        self._listener = listener
         self._total = total
-        self._before = 0  # questions of the parts that are over
+        self._before = 0  # questions of completed parts
         self._clients = 0
-        self._told_secs = 0.0
+        self._reported_secs = 0.0
 
     def cell(self, clients: int) -> None:
         """A cell begins."""
         self._clients = clients
-        self._told_secs = 0.0
+        self._reported_secs = 0.0
         self.tick(0)
 
     def tick(self, done: int) -> None:
-        """So many questions of this part are done."""
-        if monotonic() - self._told_secs >= _TELL_SECS:
-            self._told_secs = monotonic()
-            self._watcher.asking(self._clients, self._before + done, self._total)
+        """`done` questions of this part are finished."""
+        if monotonic() - self._reported_secs >= _REPORT_SECS:
+            self._reported_secs = monotonic()
+            self._listener.asking(self._clients, self._before + done, self._total)
 
-    def over(self, done: int) -> None:
-        """A part is over."""
+    def complete(self, done: int) -> None:
+        """A part is complete."""
         self._before += done
 
 
-def _measured(plan: Plan, row: Row, setup: Setup, clients: int, counter: _Counter) -> Cell:
-    """One cell; a partial one when it was interrupted."""
+def _measured(
+    plan: StressPlan, row: ReadyServer, setup: ServerSetup, clients: int, counter: _Counter
+) -> Cell:
+    """Measure one cell; it is partial when interrupted."""
     scripts = material.shuffled(plan.questions, clients, plan.seed)
     pool = row.target.pool(scripts, plan.timeout_secs)
     cell = Cell(setup, clients)
@@ -92,11 +94,11 @@ def _measured(plan: Plan, row: Row, setup: Setup, clients: int, counter: _Counte
     try:
         if plan.warmup:
             ask(pool, clients, plan.warmup, counter.tick)
-            counter.over(clients * plan.warmup)
+            counter.complete(clients * plan.warmup)
         counts, others = row.counts(), others_secs() if row.ours else 0.0
         asking = True
         sample = ask(pool, clients, plan.requests, counter.tick)
-        counter.over(clients * plan.requests)
+        counter.complete(clients * plan.requests)
         if row.ours:
             cell.others = share(others, others_secs(), sample.duration_ns / 1e9)
         cell.mean_batch = _mean_batch(counts, row.counts())
@@ -104,7 +106,7 @@ def _measured(plan: Plan, row: Row, setup: Setup, clients: int, counter: _Counte
         cell.partial = True
         if not asking:
             return cell
-        sample = pool.cut()
+        sample = pool.end_window()
     finally:
         pool.stop()
     cell.latencies_ms = ((sample.ends - sample.starts) / 1e6).tolist()

@@ -1,4 +1,4 @@
-"""The table: sessions by clients, mean and deviation of latency, without batching and with it.
+"""The table: sessions by clients, mean and deviation of latency, without and with batching.
 
 sessions  batching              1              5
        1  off          18.2 ± 1.1     92.4 ± 4.2
@@ -13,16 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from shoal.stress.cell import Cell, Setup
-from shoal.stress.plan import Outcome, Plan
+from shoal.stress.cell import Cell, ServerSetup
+from shoal.stress.plan import StressPlan, StressResult
 
-_LEFT, _COLUMN = 18, 15  # four columns fit into 80
+_LEFT, _COLUMN = 18, 15  # four columns fit into a width of 80
 PARTIAL = "*"
 
 Row = Sequence[Cell | None]
 
 
-def title(outcome: Outcome) -> Iterator[str]:
+def title(outcome: StressResult) -> Iterator[str]:
     """What is measured."""
     plan = outcome.plan
     parts = [outcome.what, {"tcp": "TCP", "http": "HTTP"}[plan.protocol]]
@@ -33,15 +33,15 @@ def title(outcome: Outcome) -> Iterator[str]:
     yield "latency in ms: mean ± standard deviation; below it, answers a second"
 
 
-def head(plan: Plan) -> Iterator[str]:
-    """The first lines, with the numbers of clients."""
+def head(plan: StressPlan) -> Iterator[str]:
+    """The header, with the numbers of clients."""
     cells = [f"{count} client{_s(count)}" for count in plan.clients]
     yield _line("sessions  batching", cells)
     yield "─" * (_LEFT + _COLUMN * len(plan.clients))
 
 
-def row(setup: Setup, cells: Row, *, named: bool) -> Iterator[str]:
-    """One setup; `named` where its sessions are to be written."""
+def row(setup: ServerSetup, cells: Row, *, named: bool) -> Iterator[str]:
+    """One setup; `named` shows its number of sessions."""
     sessions = "-" if setup.sessions is None else f"{setup.sessions}"
     batching = {True: "on", False: "off", None: "-"}[setup.batching]
     yield _line(_left(sessions if named else "", batching), [_latency(cell) for cell in cells])
@@ -51,7 +51,7 @@ def row(setup: Setup, cells: Row, *, named: bool) -> Iterator[str]:
 
 
 def comparison(without: Row, batched: Row) -> Iterator[str]:
-    """How many times as fast the answers come with batching."""
+    """The speed-up by batching."""
     cells = []
     for one, other in zip(without, batched, strict=True):
         times = speed_up(one, other)
@@ -60,19 +60,19 @@ def comparison(without: Row, batched: Row) -> Iterator[str]:
 
 
 def speed_up(without: Cell | None, batched: Cell | None) -> float | None:
-    """Mean latency without batching by that with it; None where one of them is missing."""
+    """Mean latency without batching divided by that with batching; None if one is missing."""
     if without is None or batched is None or not without.answered or not batched.answered:
         return None
     return without.mean_ms / batched.mean_ms
 
 
 def milliseconds(value_ms: float, decimals: int | None = None) -> str:
-    """A time with about three digits."""
-    return f"{value_ms:.{places(value_ms) if decimals is None else decimals}f}"
+    """A time with about three significant digits."""
+    return f"{value_ms:.{decimals_of(value_ms) if decimals is None else decimals}f}"
 
 
-def places(value_ms: float) -> int:
-    """How many decimals make sense."""
+def decimals_of(value_ms: float) -> int:
+    """The number of decimals for about three significant digits."""
     if math.isnan(value_ms) or value_ms >= 99.95:
         return 0
     return 1 if value_ms >= 9.995 else 2
@@ -83,7 +83,7 @@ def _latency(cell: Cell | None) -> str:
         return "-"
     if not cell.answered:
         return "no answer"
-    decimals = places(cell.mean_ms)
+    decimals = decimals_of(cell.mean_ms)
     return f"{milliseconds(cell.mean_ms, decimals)} ± {milliseconds(cell.deviation_ms, decimals)}"
 
 

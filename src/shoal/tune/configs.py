@@ -1,6 +1,6 @@
 """Between configs and points of the search: what a config says, and a config that says it.
 
-    ModelConfig --start_of--> Point          ModelConfig, Point --applied--> ModelConfig
+    ModelConfig --start_of--> ConfigPoint          ModelConfig, ConfigPoint --applied--> ModelConfig
 
 A model is measured with its whole config, as the server completes it; what is written to disk is
 the config.pbtxt that was there, with those fields changed that the search changed.
@@ -20,7 +20,7 @@ from shoal.config.model import (
     ModelParameter,
 )
 from shoal.errors import InvalidArgument
-from shoal.tune.space import DELAYS_US, Point, Space, doubling, with_value
+from shoal.tune.space import DELAYS_US, ConfigPoint, Space, doubling, with_value
 
 _CROWD = 2  # instances per core, at most
 
@@ -92,7 +92,7 @@ class Subject:
             notes.append(f"a model {where} has no number of threads to set: threads stay")
         return notes
 
-    def start(self, rows: int = 1) -> Point:
+    def start(self, rows: int = 1) -> ConfigPoint:
         """The config as it is."""
         whole = self.whole
         groups = whole.instance_group or (ModelInstanceGroup(count=1),)
@@ -101,7 +101,7 @@ class Subject:
         if self.batches:
             batch = max(rows, whole.max_batch_size) if dynamic is not None else rows
             delay_us = dynamic.max_queue_delay_microseconds if dynamic is not None else 0
-        return Point(batch, delay_us, groups[0].count, self._threads(groups[0].count))
+        return ConfigPoint(batch, delay_us, groups[0].count, self._threads(groups[0].count))
 
     def space(self, bounds: Bounds, levels: tuple[int, ...], limit_us: float = 0.0) -> Space:
         """What to try. Raises InvalidArgument when a request has more rows than a batch may."""
@@ -131,13 +131,13 @@ class Subject:
 
     # ---- a config for a point
 
-    def measured(self, point: Point, rows: int = 1) -> ModelConfig:
+    def measured(self, point: ConfigPoint, rows: int = 1) -> ModelConfig:
         """The config to load for a measurement: whole, and without a cache, which would answer
         in the model's place."""
         made = self._applied(self.whole, point, rows)
         return dataclasses.replace(made, response_cache=None)
 
-    def output(self, point: Point, rows: int = 1) -> ModelConfig:
+    def output(self, point: ConfigPoint, rows: int = 1) -> ModelConfig:
         """The config to write. Fields that the search left alone are as they were."""
         base = self._short() if self.written is None else self.written
         if point == self.start(rows):
@@ -163,7 +163,7 @@ class Subject:
             dynamic_batching=dynamic and dataclasses.replace(dynamic, preferred_batch_size=()),
         )
 
-    def changes(self, point: Point, rows: int = 1) -> list[Change]:
+    def changes(self, point: ConfigPoint, rows: int = 1) -> list[Change]:
         """What the point changes of the config."""
         before, after = self.measured(self.start(rows), rows), self.measured(point, rows)
         found = [
@@ -190,7 +190,7 @@ class Subject:
         """What an instance gets where nobody says how many threads it has."""
         return max(1, self.cores // max(1, instances))
 
-    def _applied(self, config: ModelConfig, point: Point, rows: int) -> ModelConfig:
+    def _applied(self, config: ModelConfig, point: ConfigPoint, rows: int) -> ModelConfig:
         if self.batches:
             config = self._with_batching(config, point, rows)
         start = self.start(rows)
@@ -205,7 +205,7 @@ class Subject:
             config = dataclasses.replace(config, parameters=parameters)
         return config
 
-    def _with_batching(self, config: ModelConfig, point: Point, rows: int) -> ModelConfig:
+    def _with_batching(self, config: ModelConfig, point: ConfigPoint, rows: int) -> ModelConfig:
         dynamic = config.dynamic_batching
         if point.batch <= rows and not _promises(dynamic):
             # Requests are not merged; what a client may send in one of them stays as it was.

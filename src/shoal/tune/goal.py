@@ -1,9 +1,9 @@
-"""What is wanted of a config, and which of two measurements is closer to it.
+"""The goal of the search, and which of two measurements is better.
 
     Goal("throughput", limit_us=20_000, percentile=99).better(one, other)
 
-Measurements differ by chance. A difference within `margin` is none, so that the search neither
-wanders over a plateau nor prefers a config for its luck.
+Measurements vary randomly. A difference within `margin` counts as none, so that the search neither
+wanders over a plateau nor prefers a config by chance.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from shoal.tune.space import Point
+from shoal.tune.space import ConfigPoint
 
 THROUGHPUT, LATENCY = "throughput", "latency"
-OBJECTIVES = (THROUGHPUT, LATENCY)
 MARGIN = 0.02
 LADDER = (1, 8, 32)
 FEW_CLIENTS = 4
@@ -22,21 +21,21 @@ FEW_CLIENTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one config did for so many clients. Times are in microseconds."""
+    """The performance of one config with a number of clients. Times are in microseconds."""
 
-    point: Point
+    point: ConfigPoint
     clients: int
     per_second: float = 0.0  # rows
-    latency_us: float = 0.0  # of the percentile that counts
+    latency_us: float = 0.0  # at the configured percentile
     average_us: float = 0.0
     percentiles_us: dict[int, float] = field(default_factory=dict)
-    mean_batch: float = 0.0  # rows in an execution; 0 where nobody counted
-    peak_batch: int = 0  # the most rows in an execution; 0 where nobody counted
+    mean_batch: float = 0.0  # rows per execution; 0 if unknown
+    peak_batch: int = 0  # the most rows in an execution; 0 if unknown
     queue_us: float = 0.0
     compute_us: float = 0.0
-    client_bound: bool = False  # whoever sent the requests was the slower part
-    careful: bool = False  # measured for longer, and until it was stable
-    error: str = ""  # why there are no numbers: the config did not load, or requests failed
+    client_bound: bool = False  # the client was the bottleneck
+    careful: bool = False  # measured for longer, until stable
+    error: str = ""  # why there are no numbers: loading or requests failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,10 @@ class Goal:
     margin: float = MARGIN
 
     def levels(self) -> tuple[int, ...]:
-        """How many clients to try with, where nobody said.
+        """The default numbers of clients to try.
 
-        Throughput is highest when many ask, so without a limit one level is enough; with a limit
-        the question is how many may ask. Latency matters for services that few ask at a time.
+        Throughput is highest with many clients, so without a limit one level is enough; with a
+        limit the number of clients is searched, too. For latency, few clients are assumed.
         """
         if self.objective == LATENCY:
             return (FEW_CLIENTS,)
@@ -65,7 +64,7 @@ class Goal:
         return not self.limit_us or measurement.latency_us <= self.limit_us
 
     def rank(self, measurement: Measurement) -> tuple[int, float]:
-        """The larger the better. Over the limit, latency is what must improve first."""
+        """A sort key, larger is better. Over the limit, lower latency ranks higher."""
         if measurement.error:
             return -1, 0.0
         met = self.met(measurement)
@@ -74,7 +73,7 @@ class Goal:
         return int(met), -measurement.latency_us
 
     def better(self, one: Measurement, other: Measurement | None) -> bool:
-        """Whether `one` beats `other` by more than chance."""
+        """Whether `one` is better than `other` by more than the margin."""
         if other is None:
             return True
         (kind, value), (other_kind, other_value) = self.rank(one), self.rank(other)
@@ -83,7 +82,7 @@ class Goal:
         return value - other_value > self.margin * abs(other_value)
 
     def best(self, measurements: Sequence[Measurement]) -> Measurement:
-        """The best; of those that differ by chance only, the one with the lower latency."""
+        """The best; of those within the margin, the one with the lowest latency."""
         first = max(measurements, key=self.rank)
         alike = [each for each in measurements if not self.better(first, each)]
         close = replace(self, margin=self.margin / 2)

@@ -1,10 +1,10 @@
-"""Measures a config for real: loads the model with it and drives it with the load of `shoal perf`.
+"""Measures a config: loads the model with it and sends the load of `shoal perf`.
 
-    Rig(point, clients, careful) --load--> server          Measurement
-                 '--requests--> Fleet, Profiler ----------------'
+    MeasurementSetup(point, clients, careful) --load--> server          Measurement
+                 '--requests--> WorkerPool, Profiler ----------------'
 
-A few requests come first: they warm the model up and show how long windows must be. A quick
-measurement is three short windows; a careful one has longer ones and goes on until they agree.
+A few requests come first: they warm up the model and determine the length of windows. A quick
+measurement takes three short windows; a careful one takes longer ones until they are stable.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 from shoal.config import codec
 from shoal.errors import ShoalError
 from shoal.perf import preparation
-from shoal.perf.fleet import Fleet
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import LevelKind, LevelResult, MeasureOptions, Profiler
 from shoal.perf.server_side import ServerSide, Snapshot
 from shoal.perf.stability import WINDOWS, Rule
-from shoal.perf.summary import Summary
-from shoal.perf.worker import Job
+from shoal.perf.summary import LoadSummary
+from shoal.perf.worker import LoadJob
+from shoal.perf.worker_pool import WorkerPool
 from shoal.tune.configs import Subject
 from shoal.tune.goal import Measurement
 from shoal.tune.serving import ChildServer
-from shoal.tune.space import Point
+from shoal.tune.space import ConfigPoint
 
 _CAREFUL_TIMES = 3  # as long
 _CAREFUL_WINDOWS = 6
@@ -41,27 +41,27 @@ _PILOT_REQUESTS = 2  # of each client
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What is sent, and for how long."""
+    """The requests to send, and for how long."""
 
     rows: int = 1
     percentile: int = 99
     window_secs: float = 0.4
-    request_count: int = 0  # measure exactly so many instead
+    request_count: int = 0  # measure exactly this many instead
     workers: int = 1
     protocol: str = "http"
     input_data: tuple[str, ...] = ()
     shape: tuple[str, ...] = ()
 
 
-class Rig:
-    """A server with one model and a load for it, for a `with` block; see `search.Measure`."""
+class MeasurementSetup:
+    """A server with one model and a load for it, as a context manager; see `search.Measure`."""
 
     def __init__(self, server: ChildServer, subject: Subject, plan: LoadPlan) -> None:
-        """`server` runs already."""
+        """`server` is running already."""
         self._server = server
         self._subject = subject
         self._plan = plan
-        self._loaded: Point | None = None
+        self._loaded: ConfigPoint | None = None
         self._stack = contextlib.ExitStack()
         self._batches: dict[int, int] = {}  # executions by their rows, of one measurement
         decoupled = subject.whole.model_transaction_policy
@@ -78,18 +78,18 @@ class Rig:
             percentile=plan.percentile,
         )
 
-    def __enter__(self) -> Rig:  # noqa: PYI034 - Python 3.10 has no Self
-        """Load the model as it is and make its requests. Raises ShoalError."""
+    def __enter__(self) -> MeasurementSetup:  # noqa: PYI034 - Python 3.10 has no Self
+        """Load the model with its own config and encode its requests. Raises ShoalError."""
         with contextlib.ExitStack() as stack:
-            where = preparation.place(self._options)
-            self._client = preparation.Server(where)
+            where = preparation.endpoint(self._options)
+            self._client = preparation.MeasuredServer(where)
             stack.callback(self._client.close)
             self._load(self._subject.start(self._plan.rows))
             self._facts: ModelFacts = self._client.facts(self._options)
             found = preparation.load_data(self._options, self._facts)
             job = preparation.job(self._options, self._client, where, self._facts, found)
-            self._job: Job = stack.enter_context(job)
-            self._fleet = Fleet(self._job, self._plan.workers)
+            self._job: LoadJob = stack.enter_context(job)
+            self._pool = WorkerPool(self._job, self._plan.workers)
             stack.callback(self._stop_load)
             self._stack = stack.pop_all()
         return self
@@ -102,9 +102,9 @@ class Rig:
     ) -> None:
         self._stack.close()
 
-    def __call__(self, point: Point, clients: int, careful: bool) -> Measurement:
-        """Measure a config. Raises ShoalError when it does not load or requests fail; another
-        one can be measured after that."""
+    def __call__(self, point: ConfigPoint, clients: int, careful: bool) -> Measurement:
+        """Measure a config. Raises ShoalError when it does not load or requests fail; other
+        configs can be measured afterwards."""
         if point != self._loaded:
             self._load(point)
         result = self._measured(clients, careful=careful)
@@ -126,8 +126,8 @@ class Rig:
             careful=careful,
         )
 
-    def _load(self, point: Point) -> None:
-        self._loaded = None  # whatever happens, not what was
+    def _load(self, point: ConfigPoint) -> None:
+        self._loaded = None  # unknown if loading fails
         config = self._subject.measured(point, self._plan.rows)
         self._client.client.load(config.name, config=codec.to_dict(config))
         self._loaded = point
@@ -153,13 +153,13 @@ class Rig:
             )
             return self._profiler(options).measure(clients)
         except ShoalError:
-            self._stop_load()  # a load that failed does not go on
-            self._fleet = Fleet(self._job, plan.workers)
+            self._stop_load()  # a failed load cannot continue
+            self._pool = WorkerPool(self._job, plan.workers)
             raise
 
     def _profiler(self, options: MeasureOptions) -> Profiler:
         return Profiler(
-            self._fleet,
+            self._pool,
             options,
             LevelKind(),
             functools.partial(self._client.snapshot, self._facts),
@@ -176,33 +176,33 @@ class Rig:
         return self._client.compare(self._facts, before, after)
 
     def _stop_load(self) -> None:
-        self._fleet.stop()
+        self._pool.stop()
 
 
 class _Silent:
-    """Tells nobody: the search says what is going on."""
+    """Ignores the progress of single measurements."""
 
     def level_begins(self, value: float) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def warming_up(self) -> None:
-        """Nothing."""
+        """Ignored."""
 
-    def window_ended(self, number: int, summary: Summary) -> None:
-        """Nothing."""
+    def window_ended(self, number: int, summary: LoadSummary) -> None:
+        """Ignored."""
 
     def waiting(self, done: float) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def grew(self, workers: int) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def level_ended(self, result: LevelResult) -> None:
-        """Nothing."""
+        """Ignored."""
 
 
 def _by_rows(row: Mapping[str, Any]) -> dict[int, int]:
-    """How often a server says that it ran so many rows at once."""
+    """Executions by batch size, from the server's statistics."""
     return {
         int(entry["batch_size"]): int(entry.get("compute_infer", {}).get("count", 0))
         for entry in row.get("batch_stats", ())

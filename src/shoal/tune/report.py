@@ -9,7 +9,7 @@ from shoal.perf import page as parts
 from shoal.perf import svg
 from shoal.perf.svg import Dot
 from shoal.tune.goal import Goal, Measurement
-from shoal.tune.run import Outcome
+from shoal.tune.run import TuneResult
 from shoal.tune.text import change_lines, described, milliseconds, verdict
 
 _HEAD = ("try", "batch", "delay µs", "instances", "threads", "clients", "infer/sec", "mean batch")
@@ -18,12 +18,12 @@ _HEAD = ("try", "batch", "delay µs", "instances", "threads", "clients", "infer/
 _KINDS = {"chosen": "chosen", "start": "as it was", "tried": "tried", "over": "over the limit"}
 
 
-def page(outcome: Outcome) -> str:
+def page(outcome: TuneResult) -> str:
     """The whole page."""
     return parts.page(f"A config for {outcome.model.name}", "\n".join(_sections(outcome)))
 
 
-def _sections(outcome: Outcome) -> Iterator[str]:
+def _sections(outcome: TuneResult) -> Iterator[str]:
     finding, goal = outcome.finding, outcome.goal
     wanted = f"the best {goal.objective}"
     if goal.limit_us:
@@ -54,7 +54,7 @@ def _sections(outcome: Outcome) -> Iterator[str]:
     )
 
 
-def _dots(outcome: Outcome) -> list[Dot]:
+def _dots(outcome: TuneResult) -> list[Dot]:
     finding, goal = outcome.finding, outcome.goal
     dots = []
     for measurement in finding.tries:

@@ -1,6 +1,6 @@
-"""One run of `shoal tune`, from a model on disk to a config that was measured.
+"""One run of `shoal tune`, from a model on disk to a measured config.
 
-find --> Subject --> server, Rig --> Search --> Outcome: finding, config, what changed
+find --> Subject --> server, MeasurementSetup --> Search --> TuneResult: config and changes
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shoal.repository.inspection import Inspection, Report, is_model_folder
 from shoal.repository.preparation import PreparationSettings
 from shoal.tune.configs import Bounds, Change, Subject
 from shoal.tune.goal import Goal
-from shoal.tune.measuring import LoadPlan, Rig
-from shoal.tune.search import Finding, Search, Watcher
+from shoal.tune.measuring import LoadPlan, MeasurementSetup
+from shoal.tune.search import Search, SearchListener, SearchResult
 from shoal.tune.serving import ChildServer
 from shoal.tune.space import Space
 
@@ -31,29 +31,29 @@ _PYTHON = ".py"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TunedModel:
     """A model on disk."""
 
     name: str
-    repository: Path  # what a server is to serve: a repository, or the model's file
+    repository: Path  # what to serve: a repository, or the model's file
     folder: Path | None  # None for a bare file
     subject: Subject
     warnings: tuple[str, ...] = ()
 
     @property
     def config_file(self) -> Path | None:
-        """Where its config.pbtxt is or would be."""
+        """The path of its config.pbtxt, whether or not it exists."""
         return None if self.folder is None else self.folder / CONFIG
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run came to."""
+class TuneResult:
+    """The result of a run."""
 
-    model: Model
+    model: TunedModel
     goal: Goal
     space: Space
-    finding: Finding
+    finding: SearchResult
     config: ModelConfig  # to be written
     changes: list[Change] = field(default_factory=list)
 
@@ -66,10 +66,10 @@ class Outcome:
 # ---- the model
 
 
-def find(words: Sequence[str], repository: str, settings: PreparationSettings) -> Model:
-    """The model that the command line names: a name in a repository, or a path.
+def find(words: Sequence[str], repository: str, settings: PreparationSettings) -> TunedModel:
+    """The model that the command line names: by name in a repository, or by path.
 
-    Raises NotFound, and InvalidArgument for what cannot be tuned.
+    Raises NotFound, and InvalidArgument for models that cannot be tuned.
     """
     path, name = _named(words, repository)
     if path.suffix == _PYTHON and path.is_file():
@@ -124,7 +124,7 @@ def _unknown(name: str, names: Sequence[str], path: Path) -> str:
     return f"there is no model '{name}' in '{path}'; {there}"
 
 
-def _model(report: Report, path: Path) -> Model:
+def _model(report: Report, path: Path) -> TunedModel:
     if report.spec is None:
         problem = report.problems[0]
         where = ": ".join(part for part in (problem.file, problem.field) if part)
@@ -142,29 +142,29 @@ def _model(report: Report, path: Path) -> Model:
     if folder is not None and is_model_folder(path):
         repository = path.resolve().parent
     subject = Subject(spec.config, available_cores(), written, bare=folder is None)
-    return Model(report.name, repository, folder, subject, tuple(report.warnings))
+    return TunedModel(report.name, repository, folder, subject, tuple(report.warnings))
 
 
 # ---- the run
 
 
 def run(
-    model: Model,
+    model: TunedModel,
     goal: Goal,
     plan: LoadPlan,
     bounds: Bounds,
     levels: tuple[int, ...],
     options: Options,
-    watcher: Watcher | None = None,
-) -> Outcome:
+    listener: SearchListener | None = None,
+) -> TuneResult:
     """Measure and choose. Raises ShoalError when the model cannot be measured as it is."""
     subject = model.subject
     space = subject.space(bounds, levels, goal.limit_us)
     served = replace(options, model_repository=(str(model.repository),))
-    with ChildServer(served) as server, Rig(server, subject, plan) as rig:
-        finding = Search(space, goal, rig, watcher).run(subject.start(plan.rows))
+    with ChildServer(served) as server, MeasurementSetup(server, subject, plan) as measure:
+        finding = Search(space, goal, measure, listener).run(subject.start(plan.rows))
     point = finding.chosen.point
-    return Outcome(
+    return TuneResult(
         model,
         goal,
         space,
@@ -178,7 +178,7 @@ def run(
 
 
 def check_writable(path: Path, flag: str, *, overwrite: bool) -> None:
-    """Raise InvalidArgument when `path` could not be written, before anything is measured."""
+    """Raises InvalidArgument when `path` cannot be written; called before measuring."""
     if path.is_dir():
         raise InvalidArgument(f"{flag}: '{path}' is a folder; name a file in it")
     if path.exists() and not overwrite:
@@ -186,8 +186,8 @@ def check_writable(path: Path, flag: str, *, overwrite: bool) -> None:
     parent = path.parent
     if not parent.is_dir():
         raise InvalidArgument(f"{flag}: there is no folder '{parent}' to write '{path.name}' into")
-    places = (parent, path) if path.exists() else (parent,)
-    if not all(os.access(place, os.W_OK) for place in places):
+    paths = (parent, path) if path.exists() else (parent,)
+    if not all(os.access(each, os.W_OK) for each in paths):
         raise InvalidArgument(f"{flag}: '{path}' cannot be written: permission denied")
 
 
@@ -198,6 +198,6 @@ def write(path: Path, text: str, flag: str) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # it may not even have come to be
+        with contextlib.suppress(OSError):  # it may not exist
             beside.unlink()
         raise InvalidArgument(f"{flag}: '{path}' cannot be written: {error.strerror}") from None

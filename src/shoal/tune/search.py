@@ -20,9 +20,9 @@ from typing import Protocol
 
 from shoal.errors import ShoalError
 from shoal.tune.goal import Goal, Measurement
-from shoal.tune.space import AXES, Point, Space
+from shoal.tune.space import AXES, ConfigPoint, Space
 
-Measure = Callable[[Point, int, bool], Measurement]  # config, clients, carefully
+Measure = Callable[[ConfigPoint, int, bool], Measurement]  # config, clients, carefully
 FIFTH = 5
 _LEAST_BUDGET = 8
 _FINALISTS = 3
@@ -44,10 +44,10 @@ _TOGETHER: tuple[dict[str, int], ...] = (
 )
 
 
-class Watcher(Protocol):
+class SearchListener(Protocol):
     """Who is told what happens."""
 
-    def begins(self, point: Point, clients: int, *, careful: bool) -> None:
+    def begins(self, point: ConfigPoint, clients: int, *, careful: bool) -> None:
         """A measurement begins."""
 
     def measured(self, measurement: Measurement, *, best: bool) -> None:
@@ -55,7 +55,7 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True)
-class Finding:
+class SearchResult:
     """What the search came to."""
 
     chosen: Measurement
@@ -81,7 +81,7 @@ class Implied:
         if not measurement.error:
             self._known.append(measurement)
 
-    def find(self, point: Point, clients: int) -> Measurement | None:
+    def find(self, point: ConfigPoint, clients: int) -> Measurement | None:
         """The measurement of another config that must have behaved the same."""
         for known in self._known:
             if known.clients == clients and self._alike(known, point):
@@ -89,7 +89,7 @@ class Implied:
         return None
 
     @staticmethod
-    def _alike(known: Measurement, point: Point) -> bool:
+    def _alike(known: Measurement, point: ConfigPoint) -> bool:
         one, peak = known.point, known.peak_batch
         if not peak or (one.instances, one.threads) != (point.instances, point.threads):
             return False
@@ -110,7 +110,7 @@ class Search:
         space: Space,
         goal: Goal,
         measure: Measure,
-        watcher: Watcher | None = None,
+        listener: SearchListener | None = None,
         budget: int | None = None,
     ) -> None:
         """`budget` is the most measurements; a fifth of the grid unless said, and a few more than
@@ -118,18 +118,20 @@ class Search:
         self._space = space
         self._goal = goal
         self._measure = measure
-        self._watcher = watcher
+        self._listener = listener
         self._grid = space.size
         self._budget = budget or max(min(_LEAST_BUDGET, self._grid), self._grid // FIFTH)
         self._tries: list[Measurement] = []
-        self._known: dict[tuple[Point, int], Measurement] = {}
+        self._known: dict[tuple[ConfigPoint, int], Measurement] = {}
         self._implied = Implied()
-        self._asked_free: set[tuple[Point, int]] = set()
-        self._standing: dict[Point, Measurement] = {}  # each config with the clients it does best
+        self._asked_free: set[tuple[ConfigPoint, int]] = set()
+        self._standing: dict[
+            ConfigPoint, Measurement
+        ] = {}  # each config with the clients it does best
         self._best: Measurement | None = None
         self._center: Measurement | None = None  # where the search stands
 
-    def run(self, start: Point) -> Finding:
+    def run(self, start: ConfigPoint) -> SearchResult:
         """Search from the config as it is. Raises ShoalError when even that cannot be measured."""
         start = self._space.plain(start)
         first = self._look(start)
@@ -146,7 +148,7 @@ class Search:
         except _Spent:
             pass
         chosen, begun = self._finals(start)
-        return Finding(
+        return SearchResult(
             chosen=chosen,
             start=begun,
             tries=self._tries,
@@ -157,7 +159,7 @@ class Search:
 
     # ---- where to look
 
-    def _seeds(self, start: Point) -> Iterator[Point]:
+    def _seeds(self, start: ConfigPoint) -> Iterator[ConfigPoint]:
         """Ways to split the processor and the clients among instances, far apart from each other:
         one instance with all threads and large batches, many with few of both. Batches that the
         clients can just fill lose nothing by a delay, so each comes with one and without."""
@@ -168,7 +170,7 @@ class Search:
             threads = _at_most(space.threads, space.threads[-1] // instances)
             batch = _at_most(space.batches, rows // instances)
             for delay_us in delays:
-                yield space.plain(Point(batch, delay_us, instances, threads))
+                yield space.plain(ConfigPoint(batch, delay_us, instances, threads))
         yield space.plain(start._replace(delay_us=space.delays_us[0]))
 
     def _starts(self) -> Iterator[Measurement]:
@@ -216,7 +218,7 @@ class Search:
                 break
         return moved
 
-    def _is_last(self, axis: str, point: Point) -> bool:
+    def _is_last(self, axis: str, point: ConfigPoint) -> bool:
         values = self._space.values(axis)
         return getattr(point, axis) in (values[0], values[-1])
 
@@ -235,7 +237,7 @@ class Search:
     def _diagonals(self, reserved: int) -> bool:
         """Several axes at once; returns whether one such step gained."""
         for steps in _TOGETHER:
-            point: Point | None = self._here(self._center).point
+            point: ConfigPoint | None = self._here(self._center).point
             for axis, step in steps.items():
                 point = self._neighbour(axis, step, start=point, clamp=False) if point else None
             if point is not None and self._move(point, reserved):
@@ -254,8 +256,8 @@ class Search:
         return False
 
     def _neighbour(
-        self, axis: str, step: int, start: Point | None = None, *, clamp: bool = True
-    ) -> Point | None:
+        self, axis: str, step: int, start: ConfigPoint | None = None, *, clamp: bool = True
+    ) -> ConfigPoint | None:
         """The point some values away; the last one on that side where there are fewer."""
         point = start or self._here(self._center).point
         values = self._space.values(axis)
@@ -275,7 +277,7 @@ class Search:
 
     # ---- looking
 
-    def _move(self, point: Point, reserved: int) -> bool:
+    def _move(self, point: ConfigPoint, reserved: int) -> bool:
         """Look at a config and go there if it is better; returns whether. Raises _Spent."""
         standing = self._standing.get(point) or self._look(point, reserved)
         if standing.point != point or not self._goal.better(standing, self._center):
@@ -283,7 +285,7 @@ class Search:
         self._center = standing
         return True
 
-    def _look(self, point: Point, reserved: int = 0) -> Measurement:
+    def _look(self, point: ConfigPoint, reserved: int = 0) -> Measurement:
         """A config with the numbers of clients that matter; the best of them."""
         levels = self._space.levels
         begin = len(levels) - 1 if self._best is None else levels.index(self._best.clients)
@@ -318,7 +320,7 @@ class Search:
             index -= 1
             yield index
 
-    def _at(self, point: Point, clients: int, reserved: int) -> Measurement:
+    def _at(self, point: ConfigPoint, clients: int, reserved: int) -> Measurement:
         known = self._known.get((point, clients))
         if known is not None:
             return known
@@ -330,9 +332,9 @@ class Search:
             raise _Spent
         return self._once(point, clients, careful=False)
 
-    def _once(self, point: Point, clients: int, *, careful: bool) -> Measurement:
-        if self._watcher is not None:
-            self._watcher.begins(point, clients, careful=careful)
+    def _once(self, point: ConfigPoint, clients: int, *, careful: bool) -> Measurement:
+        if self._listener is not None:
+            self._listener.begins(point, clients, careful=careful)
         try:
             made = self._measure(point, clients, careful)
         except ShoalError as error:
@@ -341,14 +343,14 @@ class Search:
         self._known[point, clients] = made
         if not careful:
             self._implied.add(made)
-        if self._watcher is not None:
+        if self._listener is not None:
             better = not made.error and self._goal.better(made, self._best)
-            self._watcher.measured(made, best=better)
+            self._listener.measured(made, best=better)
         return made
 
     # ---- the end
 
-    def _finals(self, start: Point) -> tuple[Measurement, Measurement]:
+    def _finals(self, start: ConfigPoint) -> tuple[Measurement, Measurement]:
         """Measure the best few again, carefully: the one to choose, and the start."""
         ranked = sorted(self._standing.values(), key=self._goal.rank, reverse=True)
         entries = list(dict.fromkeys((each.point, each.clients) for each in ranked))

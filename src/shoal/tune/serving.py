@@ -1,8 +1,8 @@
-"""The server that is measured: a process of its own, so that it shares no thread with the load.
+"""The server to measure, in a separate process, so that it shares no thread with the load.
 
     ChildServer --pipe--> process: shoal.Server, on free ports of this machine, no model loaded yet
 
-It ends when told to, and when whoever started it is gone.
+It ends when the pipe is closed, so also when its parent process ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ChildServer:
     """A server without models, for a `with` block."""
 
     def __init__(self, options: Options) -> None:
-        """`options` as for `shoal serve`; ports and what is loaded are settled here."""
+        """`options` as for `shoal serve`; ports and loaded models are set here."""
         self._options = dataclasses.replace(
             options,
             **DEFAULTS,
@@ -39,17 +39,17 @@ class ChildServer:
         )
         self.http_url = ""
         self.grpc_url = ""
-        self.tcp_url = ""  # where the options ask for that port
+        self.tcp_url = ""  # if the options include that port
 
     def __enter__(self) -> ChildServer:  # noqa: PYI034 - Python 3.10 has no Self
-        """Start it. Raises Unavailable with the reason when it does not."""
+        """Start it. Raises Unavailable with the reason when that fails."""
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         self._pipe: Pipe = ours
         self._process = context.Process(
             target=_serve, args=(theirs, self._options), name="shoal-child-server"
         )
-        with _interrupts_ignored():
+        with _ignored_interrupts():
             self._process.start()
         theirs.close()
         try:
@@ -76,7 +76,7 @@ class ChildServer:
         self._end()
 
     def _end(self) -> None:
-        self._pipe.close()  # the process waits for this
+        self._pipe.close()  # the process ends on this
         self._process.join(_STOP_SECS)
         if self._process.is_alive():  # a model that never returns
             self._process.kill()
@@ -85,9 +85,9 @@ class ChildServer:
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started meanwhile ignores Ctrl-C from its first moment on."""
-    if threading.current_thread() is not threading.main_thread():  # others have no say in this
+def _ignored_interrupts() -> Iterator[None]:
+    """Processes started in this block ignore Ctrl-C from the beginning."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -98,11 +98,13 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _serve(pipe: Pipe, options: Options) -> None:
-    """The life of the process."""
+    """The body of the process."""
     from shoal.inprocess.server import Server
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for whoever started it, who then ends it
-    logging.getLogger("shoal").addHandler(logging.NullHandler())  # failures come as answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends this process
+    logging.getLogger("shoal").addHandler(
+        logging.NullHandler()
+    )  # failures are reported as responses
     server = Server(options=options)
     try:
         server.start()
@@ -110,6 +112,6 @@ def _serve(pipe: Pipe, options: Options) -> None:
         pipe.send(("", "", "", error.message))
         return
     pipe.send((server.http_url, server.grpc_url, server.tcp_url, ""))
-    with contextlib.suppress(EOFError, OSError):  # the other end was closed: that is the sign
+    with contextlib.suppress(EOFError, OSError):  # the other end was closed
         pipe.recv()
     server.stop()

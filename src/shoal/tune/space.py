@@ -1,6 +1,6 @@
-"""What may be tried: a grid of configs, and how many clients ask at once.
+"""The search space: a grid of configs and numbers of clients.
 
-Space(batches, delays_us, instances, threads) x levels  -->  Point(8, 200, 2, 1), 32 clients
+Space(batches, delays_us, instances, threads) x levels  -->  ConfigPoint(8, 200, 2, 1), 32 clients
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 AXES = ("batch", "delay_us", "instances", "threads")
 DELAYS_US = (0, 200, 1000, 5000)
-MOST_ROWS = 64
 
 
-class Point(NamedTuple):
-    """One config, as far as it is searched for.
+class ConfigPoint(NamedTuple):
+    """One config, reduced to the searched settings.
 
-    `batch` is how many rows are merged into one execution at most; the rows of a single request
-    mean that requests are not merged, and 0 that the model does not batch. `threads` is 0 where
+    `batch` is the most rows of one execution; if it equals the rows of a single request, requests
+    are not merged, and 0 means that the model does not batch. `threads` is 0 where
     the backend has no such setting.
     """
 
@@ -28,14 +27,14 @@ class Point(NamedTuple):
     instances: int
     threads: int
 
-    def at(self, axis: str, value: int) -> Point:
-        """The same but for one axis."""
+    def at(self, axis: str, value: int) -> ConfigPoint:
+        """The same with another value on one axis."""
         return self._replace(**{axis: value})
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Every value of each axis, from small to large, and the numbers of clients."""
+    """The values of each axis in ascending order, and the numbers of clients."""
 
     batches: tuple[int, ...]
     delays_us: tuple[int, ...]
@@ -55,29 +54,29 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many measurements the whole grid takes: every config with every number of clients.
+        """The number of measurements of the whole grid: every config with every number of clients.
 
-        What is the same config counts once: where requests are not merged, no delay matters.
+        Equivalent configs count once: where requests are not merged, the delay has no effect.
         """
         return sum(1 for _ in self.points()) * len(self.levels)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[ConfigPoint]:
         """Every config of the grid, once."""
         every = itertools.product(self.batches, self.delays_us, self.instances, self.threads)
         for values in every:
-            point = Point(*values)
+            point = ConfigPoint(*values)
             if self.plain(point) == point:
                 yield point
 
-    def plain(self, point: Point) -> Point:
-        """The point that stands for all configs that behave as this one does."""
-        if point.batch <= self.rows:  # nothing is waited for
+    def plain(self, point: ConfigPoint) -> ConfigPoint:
+        """The canonical point of all configs that are equivalent to this one."""
+        if point.batch <= self.rows:  # the delay has no effect
             return point._replace(delay_us=self.delays_us[0])
         return point
 
 
 def doubling(first: int, last: int) -> tuple[int, ...]:
-    """`first`, twice that, and so on; `last` is the end, whether or not it is among them."""
+    """`first`, doubled repeatedly; `last` is always included."""
     values = [first]
     while values[-1] * 2 <= last:
         values.append(values[-1] * 2)
@@ -85,5 +84,5 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
 
 
 def with_value(values: Sequence[int], value: int) -> tuple[int, ...]:
-    """`values` in order, with one more where it is not among them."""
+    """`values` in ascending order, with `value` added."""
     return tuple(sorted({*values, value}))

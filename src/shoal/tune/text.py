@@ -1,4 +1,4 @@
-"""What `shoal tune` says: the table of tries as it grows, and the sentences at its end."""
+"""The output of `shoal tune`: the table of measurements, and the conclusions after it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TextIO
 
 from shoal.tune.configs import Change
 from shoal.tune.goal import LATENCY, Goal, Measurement
-from shoal.tune.search import Finding
-from shoal.tune.space import Point, Space
+from shoal.tune.search import SearchResult
+from shoal.tune.space import ConfigPoint, Space
 
 Say = Callable[[str], None]
 _COLUMNS = (("try", 4), ("batch", 6), ("delay", 9), ("instances", 10), ("threads", 8))
@@ -17,22 +17,22 @@ _NUMBERS = (("clients", 8), ("infer/sec", 11), ("latency", 10))
 
 
 class Table:
-    """Prints a line per measurement; on a terminal, also what is measured right now."""
+    """Prints a line per measurement and, on a terminal, the current one."""
 
     def __init__(self, goal: Goal, say: Say, terminal: TextIO | None) -> None:
-        """`terminal` is None where nobody looks on."""
+        """`terminal` is None without a terminal."""
         self._goal = goal
         self._say = say
         self._terminal = terminal
         self._count = 0
 
     def head(self) -> None:
-        """Its first line."""
+        """The header."""
         names = [f"{name:>{width}}" for name, width in _COLUMNS + _NUMBERS]
         names[-1] = f"{f'p{self._goal.percentile}':>{_NUMBERS[-1][1]}}"
         self._say("".join(names))
 
-    def begins(self, point: Point, clients: int, *, careful: bool) -> None:
+    def begins(self, point: ConfigPoint, clients: int, *, careful: bool) -> None:
         """A measurement begins."""
         if self._terminal is None:
             return
@@ -43,7 +43,7 @@ class Table:
         self._terminal.flush()
 
     def measured(self, measurement: Measurement, *, best: bool) -> None:
-        """Its line."""
+        """A measurement is complete."""
         self.clear()
         self._count += 1
         self._say(row(self._count, measurement, self._goal, best=best))
@@ -56,7 +56,7 @@ class Table:
 
 
 def row(number: int, measurement: Measurement, goal: Goal, *, best: bool = False) -> str:
-    """One try as a line."""
+    """One measurement as a line."""
     line = f"{_cells(number, measurement.point)}{measurement.clients:>8}"
     if measurement.error:
         return f"{line}   failed: {measurement.error}"
@@ -71,7 +71,7 @@ def row(number: int, measurement: Measurement, goal: Goal, *, best: bool = False
     return f"{line}  {', '.join(notes)}".rstrip()
 
 
-def described(point: Point) -> str:
+def described(point: ConfigPoint) -> str:
     """A config in words."""
     parts = []
     if point.batch:
@@ -83,29 +83,27 @@ def described(point: Point) -> str:
     return ", ".join(parts)
 
 
-def verdict(finding: Finding, goal: Goal, space: Space) -> list[str]:
-    """What was found, what it gains, and what it cost to find out."""
+def verdict(finding: SearchResult, goal: Goal, space: Space) -> list[str]:
+    """The chosen config, its gain, and the number of measurements."""
     chosen, start = finding.chosen, finding.start
     if not finding.met:
         return never_met(finding, goal, space)
     lines = [f"chosen: {described(chosen.point)}", f"        {_numbers(chosen, goal)}"]
     if chosen.point == start.point:
-        lines.append(
-            "        which is the config as it was: nothing else is better by more than chance"
-        )
+        lines.append("        the config as it was: no other config is measurably better")
     else:
         lines.append(f"before: {_numbers(start, goal)}; {_gain(finding, goal)}")
     lines.append(effort(finding))
     if chosen.client_bound:
         lines.append(
-            "the sender of the requests was busy all the time, so the model may be able to do "
-            "more; measure again with --workers 2"
+            "the client was the bottleneck, so the model may be able to do more; measure again "
+            "with --workers 2"
         )
     return lines
 
 
-def never_met(finding: Finding, goal: Goal, space: Space) -> list[str]:
-    """Sentences for a limit that no config met: the best there is, and what would help."""
+def never_met(finding: SearchResult, goal: Goal, space: Space) -> list[str]:
+    """The conclusions when no config met the limit: the nearest config, and what would help."""
     chosen = finding.chosen
     limit = milliseconds(goal.limit_us)
     nearest = f"{described(chosen.point)}: {_numbers(chosen, goal)}"
@@ -121,28 +119,29 @@ def never_met(finding: Finding, goal: Goal, space: Space) -> list[str]:
             f"{milliseconds(chosen.compute_us)} of a request)"
         )
     elif chosen.queue_us > chosen.compute_us:
-        helps.append("more cores (requests wait longer than they are computed)")
+        helps.append("more cores (requests spend more time in the queue than computing)")
     helps.append(f"a limit of {milliseconds(chosen.latency_us * 1.1)} or more")
     lines.append(f"what would help: {'; '.join(helps)}")
     lines.append(effort(finding))
     return lines
 
 
-def effort(finding: Finding) -> str:
-    """How many measurements it took."""
+def effort(finding: SearchResult) -> str:
+    """The number of measurements."""
     made = len(finding.tries)
-    said = f"{made} measurements; the whole grid has {finding.grid}"
+    text = f"{made} measurements instead of {finding.grid} for the whole grid"
     if finding.implied:
-        said += f", of which these told {finding.implied} besides"
-    return said
+        plural = "result was" if finding.implied == 1 else "results were"
+        text += f"; {finding.implied} more {plural} inferred"
+    return text
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:
-    """What the config changes; a smaller limit on rows comes with a warning."""
+    """The changes of the config, and a warning about a smaller max_batch_size."""
     lines = [f"  {change.field}: {change.before} -> {change.after}" for change in changes]
     lines += [
-        f"  requests of more than {change.after} rows will be refused from then on; leave "
-        f"max_batch_size at {change.before} if clients send such"
+        f"  requests of more than {change.after} rows will be refused; keep max_batch_size at "
+        f"{change.before} if clients send them"
         for change in changes
         if change.field == "max_batch_size" and int(change.after) < int(change.before)
     ]
@@ -150,12 +149,12 @@ def change_lines(changes: Sequence[Change]) -> list[str]:
 
 
 def milliseconds(value_us: float) -> str:
-    """A time with three digits."""
+    """A time with three significant digits."""
     value_ms = value_us / 1000
     return f"{value_ms:.0f} ms" if value_ms >= 100 else f"{value_ms:.3g} ms"
 
 
-def _cells(number: int, point: Point) -> str:
+def _cells(number: int, point: ConfigPoint) -> str:
     cells = (
         f"{number}",
         f"{point.batch or '-'}",
@@ -175,7 +174,7 @@ def _numbers(measurement: Measurement, goal: Goal) -> str:
     )
 
 
-def _gain(finding: Finding, goal: Goal) -> str:
+def _gain(finding: SearchResult, goal: Goal) -> str:
     chosen, start = finding.chosen, finding.start
     if goal.met(chosen) and not goal.met(start):
         return "it was over the limit"

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.client import Output, Result
 from shoal.errors import Internal
-from shoal.image.report import Progress, Report
-from shoal.image.sending import Answer, Batch, batches
+from shoal.image.report import ImageProgress, ImageReport
+from shoal.image.sending import Batch, BatchResult, batches
 
 FILES = [Path("a.png"), Path("b.png"), Path("c.png")]
 
@@ -35,11 +35,11 @@ def answer(rows, number=1):
     texts = np.array([[text.encode() for text in row] for row in rows], object)
     output = Output("prob", "BYTES", texts.shape, array=texts)
     files = tuple(FILES[place % len(FILES)] for place in range(len(rows)))
-    return Answer(Batch(number, files), Result("m", "1", {"prob": output}))
+    return BatchResult(Batch(number, files), Result("m", "1", {"prob": output}))
 
 
 def test_the_best_class_stands_beside_the_image():
-    report = Report("prob", 1)
+    report = ImageReport("prob", 1)
     found = list(report.lines(answer([["0.777365:504:COFFEE MUG"], ["0.5:7"]])))
     assert found == [
         "Request 1, batch size 2",
@@ -49,7 +49,7 @@ def test_the_best_class_stands_beside_the_image():
 
 
 def test_several_classes_stand_below_it():
-    report = Report("prob", 2)
+    report = ImageReport("prob", 2)
     found = list(report.lines(answer([["0.75:504:COFFEE MUG", "0.25:968:CUP: of tea"]], 3)))
     assert found == [
         "Request 3, batch size 1",
@@ -60,7 +60,7 @@ def test_several_classes_stand_below_it():
 
 
 def test_totals():
-    report = Report("prob", 1)
+    report = ImageReport("prob", 1)
     list(report.lines(answer([["0.5:1:cat"], ["0.5:2:dog"]])))
     list(report.lines(answer([["0.5:2:dog"], ["0.5:3"]])))
     assert list(report.totals()) == [
@@ -72,7 +72,7 @@ def test_totals():
 
 
 def test_logits_become_probabilities():
-    report = Report("prob", 2, softmax=True)
+    report = ImageReport("prob", 2, softmax=True)
     found = list(report.lines(answer([["1000:1:cat", "1000:2:dog", "-1000:3:eel"]])))
     assert found[2:] == ["    1 (cat) = 0.500000", "    2 (dog) = 0.500000"]
 
@@ -80,19 +80,19 @@ def test_logits_become_probabilities():
 def test_servers_that_do_not_classify_send_scores():
     scores = np.array([[0.25, 0.75]], np.float32)
     result = Result("m", "1", {"prob": Output("prob", "FP32", scores.shape, array=scores)})
-    found = list(Report("prob", 1).lines(Answer(Batch(1, (FILES[0],)), result)))
+    found = list(ImageReport("prob", 1).lines(BatchResult(Batch(1, (FILES[0],)), result)))
     assert found[1:] == ["Image 'a.png': 1 = 0.750000"]
 
 
 def test_a_row_for_each_image():
     rows = answer([["0.5:1:cat"]])
     with pytest.raises(Internal, match="expected 2 results, got 1"):
-        list(Report("prob", 1).lines(Answer(Batch(1, tuple(FILES[:2])), rows.result)))
+        list(ImageReport("prob", 1).lines(BatchResult(Batch(1, tuple(FILES[:2])), rows.result)))
 
 
 def test_the_bar():
     terminal = io.StringIO()
-    progress = Progress(4, terminal)
+    progress = ImageProgress(4, terminal)
     progress.step(1)
     progress.step(5)  # images that filled a batch up do not count
     progress.hide()
@@ -103,6 +103,6 @@ def test_the_bar():
 
 
 def test_no_bar_without_a_terminal():
-    progress = Progress(4, None)
+    progress = ImageProgress(4, None)
     progress.step(1)
     progress.hide()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.perf.fleet import Harvest
 from shoal.perf.model_facts import ModelFacts, TensorFacts
 from shoal.perf.profiler import LevelResult
 from shoal.perf.server_side import ServerSide, Tally
-from shoal.perf.summary import Window, summarise
+from shoal.perf.summary import MeasurementWindow, summarise
+from shoal.perf.worker_pool import LevelMeasurement
 
 MILLISECOND_NS = 1_000_000
 
@@ -24,7 +24,7 @@ def make_harvest(latencies_us, *, begin_ms=0, duration_ms=1000, **more):
     more.setdefault("sent", count)
     more.setdefault("responses", count)
     more.setdefault("cpu_ns", (100 * MILLISECOND_NS,))
-    return Harvest(
+    return LevelMeasurement(
         begin_ns,
         begin_ns + duration_ms * MILLISECOND_NS,
         starts,
@@ -53,11 +53,11 @@ def make_tally(count, *, hits=0, misses=0):
 
 def make_result(value, latencies_us, *, server=True, composing=None, percentile=None, **more):
     """A level of one window."""
-    harvest = make_harvest(latencies_us, **more)
+    measurement = make_harvest(latencies_us, **more)
     side = ServerSide(make_tally(len(latencies_us)), composing or {}) if server else None
     by_rate = isinstance(value, float)
     concurrency = 0 if by_rate else value
-    summary = summarise([harvest], batch=1, percentile=percentile, concurrency=concurrency)
+    summary = summarise([measurement], batch=1, percentile=percentile, concurrency=concurrency)
     return LevelResult(
         value,
         by_rate,
@@ -65,12 +65,12 @@ def make_result(value, latencies_us, *, server=True, composing=None, percentile=
         side,
         stable=True,
         over_limit=False,
-        windows=[Window(harvest, side)],
+        windows=[MeasurementWindow(measurement, side)],
     )
 
 
 @pytest.fixture
-def harvest():
+def measurement():
     return make_harvest
 
 

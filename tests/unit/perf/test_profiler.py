@@ -1,4 +1,4 @@
-"""Levels measured on a fleet that only pretends: no socket, no clock."""
+"""Levels measured on a pool that only pretends: no socket, no clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from shoal.perf import profiler as profiling
 from shoal.perf import search, server_side
-from shoal.perf.connection import LoadFailed
+from shoal.perf.connection import LoadError
 from shoal.perf.profiler import LevelKind, MeasureOptions, Profiler
 from shoal.perf.schedule import constant
 from shoal.perf.search import Range
@@ -29,7 +29,7 @@ class PretendFleet:
     def count(self):
         return 10**9, False
 
-    def cut(self):
+    def end_window(self):
         return self.script(self.level, self.workers)
 
     def resize(self, workers):
@@ -55,73 +55,73 @@ def _no_waiting(monkeypatch):
     monkeypatch.setattr(profiling.os, "cpu_count", lambda: 4)
 
 
-def run(fleet, levels, way=search.linear, kind=None, snapshot=lambda: None, **options):
+def run(pool, levels, way=search.linear, kind=None, snapshot=lambda: None, **options):
     made = MeasureOptions(interval_secs=0.001, **options)
     compare = lambda before, after: server_side.difference(before, after, ("m", ""))  # noqa: E731
-    profiler = Profiler(fleet, made, kind or LevelKind(), snapshot, compare, Silence())
+    profiler = Profiler(pool, made, kind or LevelKind(), snapshot, compare, Silence())
     return profiler.run(way(levels))
 
 
-def test_stable_levels(harvest):
-    fleet = PretendFleet(lambda level, _: harvest([100] * 10 * level.concurrency))
-    profile = run(fleet, Range(1, 3, 1, end_given=True))
+def test_stable_levels(measurement):
+    pool = PretendFleet(lambda level, _: measurement([100] * 10 * level.concurrency))
+    profile = run(pool, Range(1, 3, 1, end_given=True))
     assert [result.value for result in profile.results] == [1, 2, 3]
     assert [round(result.summary.per_second) for result in profile.results] == [10, 20, 30]
     assert [result.summary.requests for result in profile.results] == [30, 60, 90]
     assert profile.over is None
     assert profile.unstable is None
-    assert fleet.events.count(("drain",)) == 3
+    assert pool.events.count(("drain",)) == 3
 
 
-def test_a_level_that_never_settles_ends_the_run(harvest):
+def test_a_level_that_never_settles_ends_the_run(measurement):
     sizes = iter([10, 100] * 50)
-    fleet = PretendFleet(lambda _level, _: harvest([100] * next(sizes)))
-    profile = run(fleet, Range(1, 3, 1, end_given=True), trials=5)
+    pool = PretendFleet(lambda _level, _: measurement([100] * next(sizes)))
+    profile = run(pool, Range(1, 3, 1, end_given=True), trials=5)
     assert profile.results == []
     assert profile.unstable.value == 1
 
 
-def test_the_limit_ends_a_linear_search(harvest):
-    fleet = PretendFleet(lambda level, _: harvest([100 * level.concurrency] * 50))
-    profile = run(fleet, Range(1, 0, 1, end_given=True), rule=Rule(limit_us=350))
+def test_the_limit_ends_a_linear_search(measurement):
+    pool = PretendFleet(lambda level, _: measurement([100 * level.concurrency] * 50))
+    profile = run(pool, Range(1, 0, 1, end_given=True), rule=Rule(limit_us=350))
     assert [result.value for result in profile.results] == [1, 2, 3]
     assert profile.over.value == 4
 
 
-def test_the_limit_guides_a_binary_search(harvest):
-    fleet = PretendFleet(lambda level, _: harvest([100 * level.concurrency] * 50))
-    profile = run(fleet, Range(1, 64, 1, end_given=True), search.binary, rule=Rule(limit_us=1050))
+def test_the_limit_guides_a_binary_search(measurement):
+    pool = PretendFleet(lambda level, _: measurement([100 * level.concurrency] * 50))
+    profile = run(pool, Range(1, 64, 1, end_given=True), search.binary, rule=Rule(limit_us=1050))
     assert max(result.value for result in profile.results) == 10
 
 
-def test_an_unstable_level_over_the_limit_is_not_waited_for(harvest):
+def test_an_unstable_level_over_the_limit_is_not_waited_for(measurement):
     latencies = iter([100, 5000] * 20)
-    fleet = PretendFleet(lambda _level, _: harvest([next(latencies)] * 50))
-    profile = run(fleet, Range(1, 1, 1), rule=Rule(limit_us=1000), trials=10)
+    pool = PretendFleet(lambda _level, _: measurement([next(latencies)] * 50))
+    profile = run(pool, Range(1, 1, 1), rule=Rule(limit_us=1000), trials=10)
     assert profile.results == []
     assert profile.over.value == 1
     assert len(profile.over.windows) == 3
 
 
-def test_nothing_is_answered(harvest):
-    fleet = PretendFleet(lambda _level, _: harvest([]))
-    with pytest.raises(LoadFailed, match="no request was answered within a window of 1 ms"):
-        run(fleet, Range(1, 1, 1), trials=3)
+def test_nothing_is_answered(measurement):
+    pool = PretendFleet(lambda _level, _: measurement([]))
+    with pytest.raises(LoadError, match="no request was answered within a window of 1 ms"):
+        run(pool, Range(1, 1, 1), trials=3)
 
 
-def test_a_fixed_number_of_requests(harvest):
-    fleet = PretendFleet(lambda _level, _: harvest([100] * 30, duration_ms=500))
-    profile = run(fleet, Range(2, 2, 1), request_count=30)
-    assert ("start", 2, 30) in fleet.events
+def test_a_fixed_number_of_requests(measurement):
+    pool = PretendFleet(lambda _level, _: measurement([100] * 30, duration_ms=500))
+    profile = run(pool, Range(2, 2, 1), request_count=30)
+    assert ("start", 2, 30) in pool.events
     (result,) = profile.results
     assert result.summary.requests == 30
     assert result.summary.duration_secs < 0.5  # up to the last answer
 
 
-def test_rates(harvest):
-    fleet = PretendFleet(lambda level, _: harvest([100] * int(level.schedule.rate)))
+def test_rates(measurement):
+    pool = PretendFleet(lambda level, _: measurement([100] * int(level.schedule.rate)))
     kind = LevelKind(by_rate=True, schedule=constant)
-    profile = run(fleet, Range(10, 30, 10, end_given=True), kind=kind)
+    profile = run(pool, Range(10, 30, 10, end_given=True), kind=kind)
     assert [(result.value, result.by_rate) for result in profile.results] == [
         (10, True),
         (20, True),
@@ -129,7 +129,7 @@ def test_rates(harvest):
     ]
 
 
-def test_the_server_side_of_the_last_three_windows(harvest):
+def test_the_server_side_of_the_last_three_windows(measurement):
     looks = iter(range(0, 1000, 10))
 
     def snapshot():
@@ -138,47 +138,47 @@ def test_the_server_side_of_the_last_three_windows(harvest):
         row = {"name": "m", "version": "1", "inference_count": count, "inference_stats": times}
         return server_side.read([row])
 
-    fleet = PretendFleet(lambda _level, _: harvest([100] * 10))
-    (result,) = run(fleet, Range(1, 1, 1), snapshot=snapshot).results
+    pool = PretendFleet(lambda _level, _: measurement([100] * 10))
+    (result,) = run(pool, Range(1, 1, 1), snapshot=snapshot).results
     assert result.server.model.inferences == 30
 
 
-def test_more_workers_when_one_is_busy(harvest):
+def test_more_workers_when_one_is_busy(measurement):
     def script(_level, workers):
         busy = 950_000_000 if workers < 4 else 500_000_000
-        return harvest([100] * 100 * workers, cpu_ns=(busy,) * workers)
+        return measurement([100] * 100 * workers, cpu_ns=(busy,) * workers)
 
-    fleet = PretendFleet(script)
-    profile = run(fleet, Range(8, 8, 1))
-    assert fleet.workers == 4
+    pool = PretendFleet(script)
+    profile = run(pool, Range(8, 8, 1))
+    assert pool.workers == 4
     assert profile.results[0].summary.workers == 4
     assert not profile.results[0].client_bound
 
 
-def test_more_workers_are_given_up_when_they_bring_nothing(harvest):
-    fleet = PretendFleet(
-        lambda _level, workers: harvest([100] * 100, cpu_ns=(950_000_000,) * workers)
+def test_more_workers_are_given_up_when_they_bring_nothing(measurement):
+    pool = PretendFleet(
+        lambda _level, workers: measurement([100] * 100, cpu_ns=(950_000_000,) * workers)
     )
-    profile = run(fleet, Range(8, 16, 8, end_given=True))
-    assert fleet.workers == 1
-    assert [event for event in fleet.events if event[0] == "resize"] == [
+    profile = run(pool, Range(8, 16, 8, end_given=True))
+    assert pool.workers == 1
+    assert [event for event in pool.events if event[0] == "resize"] == [
         ("resize", 2),
         ("resize", 1),
     ]
     assert all(result.client_bound for result in profile.results)
 
 
-def test_one_request_at_a_time_needs_one_worker(harvest):
-    fleet = PretendFleet(lambda _level, _: harvest([100] * 100, cpu_ns=(990_000_000,)))
-    run(fleet, Range(1, 1, 1))
-    assert fleet.workers == 1
+def test_one_request_at_a_time_needs_one_worker(measurement):
+    pool = PretendFleet(lambda _level, _: measurement([100] * 100, cpu_ns=(990_000_000,)))
+    run(pool, Range(1, 1, 1))
+    assert pool.workers == 1
 
 
-def test_ctrl_c_keeps_what_was_measured(harvest):
+def test_ctrl_c_keeps_what_was_measured(measurement):
     def script(level, _):
         if level.concurrency == 2:
             raise KeyboardInterrupt
-        return harvest([100] * 10)
+        return measurement([100] * 10)
 
     profile = run(PretendFleet(script), Range(1, 4, 1, end_given=True))
     assert profile.interrupted

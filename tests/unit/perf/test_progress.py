@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from shoal.perf.progress import Progress
+from shoal.perf.progress import ProgressLine
 
 
 class Terminal(io.StringIO):
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 def test_it_writes_over_itself_and_goes_away(result):
     terminal = Terminal()
-    progress = Progress(terminal)
+    progress = ProgressLine(terminal)
     progress.level("Request concurrency: 4")
     progress.waiting(0.5)
     progress.window(1, result(4, [100] * 10).summary)
@@ -32,7 +32,7 @@ def test_it_writes_over_itself_and_goes_away(result):
 
 def test_it_is_silent_elsewhere(result):
     for stream in (io.StringIO(), None):
-        progress = Progress(stream)
+        progress = ProgressLine(stream)
         progress.level("Request concurrency: 4")
         progress.window(1, result(4, [100]).summary)
         progress.clear()

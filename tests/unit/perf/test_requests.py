@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.perf.requests import Content, Form, Region, Turn, grpc_request, http_head, http_request
+from shoal.perf.requests import (
+    Content,
+    RegionReference,
+    RequestLayout,
+    SequencePosition,
+    grpc_request,
+    http_head,
+    http_request,
+)
 from shoal.wire.proto import messages
 
 ROW = np.arange(4, dtype=np.int32)
@@ -28,13 +36,13 @@ def parts(data):
     return first, headers, json.loads(body[:length]), body[length:]
 
 
-def http(form, *contents, **more):
-    return http_request(http_head("host:1", form, **more), form, contents)
+def http(layout, *contents, **more):
+    return http_request(http_head("host:1", layout, **more), layout, contents)
 
 
 def test_binary_over_http():
-    form = Form("a model", "3", ("OUT",), parameters={"depth": 2})
-    first, headers, document, blob = parts(http(form, INPUT).filled(None))
+    layout = RequestLayout("a model", "3", ("OUT",), parameters={"depth": 2})
+    first, headers, document, blob = parts(http(layout, INPUT).filled(None))
     assert first == "POST /v2/models/a%20model/versions/3/infer HTTP/1.1"
     assert headers["host"] == "host:1"
     assert document == {
@@ -54,22 +62,22 @@ def test_binary_over_http():
 
 @pytest.mark.parametrize("fixed", [{}, {"depth": 2}])
 def test_a_turn_over_http(fixed):
-    replay = http(Form("m", parameters=fixed), INPUT)
-    for turn in (Turn(5, True, False), Turn(123456789, False, True)):
-        _, _, document, blob = parts(replay.filled(turn))
+    replay = http(RequestLayout("m", parameters=fixed), INPUT)
+    for position in (SequencePosition(5, True, False), SequencePosition(123456789, False, True)):
+        _, _, document, blob = parts(replay.filled(position))
         assert document["parameters"] == {
-            "sequence_id": turn.sequence_id,
-            "sequence_start": turn.start,
-            "sequence_end": turn.end,
+            "sequence_id": position.sequence_id,
+            "sequence_start": position.start,
+            "sequence_end": position.end,
             **fixed,
         }
         assert blob == ROW.tobytes()
 
 
 def test_json_over_http():
-    form = Form("m", outputs=("OUT",), binary_inputs=False, binary_outputs=False)
+    layout = RequestLayout("m", outputs=("OUT",), binary_inputs=False, binary_outputs=False)
     text = Content("TEXT", "BYTES", (1, 2), b"\x01\x00\x00\x00a\x02\x00\x00\x00bc")
-    _, headers, document, blob = parts(http(form, INPUT, text).filled(None))
+    _, headers, document, blob = parts(http(layout, INPUT, text).filled(None))
     assert [entry["data"] for entry in document["inputs"]] == [[0, 1, 2, 3], ["a", "bc"]]
     assert document["outputs"][0]["parameters"] == {"binary_data": False}
     assert headers["content-type"] == "application/json"
@@ -77,25 +85,27 @@ def test_json_over_http():
 
 
 def test_what_has_no_form_in_json():
-    form = Form("m", binary_inputs=False)
+    layout = RequestLayout("m", binary_inputs=False)
     with pytest.raises(InvalidArgument, match="FP16"):
-        http(form, Content("HALF", "FP16", (1, 1), b"\0\0"))
+        http(layout, Content("HALF", "FP16", (1, 1), b"\0\0"))
     with pytest.raises(InvalidArgument, match="UTF-8"):
-        http(form, Content("TEXT", "BYTES", (1,), b"\x01\x00\x00\x00\xff"))
+        http(layout, Content("TEXT", "BYTES", (1,), b"\x01\x00\x00\x00\xff"))
 
 
 def test_headers_and_a_prefix():
     _, headers, _, _ = parts(
-        http(Form("m"), INPUT, headers=[("team", "vision")], prefix="/proxy").filled(None)
+        http(RequestLayout("m"), INPUT, headers=[("team", "vision")], prefix="/proxy").filled(None)
     )
     assert headers["team"] == "vision"
 
 
 def test_shared_memory_over_http():
-    region = Region("mine", 64, 16)
-    form = Form("m", outputs=("OUT",), output_regions={"OUT": Region("mine", 128, 32)})
+    region = RegionReference("mine", 64, 16)
+    layout = RequestLayout(
+        "m", outputs=("OUT",), output_regions={"OUT": RegionReference("mine", 128, 32)}
+    )
     content = Content("INPUT0", "INT32", (1, 4), b"", region)
-    _, _, document, blob = parts(http(form, content).filled(None))
+    _, _, document, blob = parts(http(layout, content).filled(None))
     assert document["inputs"][0]["parameters"] == {
         "shared_memory_region": "mine",
         "shared_memory_offset": 64,
@@ -113,8 +123,10 @@ def message(data, packed=None):
 
 
 def test_over_grpc():
-    form = Form("m", "2", ("OUT",), parameters={"depth": 2, "on": True, "x": 0.5, "t": "a"})
-    found = message(grpc_request(form, [INPUT]).filled(None))
+    layout = RequestLayout(
+        "m", "2", ("OUT",), parameters={"depth": 2, "on": True, "x": 0.5, "t": "a"}
+    )
+    found = message(grpc_request(layout, [INPUT]).filled(None))
     assert (found.model_name, found.model_version) == ("m", "2")
     assert found.inputs[0].name == "INPUT0"
     assert list(found.inputs[0].shape) == [1, 4]
@@ -130,8 +142,8 @@ def test_over_grpc():
     ("compression", "packed"), [("", None), ("gzip", gzip.decompress), ("deflate", zlib.decompress)]
 )
 def test_a_turn_over_grpc(compression, packed):
-    replay = grpc_request(Form("m", empty_final=True), [INPUT], compression)
-    found = message(replay.filled(Turn(77, True, False)), packed)
+    replay = grpc_request(RequestLayout("m", empty_final=True), [INPUT], compression)
+    found = message(replay.filled(SequencePosition(77, True, False)), packed)
     assert found.parameters["sequence_id"].int64_param == 77
     assert found.parameters["sequence_start"].bool_param is True
     assert found.parameters["sequence_end"].WhichOneof("parameter_choice") == "bool_param"
@@ -141,17 +153,19 @@ def test_a_turn_over_grpc(compression, packed):
 
 
 def test_shared_memory_over_grpc():
-    form = Form("m", outputs=("OUT",), output_regions={"OUT": Region("mine", 128, 32)})
-    content = Content("INPUT0", "INT32", (1, 4), b"", Region("mine", 64, 16))
-    found = message(grpc_request(form, [content]).filled(None))
+    layout = RequestLayout(
+        "m", outputs=("OUT",), output_regions={"OUT": RegionReference("mine", 128, 32)}
+    )
+    content = Content("INPUT0", "INT32", (1, 4), b"", RegionReference("mine", 64, 16))
+    found = message(grpc_request(layout, [content]).filled(None))
     assert found.inputs[0].parameters["shared_memory_offset"].int64_param == 64
     assert found.outputs[0].parameters["shared_memory_byte_size"].int64_param == 32
     assert not found.raw_input_contents
 
 
 def test_requests_travel_to_other_processes():
-    for replay in (http(Form("m"), INPUT), grpc_request(Form("m"), [INPUT])):
+    for replay in (http(RequestLayout("m"), INPUT), grpc_request(RequestLayout("m"), [INPUT])):
         again = pickle.loads(pickle.dumps(replay))
-        turn = Turn(1, True, True)
+        position = SequencePosition(1, True, True)
         assert again.filled(None) == replay.filled(None)
-        assert again.filled(turn) == replay.filled(turn)
+        assert again.filled(position) == replay.filled(position)

@@ -7,12 +7,12 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.perf.requests import Turn
+from shoal.perf.requests import SequencePosition
 from shoal.perf.sequences import RunningSequence, SequencePlan, Sequences
 
 
 def walk(sequence):
-    """All turns and steps of a sequence."""
+    """All positions and steps of a sequence."""
     made = []
     while not sequence.ended:
         made.append(sequence.next())
@@ -20,23 +20,23 @@ def walk(sequence):
 
 
 def test_a_sequence_from_start_to_end():
-    turns = walk(RunningSequence(7, 0, 2, 3))
-    assert turns == [
-        (Turn(7, True, False), 0),
-        (Turn(7, False, False), 1),
-        (Turn(7, False, True), 0),
+    positions = walk(RunningSequence(7, 0, 2, 3))
+    assert positions == [
+        (SequencePosition(7, True, False), 0),
+        (SequencePosition(7, False, False), 1),
+        (SequencePosition(7, False, True), 0),
     ]
 
 
 def test_a_sequence_of_one_request_is_both():
-    assert walk(RunningSequence(7, 0, 1, 1)) == [(Turn(7, True, True), 0)]
+    assert walk(RunningSequence(7, 0, 1, 1)) == [(SequencePosition(7, True, True), 0)]
 
 
 def test_a_sequence_can_be_ended_early():
     sequence = RunningSequence(7, 0, 4, 10)
     sequence.next()
     assert sequence.begun
-    assert sequence.next(last=True) == (Turn(7, False, True), 1)
+    assert sequence.next(last=True) == (SequencePosition(7, False, True), 1)
     assert sequence.ended
     assert not sequence.begun
 
@@ -57,7 +57,7 @@ def test_ids_within_bounds_come_again():
 @given(st.integers(1, 500), st.floats(0, 100), st.integers(0, 100))
 def test_lengths_stay_within_the_variation(length, percent, seed):
     plan = SequencePlan(length=length, variation_percent=percent)
-    drawn = plan.drawn_length(random.Random(seed))
+    drawn = plan.random_length(random.Random(seed))
     spread = length * percent / 100
     assert max(1, length - spread - 1) <= drawn <= length + spread + 1
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.perf.fleet import Harvest
 from shoal.perf.summary import summarise
+from shoal.perf.worker_pool import LevelMeasurement
 
 
-def test_one_window(harvest):
+def test_one_window(measurement):
     found = summarise(
-        [harvest([100] * 99 + [1100], send_ns=1_000_000, receive_ns=500_000)],
+        [measurement([100] * 99 + [1100], send_ns=1_000_000, receive_ns=500_000)],
         batch=4,
         percentile=75,
         concurrency=1,
@@ -31,17 +31,17 @@ def test_one_window(harvest):
     assert found.busiest == pytest.approx(0.1)
 
 
-def test_windows_count_as_one(harvest):
+def test_windows_count_as_one(measurement):
     found = summarise(
-        [harvest([100] * 10), harvest([300] * 30, begin_ms=1000, sequence_ends=3)], batch=1
+        [measurement([100] * 10), measurement([300] * 30, begin_ms=1000, sequence_ends=3)], batch=1
     )
     assert found.per_second == 20
     assert found.average_us == 250
     assert found.sequences_per_second == 1.5
 
 
-def test_nothing_was_answered(harvest):
-    for windows in ([], [harvest([])]):
+def test_nothing_was_answered(measurement):
+    for windows in ([], [measurement([])]):
         found = summarise(windows, batch=1, percentile=80)
         assert found.per_second == 0
         assert found.latency_us(80) == 0
@@ -51,7 +51,7 @@ def test_nothing_was_answered(harvest):
 @given(st.lists(st.integers(1_000, 10**10), min_size=1, max_size=50))
 def test_the_histogram_holds_every_request(latencies_ns):
     ends = np.array(latencies_ns, np.int64)
-    window = Harvest(0, 10**9, np.zeros(len(ends), np.int64), ends, np.zeros(0, np.int64))
+    window = LevelMeasurement(0, 10**9, np.zeros(len(ends), np.int64), ends, np.zeros(0, np.int64))
     histogram = summarise([window], batch=1).histogram
     assert sum(count for _, count in histogram) == len(latencies_ns)
     edges = [edge for edge, _ in histogram]

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from shoal.ask.question import Question
-from shoal.stress.cell import Cell, Setup
-from shoal.stress.plan import Outcome, Plan
+from shoal.stress.cell import Cell, ServerSetup
+from shoal.stress.plan import StressPlan, StressResult
 
 
 @pytest.fixture
@@ -16,10 +16,10 @@ def made():
     """A run from (sessions, batching, clients) to its latencies in ms."""
 
     def make(latencies, clients=(1, 5), *, cores=2, **changes):
-        plan = Plan([Question("It is red.", "What?")], clients=clients, requests=4)
-        outcome = Outcome(plan, "model 'faq'", cores)
+        plan = StressPlan([Question("It is red.", "What?")], clients=clients, requests=4)
+        outcome = StressResult(plan, "model 'faq'", cores)
         for (sessions, batching, count), values in latencies.items():
-            cell = Cell(Setup(sessions, batching), count, values, duration_secs=0.5)
+            cell = Cell(ServerSetup(sessions, batching), count, values, duration_secs=0.5)
             for name, value in changes.get(f"c{count}", {}).items():
                 setattr(cell, name, Counter(value) if name == "failures" else value)
             outcome.cells.append(cell)

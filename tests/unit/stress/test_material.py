@@ -42,11 +42,11 @@ def test_pairs(file):
     ("text", "questions", "says"),
     [
         ("It is red.", None, "--text-file needs questions"),
-        (None, "What?", "holds questions but no text"),
+        (None, "What?", "contains questions but no text"),
         ("It is red.", "\n\n", "there is no question in"),
-        (None, '{"text": "a"}', "line 1 of .* is not of the form"),
+        (None, '{"text": "a"}', "line 1 of .* does not have the form"),
         (None, '{"text": "a", "question": "b"}\n{', "line 2 of"),
-        (None, b"\xff\xfe", "--questions: .* cannot be read: it is no UTF-8"),
+        (None, b"\xff\xfe", "--questions: .* cannot be read: it is not UTF-8"),
     ],
 )
 def test_mistakes(file, text, questions, says):

@@ -8,7 +8,7 @@ from shoal.config import pbtxt
 from shoal.config.options import Options
 from shoal.errors import InvalidArgument, NotFound
 from shoal.repository.preparation import PreparationSettings
-from shoal.stress.cell import Setup
+from shoal.stress.cell import ServerSetup
 from shoal.stress.model import QuestionModel, find_model
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
@@ -45,7 +45,7 @@ def model(tmp_path):
 
 
 def test_a_row_with_batching(tmp_path):
-    config = model(tmp_path).configured(Setup(4, batching=True))
+    config = model(tmp_path).configured(ServerSetup(4, batching=True))
     assert [group.count for group in config.instance_group] == [4]
     assert config.dynamic_batching.max_queue_delay_microseconds == 500
     assert set(config.parameters) == {"task", "padding", "batch_by_shape"}
@@ -53,7 +53,7 @@ def test_a_row_with_batching(tmp_path):
 
 
 def test_a_row_without(tmp_path):
-    config = model(tmp_path).configured(Setup(2, batching=False))
+    config = model(tmp_path).configured(ServerSetup(2, batching=False))
     assert [(group.count, group.kind) for group in config.instance_group] == [(2, "KIND_CPU")]
     assert config.dynamic_batching is None
     assert set(config.parameters) == {"task"}
@@ -61,7 +61,7 @@ def test_a_row_without(tmp_path):
 
 def test_no_model_for_questions(models, settings):
     folder, _ = models
-    with pytest.raises(InvalidArgument, match=r"holds no model that is for questions; .*task"):
+    with pytest.raises(InvalidArgument, match=r"contains no model that is for questions; .*task"):
         find_model(str(folder), "", settings)
     with pytest.raises(InvalidArgument, match="model 'other' is not for questions"):
         find_model(str(folder), "other", settings)

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from shoal.perf.progress import Progress
-from shoal.stress import neighbours, table
-from shoal.stress.cell import Cell, Setup
+from shoal.perf.progress import ProgressLine
+from shoal.stress import other_programs, table
+from shoal.stress.cell import Cell, ServerSetup
 from shoal.stress.findings import verdict
-from shoal.stress.progress import Narrator
+from shoal.stress.progress import ProgressPrinter
 
 WHOLE = {
     (1, False, 1): [18.0, 20.0],
@@ -25,9 +25,9 @@ WHOLE = {
 
 def told(outcome, stream=None):
     lines = []
-    narrator = Narrator(lines.append, Progress(stream))
+    printer = ProgressPrinter(lines.append, ProgressLine(stream))
     for setup in outcome.setups():
-        narrator.measured(outcome, setup)
+        printer.measured(outcome, setup)
     return lines
 
 
@@ -76,7 +76,9 @@ def test_a_running_server_may_not_say_how_it_is_set_up(made):
 def test_nothing_measured_is_no_row(made):
     outcome = made({})
     lines = []
-    Narrator(lines.append, Progress(None)).measured(outcome, Setup(1, batching=False))
+    ProgressPrinter(lines.append, ProgressLine(None)).measured(
+        outcome, ServerSetup(1, batching=False)
+    )
     assert lines == []
 
 
@@ -94,9 +96,9 @@ def test_a_bar_on_a_terminal():
             return True
 
     terminal = Terminal()
-    narrator = Narrator(print, Progress(terminal))
-    narrator.starting(Setup(2, batching=True))
-    narrator.asking(20, 300, 1200)
+    printer = ProgressPrinter(print, ProgressLine(terminal))
+    printer.starting(ServerSetup(2, batching=True))
+    printer.asking(20, 300, 1200)
     assert terminal.getvalue().split("\r\x1b[2K")[1:] == [
         "  … 2 sessions, with batching · starting",
         "  … 2 sessions, with batching · 20 clients ███░░░░░░░░░ 300/1,200 questions",
@@ -108,7 +110,7 @@ def test_a_bar_on_a_terminal():
 
 def test_what_batching_and_sessions_do(made):
     assert verdict(made(WHOLE, c5={"mean_batch": 3.14})) == [
-        "With 5 clients and 1 session, batching makes answers 2.5 times as fast (100 to 40.0 ms, 4 to 8 answers a second); 3.1 questions were computed together on average.",
+        "With 5 clients and 1 session, batching makes answers 2.5 times as fast (100 to 40.0 ms, 4 to 8 answers a second); the mean batch was 3.1 questions.",
         "With 1 client and 1 session, it changes little (19.0 to 19.0 ms).",
         "Without batching, 2 sessions give 1.50 times the answers a second of 1 with 5 clients (4 to 6).",
         "The clients were not the bottleneck: they were busy 0% of the time at most.",
@@ -134,41 +136,41 @@ def test_failures_by_reason_the_most_frequent_first(made):
 
 def test_clients_that_could_not_ask_faster(made):
     found = verdict(made(WHOLE, c5={"busy": 0.6, "starved": 0.3}))
-    assert found[-1].startswith("The clients themselves were the bottleneck in 3 of 6 cells")
-    assert "computed 60% of the time and waited for a processor 30% of it" in found[-1]
+    assert found[-1].startswith("The clients were the bottleneck in 3 of 6 cells")
+    assert "used a CPU 60% of the time and waited for one 30% of it" in found[-1]
 
 
 def test_a_busy_machine_is_mentioned(made):
     found = verdict(made(WHOLE, c1={"others": 0.04}, c5={"others": 0.31}))
     assert found[-1] == (
-        "Other programs took 4% to 31% of this machine's processors meanwhile: measure again when "
-        "it is quiet."
+        "Other programs used 4% to 31% of this machine's CPUs during the run: measure again when "
+        "the machine is idle."
     )
     assert verdict(made(WHOLE, c5={"others": 0.02}))[-1].startswith("The clients were not")
 
 
 def test_the_share_of_others():
-    assert neighbours.share(10.0, 10.0, 1.0) == 0
-    assert neighbours.share(10.0, 9.9, 1.0) == 0  # a clock that ticks a hundred times a second
-    assert neighbours.share(10.0, 1e9, 1.0) == 1
-    assert neighbours.share(10.0, 11.0, 0.0) == 0
-    assert neighbours.others_secs() >= 0
+    assert other_programs.share(10.0, 10.0, 1.0) == 0
+    assert other_programs.share(10.0, 9.9, 1.0) == 0  # a clock that ticks a hundred times a second
+    assert other_programs.share(10.0, 1e9, 1.0) == 1
+    assert other_programs.share(10.0, 11.0, 0.0) == 0
+    assert other_programs.others_secs() >= 0
 
 
 def test_what_was_interrupted(made):
     found = verdict(made({(1, False, 1): [5.0]}, c1={"partial": True}))
-    assert found[-1] == "* interrupted before all questions were asked."
+    assert found[-1] == "* interrupted before all questions were sent."
 
 
 # ---- numbers
 
 
 def test_a_cell():
-    cell = Cell(Setup(1, batching=True), 2, [4.0, 1.0, 3.0, 2.0], duration_secs=2.0)
+    cell = Cell(ServerSetup(1, batching=True), 2, [4.0, 1.0, 3.0, 2.0], duration_secs=2.0)
     assert (cell.mean_ms, cell.per_second, cell.answered) == (2.5, 2.0, 4)
     assert cell.deviation_ms == pytest.approx(math.sqrt(1.25))
     assert [cell.percentile_ms(p) for p in (1, 50, 51, 99, 100)] == [1.0, 2.0, 3.0, 4.0, 4.0]
-    empty = Cell(Setup(1, batching=True), 2)
+    empty = Cell(ServerSetup(1, batching=True), 2)
     assert empty.per_second == 0
     assert math.isnan(empty.mean_ms)
     assert math.isnan(empty.percentile_ms(50))

@@ -9,7 +9,7 @@ import pytest
 from shoal.config.pbtxt import parse_pbtxt, to_pbtxt
 from shoal.errors import InvalidArgument
 from shoal.tune.configs import Bounds, Change, Subject
-from shoal.tune.space import Point, doubling
+from shoal.tune.space import ConfigPoint, doubling
 
 WHOLE = """
 name: "m" backend: "onnxruntime" max_batch_size: 8
@@ -30,10 +30,10 @@ def subject(whole=WHOLE, written=WRITTEN, cores=4, **changes):
 
 
 def test_the_start_is_the_config():
-    assert subject().start() == Point(8, 300, 1, 4)
-    assert subject(dynamic_batching=None).start() == Point(1, 0, 1, 4)
-    assert subject(dynamic_batching=None).start(rows=2) == Point(2, 0, 1, 4)
-    assert subject(max_batch_size=0, dynamic_batching=None).start() == Point(0, 0, 1, 4)
+    assert subject().start() == ConfigPoint(8, 300, 1, 4)
+    assert subject(dynamic_batching=None).start() == ConfigPoint(1, 0, 1, 4)
+    assert subject(dynamic_batching=None).start(rows=2) == ConfigPoint(2, 0, 1, 4)
+    assert subject(max_batch_size=0, dynamic_batching=None).start() == ConfigPoint(0, 0, 1, 4)
 
 
 def test_threads_that_are_written_count():
@@ -91,7 +91,7 @@ def test_ensembles_are_told_apart():
 
 
 def test_what_is_measured_is_whole_and_has_no_cache():
-    made = subject(WHOLE + "response_cache { enable: true }").measured(Point(16, 0, 2, 1))
+    made = subject(WHOLE + "response_cache { enable: true }").measured(ConfigPoint(16, 0, 2, 1))
     assert made.response_cache is None
     assert made.max_batch_size == 16
     assert made.dynamic_batching.preferred_batch_size == ()
@@ -101,7 +101,7 @@ def test_what_is_measured_is_whole_and_has_no_cache():
 
 
 def test_what_is_written_says_no_more_than_before_and_the_changes():
-    made = subject().output(Point(16, 0, 2, 2))
+    made = subject().output(ConfigPoint(16, 0, 2, 2))
     assert to_pbtxt(made) == (
         "max_batch_size: 16\ninstance_group {\n  count: 2\n  kind: KIND_CPU\n}\n"
         "dynamic_batching {\n}\n"
@@ -116,7 +116,7 @@ def test_nothing_is_written_differently_for_the_start():
 
 def test_unmerged_requests_keep_their_sizes():
     made = subject()
-    point = Point(1, 0, 1, 4)
+    point = ConfigPoint(1, 0, 1, 4)
     written = made.output(point)
     assert written.max_batch_size == 8
     assert written.dynamic_batching is None
@@ -130,15 +130,15 @@ def test_what_clients_rely_on_stays():
     text = WHOLE.replace(
         "preferred_batch_size: 8", "preferred_batch_size: [ 4, 8 ] priority_levels: 2"
     )
-    made = subject(text).measured(Point(1, 0, 1, 4))
+    made = subject(text).measured(ConfigPoint(1, 0, 1, 4))
     assert made.dynamic_batching.priority_levels == 2
     assert made.max_batch_size == 1
-    wide = subject(text).measured(Point(16, 0, 1, 4))
+    wide = subject(text).measured(ConfigPoint(16, 0, 1, 4))
     assert wide.dynamic_batching.preferred_batch_size == (4,)
 
 
 def test_changes_are_listed():
-    assert subject().changes(Point(32, 0, 4, 4)) == [
+    assert subject().changes(ConfigPoint(32, 0, 4, 4)) == [
         Change("max_batch_size", "8", "32"),
         Change("dynamic_batching.max_queue_delay_microseconds", "300", "0"),
         Change("instance_group.count", "1", "4"),
@@ -148,7 +148,7 @@ def test_changes_are_listed():
 
 def test_a_config_for_a_model_that_had_none():
     made = Subject(config(WHOLE, default_model_filename="m.onnx"), 4, None, bare=True)
-    text = to_pbtxt(made.output(Point(8, 300, 2, 2)))
+    text = to_pbtxt(made.output(ConfigPoint(8, 300, 2, 2)))
     assert 'name: "m"' not in text
     assert "default_model_filename" not in text
     assert "dims: 4" in text

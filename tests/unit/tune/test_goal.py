@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shoal.tune.goal import LATENCY, Goal, Measurement
-from shoal.tune.space import Point
+from shoal.tune.space import ConfigPoint
 
 
 def made(per_second=100.0, latency_us=1000.0, error=""):
-    return Measurement(Point(1, 0, 1, 1), 8, per_second, latency_us, error=error)
+    return Measurement(ConfigPoint(1, 0, 1, 1), 8, per_second, latency_us, error=error)
 
 
 @pytest.mark.parametrize(

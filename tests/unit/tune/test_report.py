@@ -14,9 +14,9 @@ from shoal.perf.svg import Dot, front, scatter
 from shoal.tune.configs import Bounds, Change, Subject
 from shoal.tune.goal import LATENCY, Goal, Measurement
 from shoal.tune.report import page
-from shoal.tune.run import Model, Outcome, check_writable, write
+from shoal.tune.run import TunedModel, TuneResult, check_writable, write
 from shoal.tune.search import Search
-from shoal.tune.space import Point
+from shoal.tune.space import ConfigPoint
 from shoal.tune.text import Table, change_lines, milliseconds, row, verdict
 
 WHOLE = """
@@ -32,7 +32,7 @@ dynamic_batching { }
 def outcome(simulated, bench):
     def make(goal=Goal(), levels=(32,), **costs):  # noqa: B008 - it cannot be changed
         subject = Subject(parse_pbtxt(WHOLE, ""), 4)
-        model = Model("net<1>", Path("models"), Path("models/net"), subject)
+        model = TunedModel("net<1>", Path("models"), Path("models/net"), subject)
         space = subject.space(Bounds(64), levels, goal.limit_us)
         asked = bench(simulated(**costs))
 
@@ -43,7 +43,9 @@ def outcome(simulated, bench):
 
         finding = Search(space, goal, measure).run(subject.start())
         point = finding.chosen.point
-        return Outcome(model, goal, space, finding, subject.output(point), subject.changes(point))
+        return TuneResult(
+            model, goal, space, finding, subject.output(point), subject.changes(point)
+        )
 
     return make
 
@@ -109,9 +111,7 @@ def test_the_verdict_says_what_is_gained(outcome):
     assert lines[0].startswith("chosen: batches of up to 8, a delay of 1000 µs, 4 instances")
     assert "throughput is " in lines[2]
     assert lines[2].endswith("% higher")
-    assert (
-        f"{len(made.finding.tries)} measurements; the whole grid has {made.space.size}" in lines[3]
-    )
+    assert f"{len(made.finding.tries)} measurements instead of {made.space.size}" in lines[3]
     made = outcome(Goal(LATENCY), (8,), fixed_us=3000, row_us=20)
     lines = verdict(made.finding, made.goal, made.space)
     assert any(line.endswith("% lower") for line in lines)
@@ -129,7 +129,7 @@ def test_the_live_table():
     said, terminal = [], io.StringIO()
     table = Table(Goal(limit_us=2000), said.append, terminal)
     table.head()
-    point = Point(8, 200, 2, 1)
+    point = ConfigPoint(8, 200, 2, 1)
     table.begins(point, 32, careful=False)
     assert "… measuring" in terminal.getvalue()
     table.measured(Measurement(point, 32, per_second=1234, latency_us=1500), best=True)
@@ -154,9 +154,9 @@ def test_the_live_table():
 
 def test_rows_of_other_kinds():
     goal = Goal(limit_us=2000)
-    slow = Measurement(Point(0, 0, 1, 0), 1, per_second=5, latency_us=250_000, careful=True)
+    slow = Measurement(ConfigPoint(0, 0, 1, 0), 1, per_second=5, latency_us=250_000, careful=True)
     assert row(3, slow, goal).endswith("5    250 ms  measured again, over the limit")
-    failed = Measurement(Point(0, 0, 1, 0), 1, error="out of memory")
+    failed = Measurement(ConfigPoint(0, 0, 1, 0), 1, error="out of memory")
     assert row(4, failed, goal).endswith("failed: out of memory")
 
 

@@ -9,7 +9,7 @@ import pytest
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.tune.goal import LATENCY, THROUGHPUT, Goal, Measurement
 from shoal.tune.search import Implied, Search
-from shoal.tune.space import Point
+from shoal.tune.space import ConfigPoint
 
 # Each of these rewards something else: rows, threads, instances, waiting, or none of them.
 SHAPES = {
@@ -21,7 +21,7 @@ SHAPES = {
     "crowding hurts": {"fixed_us": 400, "row_us": 300, "crowd": 0.6, "serial": 0.3},
     "waiting pays": {"fixed_us": 20000, "row_us": 50, "arrival_us": 400, "serial": 0.9},
 }
-START = Point(4, 0, 1, 4)
+START = ConfigPoint(4, 0, 1, 4)
 
 
 def goals():
@@ -86,7 +86,7 @@ def test_a_small_grid_has_a_fifth_too(simulated, bench, space):
     small = space(batches=(1, 2, 4, 8, 16, 32), instances=(1, 2), threads=(1, 2))
     model = simulated(fixed_us=3000, row_us=20)
     asked = bench(model)
-    finding = Search(small, Goal(), asked).run(Point(1, 0, 1, 2))
+    finding = Search(small, Goal(), asked).run(ConfigPoint(1, 0, 1, 2))
     assert asked.count <= small.size / 5
     grid = bench(model).grid(small, Goal())
     assert finding.chosen.per_second >= grid.per_second * 0.97
@@ -95,7 +95,7 @@ def test_a_small_grid_has_a_fifth_too(simulated, bench, space):
 def test_a_model_that_does_not_batch(simulated, bench, space):
     plain = space(batches=(0,), delays_us=(0,))
     asked = bench(simulated(fixed_us=1000, row_us=1000, serial=0.9))
-    finding = Search(plain, Goal(), asked).run(Point(0, 0, 1, 4))
+    finding = Search(plain, Goal(), asked).run(ConfigPoint(0, 0, 1, 4))
     assert finding.chosen.point.batch == 0
     assert finding.chosen.point.instances == 4
     assert asked.count <= plain.size
@@ -126,7 +126,7 @@ def test_configs_that_do_not_load_are_passed_over(simulated, bench, space):
             raise InvalidArgument("the model takes batches of 8 at most")
         return model(point, clients, careful)
 
-    finding = Search(space(), Goal(), measure).run(Point(2, 0, 1, 4))
+    finding = Search(space(), Goal(), measure).run(ConfigPoint(2, 0, 1, 4))
     assert finding.chosen.point.batch == 8
     failed = [each for each in finding.tries if each.error]
     assert failed
@@ -142,7 +142,7 @@ def test_a_start_that_does_not_load_ends_it(space):
 
 
 def test_the_watcher_sees_every_measurement(simulated, bench, space):
-    class Watcher:
+    class SearchListener:
         def __init__(self):
             self.begun, self.ended, self.best = [], [], []
 
@@ -153,27 +153,69 @@ def test_the_watcher_sees_every_measurement(simulated, bench, space):
             self.ended.append(measurement)
             self.best.append(best)
 
-    watcher = Watcher()
-    finding = Search(space(), Goal(), bench(simulated()), watcher).run(START)
-    assert watcher.ended == finding.tries
-    assert [each.careful for each in finding.tries] == [careful for *_, careful in watcher.begun]
-    assert watcher.best[0]
+    listener = SearchListener()
+    finding = Search(space(), Goal(), bench(simulated()), listener).run(START)
+    assert listener.ended == finding.tries
+    assert [each.careful for each in finding.tries] == [careful for *_, careful in listener.begun]
+    assert listener.best[0]
 
 
 @pytest.mark.parametrize(
     ("measured", "peak", "mean", "asked", "same"),
     [
-        (Point(32, 0, 1, 1), 6, 5, Point(64, 0, 1, 1), True),  # the limit was out of reach
-        (Point(32, 0, 1, 1), 6, 5, Point(8, 0, 1, 1), True),  # and still is
-        (Point(32, 0, 1, 1), 8, 5, Point(8, 0, 1, 1), True),  # it is reached, and changes nothing
-        (Point(32, 200, 1, 1), 8, 5, Point(8, 200, 1, 1), False),  # full batches do not wait
-        (Point(32, 0, 1, 1), 6, 5, Point(4, 0, 1, 1), False),  # it would cut batches
-        (Point(32, 0, 1, 1), 6, 5, Point(64, 0, 2, 1), False),  # another number of instances
-        (Point(32, 0, 1, 1), 6, 5, Point(64, 200, 1, 1), False),  # a wait makes larger ones
-        (Point(8, 200, 1, 1), 8, 8, Point(8, 1000, 1, 1), True),  # full: waiting adds nothing
-        (Point(8, 200, 1, 1), 8, 8, Point(8, 0, 1, 1), False),  # perhaps because it waited
-        (Point(8, 200, 1, 1), 8, 6, Point(8, 1000, 1, 1), False),  # not always full
-        (Point(8, 0, 1, 1), 0, 0, Point(8, 0, 1, 1), False),  # nobody counted
+        (
+            ConfigPoint(32, 0, 1, 1),
+            6,
+            5,
+            ConfigPoint(64, 0, 1, 1),
+            True,
+        ),  # the limit was out of reach
+        (ConfigPoint(32, 0, 1, 1), 6, 5, ConfigPoint(8, 0, 1, 1), True),  # and still is
+        (
+            ConfigPoint(32, 0, 1, 1),
+            8,
+            5,
+            ConfigPoint(8, 0, 1, 1),
+            True,
+        ),  # it is reached, and changes nothing
+        (
+            ConfigPoint(32, 200, 1, 1),
+            8,
+            5,
+            ConfigPoint(8, 200, 1, 1),
+            False,
+        ),  # full batches do not wait
+        (ConfigPoint(32, 0, 1, 1), 6, 5, ConfigPoint(4, 0, 1, 1), False),  # it would cut batches
+        (
+            ConfigPoint(32, 0, 1, 1),
+            6,
+            5,
+            ConfigPoint(64, 0, 2, 1),
+            False,
+        ),  # another number of instances
+        (
+            ConfigPoint(32, 0, 1, 1),
+            6,
+            5,
+            ConfigPoint(64, 200, 1, 1),
+            False,
+        ),  # a wait makes larger ones
+        (
+            ConfigPoint(8, 200, 1, 1),
+            8,
+            8,
+            ConfigPoint(8, 1000, 1, 1),
+            True,
+        ),  # full: waiting adds nothing
+        (
+            ConfigPoint(8, 200, 1, 1),
+            8,
+            8,
+            ConfigPoint(8, 0, 1, 1),
+            False,
+        ),  # perhaps because it waited
+        (ConfigPoint(8, 200, 1, 1), 8, 6, ConfigPoint(8, 1000, 1, 1), False),  # not always full
+        (ConfigPoint(8, 0, 1, 1), 0, 0, ConfigPoint(8, 0, 1, 1), False),  # nobody counted
     ],
 )
 def test_what_a_measurement_implies(measured, peak, mean, asked, same):

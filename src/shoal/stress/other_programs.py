@@ -1,4 +1,4 @@
-"""What other programs take from this machine meanwhile: the first suspect when numbers are odd."""
+"""The CPU time of other programs during a run: it explains odd numbers."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import contextlib
 
 import psutil
 
-_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")  # a guest's time is in `user` already
+_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")  # `user` includes the guests' time
 
 
 def others_secs() -> float:
-    """Processor time since the machine was started, without that of this process and its children.
+    """CPU time since boot, without that of this process and its children.
 
-    Only differences mean something, and only while the children live.
+    Only differences are meaningful, and only while the children run.
     """
     machine = psutil.cpu_times()
     busy_secs = sum(value for name, value in machine._asdict().items() if name not in _NOT_BUSY)
     own = psutil.Process()
     for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # it has just ended
+        with contextlib.suppress(psutil.Error):  # it has ended
             times = process.cpu_times()
             busy_secs -= times.user + times.system
     return float(busy_secs)
 
 
 def share(before_secs: float, after_secs: float, duration_secs: float) -> float:
-    """The part of all processors that others had between two looks."""
+    """The share of all CPUs that others used between two readings."""
     whole_secs = duration_secs * (psutil.cpu_count() or 1)
     if whole_secs <= 0:
         return 0.0

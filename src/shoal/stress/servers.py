@@ -1,7 +1,7 @@
-"""Who is measured: a server that is started for each row, or one that runs already.
+"""The servers to measure: one that is started for each row, or one that is running already.
 
-LocalBench:    model's config + sessions + batching --load--> a server of its own --> Target
-RunningBench:  an address --> Target
+StartedServers:  the model's config + sessions + batching --> a server of its own
+RunningServer:   an address
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from shoal.config.options import Options
 from shoal.errors import ShoalError
 from shoal.inprocess.server import LOOPBACK
 from shoal.instance.device import available_cores
-from shoal.stress.cell import Setup
-from shoal.stress.load import Target
+from shoal.stress.cell import ServerSetup
+from shoal.stress.load import QuestionTarget
 from shoal.stress.model import QuestionModel
-from shoal.stress.plan import Plan
+from shoal.stress.plan import StressPlan
 from shoal.tune.serving import ChildServer
 
 _LOAD_SECS = 120.0
@@ -33,37 +33,41 @@ Counts = tuple[int, int]  # inferences and executions so far
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A server that is ready to be asked."""
+class ReadyServer:
+    """A server that is ready for questions."""
 
-    target: Target
-    counts: Callable[[], Counts | None]  # what the model has done; None where nobody says
-    ours: bool = False  # a process of ours, beside which others may disturb
+    target: QuestionTarget
+    counts: Callable[[], Counts | None]  # of the model; None where the server does not report them
+    ours: bool = False  # started by this process, so other programs may disturb it
 
 
-class Bench(Protocol):
-    """What a run measures."""
+class ServersUnderTest(Protocol):
+    """The servers of a run."""
 
     @property
     def what(self) -> str:
-        """For people: a model or an address."""
+        """The model or the address, for display."""
 
     @property
     def cores(self) -> int | None:
-        """Those of the server's machine, if it is this one."""
+        """The cores of the server's machine, if it is this one."""
 
-    def setups(self) -> Sequence[Setup]:
+    def setups(self) -> Sequence[ServerSetup]:
         """The rows, in order."""
 
-    def row(self, setup: Setup) -> AbstractContextManager[Row]:
-        """A server with that setup, for a `with` block. Raises ShoalError."""
+    def ready(self, setup: ServerSetup) -> AbstractContextManager[ReadyServer]:
+        """A server with this setup, for a `with` block. Raises ShoalError."""
 
 
-class LocalBench:
-    """Starts a server for each row and stops it after it."""
+class StartedServers:
+    """Starts a server for each row and stops it afterwards."""
 
     def __init__(
-        self, model: QuestionModel, setups: Sequence[Setup], plan: Plan, options: Options
+        self,
+        model: QuestionModel,
+        setups: Sequence[ServerSetup],
+        plan: StressPlan,
+        options: Options,
     ) -> None:
         """`options` as for `shoal serve`."""
         self._model = model
@@ -83,16 +87,16 @@ class LocalBench:
 
     @property
     def cores(self) -> int | None:
-        """Those that the server may use."""
+        """The cores that the server may use."""
         return available_cores()
 
-    def setups(self) -> Sequence[Setup]:
+    def setups(self) -> Sequence[ServerSetup]:
         """As given."""
         return self._setups
 
     @contextmanager
-    def row(self, setup: Setup) -> Iterator[Row]:
-        """A fresh process with nothing but this model in it."""
+    def ready(self, setup: ServerSetup) -> Iterator[ReadyServer]:
+        """A new process with only this model loaded."""
         name = self._model.name
         config = codec.to_dict(self._model.configured(setup))
         with ChildServer(self._options) as server, Client(server.http_url) as client:
@@ -100,18 +104,18 @@ class LocalBench:
             protocol = self._plan.protocol
             url = server.tcp_url if protocol == "tcp" else server.http_url
             host, _, port = url.rpartition(":")
-            target = Target(protocol, host, int(port), name)
+            target = QuestionTarget(protocol, host, int(port), name)
             probe(target, self._plan)
-            yield Row(target, lambda: counts(client, name), ours=True)
+            yield ReadyServer(target, lambda: counts(client, name), ours=True)
 
 
-# ---- a server that runs
+# ---- a running server
 
 
-class RunningBench:
-    """One row: a server as it is."""
+class RunningServer:
+    """One row: a server as it is configured."""
 
-    def __init__(self, target: Target, plan: Plan) -> None:
+    def __init__(self, target: QuestionTarget, plan: StressPlan) -> None:
         self._target = target
         self._plan = plan
 
@@ -125,25 +129,25 @@ class RunningBench:
         """Not known."""
         return None
 
-    def setups(self) -> Sequence[Setup]:
-        """What its config says, over HTTP; over TCP there is no way to know.
+    def setups(self) -> Sequence[ServerSetup]:
+        """From the model's config over HTTP; TCP does not offer it.
 
-        Raises ShoalError when it does not answer.
+        Raises ShoalError when the server does not respond.
         """
         answer = probe(self._target, self._plan)
         if answer.model:
             self._target = dataclasses.replace(self._target, model=answer.model)
         with self._client() as client:
             if client is not None:
-                with contextlib.suppress(ShoalError):  # the numbers do not depend on it
+                with contextlib.suppress(ShoalError):  # the measurement does not depend on it
                     return [_setup(client, self._target.model)]
-        return [Setup(None, None)]
+        return [ServerSetup(None, None)]
 
     @contextmanager
-    def row(self, setup: Setup) -> Iterator[Row]:  # noqa: ARG002 - there is only one
+    def ready(self, setup: ServerSetup) -> Iterator[ReadyServer]:  # noqa: ARG002 - there is only one
         """The server."""
         with self._client() as client:
-            yield Row(self._target, lambda: counts(client, self._target.model))
+            yield ReadyServer(self._target, lambda: counts(client, self._target.model))
 
     @contextmanager
     def _client(self) -> Iterator[Client | None]:
@@ -155,10 +159,10 @@ class RunningBench:
             yield client
 
 
-def probe(target: Target, plan: Plan) -> Answer:
-    """Ask the first question: whether answers come at all is better known before the table.
+def probe(target: QuestionTarget, plan: StressPlan) -> Answer:
+    """Ask one question, so that errors show before the table.
 
-    Raises ShoalError when none does.
+    Raises ShoalError when it is not answered.
     """
     made: Asker
     if target.protocol == "tcp":
@@ -170,7 +174,7 @@ def probe(target: Target, plan: Plan) -> Answer:
 
 
 def counts(client: Client | None, model: str) -> Counts | None:
-    """What the model has done so far, if the server tells."""
+    """The inferences and executions of the model so far, if the server reports them."""
     if client is None:
         return None
     try:
@@ -179,14 +183,14 @@ def counts(client: Client | None, model: str) -> Counts | None:
             sum(int(entry.get("inference_count", 0)) for entry in entries),
             sum(int(entry.get("execution_count", 0)) for entry in entries),
         )
-    except (ShoalError, AttributeError, ValueError):  # nice to know, but no more than that
+    except (ShoalError, AttributeError, ValueError):  # optional information
         return None
 
 
-def _setup(client: Client, model: str) -> Setup:
+def _setup(client: Client, model: str) -> ServerSetup:
     config = client.config(model)
     groups = config.get("instance_group", [])
-    if not groups:  # a server that does not say how it runs models
-        return Setup(None, None)
+    if not groups:  # the server does not report instances
+        return ServerSetup(None, None)
     sessions = sum(int(group.get("count", 1)) for group in groups)
-    return Setup(sessions, "dynamic_batching" in config)
+    return ServerSetup(sessions, "dynamic_batching" in config)
