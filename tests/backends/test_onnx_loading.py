@@ -75,6 +75,7 @@ def test_external_data_that_is_missing(loader):
     ],
 )
 def test_no_file(loader, files, name, text):
+    loader.version_folder.mkdir(parents=True)
     for file in files:
         loader.save(models.identity(), file)
     with pytest.raises(NotFound) as raised:
@@ -99,6 +100,7 @@ def test_a_name_that_leads_elsewhere(loader, name):
     ],
 )
 def test_a_file_that_is_not_onnx(loader, content, text, capfd):
+    loader.version_folder.mkdir(parents=True)
     (loader.version_folder / "model.onnx").write_bytes(content)
     complete = ModelConfig(
         input=(ModelInput(name="a", data_type="TYPE_FP32", dims=(1,)),),

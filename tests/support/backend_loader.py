@@ -17,7 +17,6 @@ class BackendLoader:
         self.backend = backend
         self.folder = folder / "m"
         self.version_folder = self.folder / "1"
-        self.version_folder.mkdir(parents=True)
         self._loaded = []
 
     def complete(self, config=None, settings=None):

@@ -85,7 +85,7 @@ def _noise(rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
 
 
 def save_sklearn(estimator: Any, file: Path) -> Path:
-    """Store an estimator with skops, or with joblib where the file's name ends in .joblib."""
+    """Store an estimator with skops, or with joblib under any other name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == ".skops":
         import skops.io

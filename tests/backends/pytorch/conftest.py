@@ -19,6 +19,10 @@ from tests.support.backend_loader import BackendLoader  # noqa: E402
 class Loader(BackendLoader):
     """Writes PyTorch models in each of their formats and loads them."""
 
+    def __init__(self, backend, folder):
+        super().__init__(backend, folder)
+        self.version_folder.mkdir(parents=True)
+
     @property
     def script_file(self):
         return self.version_folder / "model.pt"
