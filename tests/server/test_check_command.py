@@ -191,7 +191,7 @@ def test_mistakes_are_one_line(words, sentence):
 def test_a_folder_without_models(tmp_path):
     done = shoal("check", tmp_path)
     assert done.returncode == 1
-    assert "there is no model in this folder" in done.stdout
+    assert "this folder has no models" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["check", "config"])
@@ -238,7 +238,7 @@ def test_the_config_of_a_function(tmp_path):
     assert "there are 2 models in" in done.stderr
     assert "(lengths, shout); name one of them" in done.stderr
     done = shoal("config", file, "other")
-    assert "there is no model 'other'; there is: lengths, shout" in done.stderr
+    assert "there is no model 'other'; models found: lengths, shout" in done.stderr
 
 
 def test_a_config_that_is_wrong(tmp_path):

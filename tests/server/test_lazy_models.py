@@ -417,7 +417,7 @@ class TestBudget:
             ask(running, "a")
             ask(running, "huge")
             wait_until(lambda: loaded(running) == ["huge"], "the other has gone")
-            wait_until(lambda: "by itself holds more than" in caplog.text)
+            wait_until(lambda: "alone uses more than" in caplog.text)
             ask(running, "huge")
             assert running.metric("shoal_on_demand_loads_total", model="huge") == 1
             ask(running, "a")

@@ -359,7 +359,7 @@ def test_unload_gives_the_memory_back(repository, running):
     onnx_models.save(onnx_models.heavy(64), repository / "heavy" / "1" / "model.onnx")
     check_empty(running.load("heavy"))  # libraries keep something from the first time
     check_empty(running.unload("heavy"))
-    running.server.repository._lives["heavy"].wait_closed()
+    running.server.repository._lifecycles["heavy"].wait_closed()
     before = process.memory_info().rss
     for _ in range(3):
         check_empty(running.load("heavy"))

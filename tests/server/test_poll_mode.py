@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.repository.poller import Poller
+from shoal.repository.poller import RepositoryPoller
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
@@ -30,7 +30,7 @@ def serve(repository):
 def looks(monkeypatch):
     """Released after each look at the repository, so that tests can wait for a few of them."""
     done = threading.Semaphore(0)
-    poll_once = Poller.poll_once
+    poll_once = RepositoryPoller.poll_once
 
     def counted(poller):
         try:
@@ -38,7 +38,7 @@ def looks(monkeypatch):
         finally:
             done.release()
 
-    monkeypatch.setattr(Poller, "poll_once", counted)
+    monkeypatch.setattr(RepositoryPoller, "poll_once", counted)
     return done
 
 
@@ -53,7 +53,7 @@ def wait_for_looks(looks, count):
 def look_once(monkeypatch):
     """Has the server look at the repository exactly once; it does not look by itself any more."""
     may_look, has_looked = threading.Semaphore(0), threading.Semaphore(0)
-    poll_once = Poller.poll_once
+    poll_once = RepositoryPoller.poll_once
 
     def when_told(poller):
         while not may_look.acquire(timeout=POLL_SECS):
@@ -68,7 +68,7 @@ def look_once(monkeypatch):
         may_look.release()
         assert has_looked.acquire(timeout=WAIT_SECS)
 
-    monkeypatch.setattr(Poller, "poll_once", when_told)
+    monkeypatch.setattr(RepositoryPoller, "poll_once", when_told)
     return look
 
 

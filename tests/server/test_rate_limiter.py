@@ -184,7 +184,7 @@ def test_limits_follow_the_models(world):
         limiter = running.model("a").spec.limiter
         assert list(limiter.limits().values()) == [4]
         assert running.unload("a").status == 200
-        running.server.repository._lives["a"].wait_closed()
+        running.server.repository._lifecycles["a"].wait_closed()
         assert list(limiter.limits().values()) == [1]
         assert running.load("a").status == 200
         assert list(limiter.limits().values()) == [4]

@@ -15,7 +15,7 @@ from shoal.cli.serve import with_repositories
 from shoal.config.options import Options
 
 if TYPE_CHECKING:  # imported once the options are known to be right
-    from shoal.repository.inspection import Report
+    from shoal.repository.inspection import ModelReport
     from shoal.repository.preparation import PreparationSettings
 
 HELP = """\
@@ -81,7 +81,7 @@ def preparation_settings(options: Options) -> PreparationSettings:
     )
 
 
-def described(report: Report) -> Iterator[str]:
+def described(report: ModelReport) -> Iterator[str]:
     """The problems and warnings of a model, a paragraph each."""
     width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
     for problem in report.problems:
@@ -95,7 +95,7 @@ def described(report: Report) -> Iterator[str]:
         yield from _wrapped(f"warning: {warning}", width)
 
 
-def _lines(reports: Sequence[Report]) -> Iterator[str]:
+def _lines(reports: Sequence[ModelReport]) -> Iterator[str]:
     column = max((len(report.name) for report in reports), default=0) + 2
     for report in reports:
         word = "ok  " if report.ok else "FAIL"
@@ -106,7 +106,7 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
     yield f"{models} checked, {f'{bad} with problems' if bad else 'no problems'}"
 
 
-def _summary(report: Report) -> str:
+def _summary(report: ModelReport) -> str:
     if report.spec is None or not report.ok:
         return report.place
     config = report.spec.config
@@ -130,7 +130,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-def _document(reports: Sequence[Report]) -> dict[str, Any]:
+def _document(reports: Sequence[ModelReport]) -> dict[str, Any]:
     return {
         "ok": all(report.ok for report in reports),
         "models": [

@@ -1,1 +1,1 @@
-"""What is served: folders of models, their versions and their lives."""
+"""What is served: folders of models, their versions and their lifecycles."""

@@ -1,9 +1,9 @@
-"""Repository agents: what looks at a model's folder before anything in it is used.
+"""Repository agents: they check a model's folder before anything in it is used.
 
     config.pbtxt: model_repository_agents --> each agent, in order --> the model is read and loaded
 
-An agent is a function of the folder and its parameters that raises what is wrong. `checksum` ships
-with Shoal; installed packages add others through the entry points of the group `shoal.agents`.
+An agent is a function of the folder and its parameters that raises an error. `checksum` is built
+in; installed packages add others through the entry points of the group `shoal.agents`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 GROUP = "shoal.agents"
 _FIELD = "model_repository_agents.agents"
 _READ_BYTES = 1 << 20
-# The kinds of checksum, by the word in front of the file's name.
+# The kinds of checksums, by the prefix of the file's name.
 _KINDS = {"MD5": "md5", "SHA1": "sha1", "SHA256": "sha256", "SHA512": "sha512"}
 
 Agent: TypeAlias = Callable[[Path, Mapping[str, str]], None]
 
 
 def run(config: ModelConfig, folder: Path, *, file: str) -> None:
-    """Have the agents that `config` names look at `folder`.
+    """Run the agents that `config` names on `folder`.
 
-    Raises ConfigError for an agent that nobody knows, or what an agent raises: then the model must
-    not be loaded.
+    Raises ConfigError for an unknown agent, or what an agent raises: the model must not be loaded
+    then.
     """
     wanted = config.model_repository_agents
     for index, entry in enumerate(wanted.agents if wanted is not None else ()):
@@ -40,12 +40,12 @@ def run(config: ModelConfig, folder: Path, *, file: str) -> None:
         try:
             agent(folder, entry.parameters)
         except ShoalError as error:
-            told = copy.copy(error)
-            told.message = (
+            named = copy.copy(error)
+            named.message = (
                 f"repository agent '{entry.name}' for model '{config.name}': {error.message}"
             )
-            told.args = (told.message,)
-            raise told from error
+            named.args = (named.message,)
+            raise named from error
         except Exception as error:
             raise Internal(
                 f"repository agent '{entry.name}' failed for model '{config.name}': "
@@ -54,9 +54,9 @@ def run(config: ModelConfig, folder: Path, *, file: str) -> None:
 
 
 def checksum(folder: Path, parameters: Mapping[str, str]) -> None:
-    """Compare files with what they should be: `MD5:<file>` is the file's digest in hexadecimal.
+    """Verify checksums: the parameter `MD5:<file>` is the file's digest in hexadecimal.
 
-    Raises InvalidArgument for the first file that is another one, or is not there.
+    Raises InvalidArgument for the first file that differs or is missing.
     """
     for key, expected in parameters.items():
         kind, _, name = key.partition(":")

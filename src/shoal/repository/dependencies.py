@@ -1,9 +1,9 @@
-"""Which models need which: the order in which they load, and who is affected by a change.
+"""Dependencies between models: the order in which they load, and which a change affects.
 
     needs = {"ensemble": ("tokenizer", "encoder")}
 
-Pure functions of `needs`: from each ensemble to the models it is made of. A model that has no
-entry needs nothing. `Relations` keeps what is known of them.
+Pure functions of `needs`: from each ensemble to the models that it runs. A model without an entry
+needs none. `DependencyRegistry` stores them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Needs = Mapping[str, Sequence[str]]
 
 
 def closure(names: Iterable[str], look_up: Callable[[str], Sequence[str]]) -> dict[str, list[str]]:
-    """The needs of `names` and of everything they need; `look_up` tells those of one model."""
+    """The needs of `names` and of all they need; `look_up` returns those of one model."""
     needs: dict[str, list[str]] = {}
     waiting = list(names)
     while waiting:
@@ -27,10 +27,10 @@ def closure(names: Iterable[str], look_up: Callable[[str], Sequence[str]]) -> di
 
 
 def levels(needs: Needs) -> list[list[str]]:
-    """All names of `needs`, so that each stands on a later level than what it needs.
+    """All names of `needs` in levels: each name is on a later level than those it needs.
 
-    Names of one level may be loaded side by side. Those that need each other, and what needs them,
-    are the last level.
+    Names of one level may be loaded in parallel. Cycles, and names that need them, are the last
+    level.
     """
     left = list(needs)
     done: set[str] = set()
@@ -46,7 +46,7 @@ def levels(needs: Needs) -> list[list[str]]:
 
 
 def circle(name: str, needs: Needs) -> list[str]:
-    """The way from a model back to itself, the name at both ends; empty if there is none."""
+    """The cycle from a model back to itself, with the name at both ends; empty if none."""
     came_from: dict[str, str] = {}
     waiting = [name]
     while waiting:
@@ -64,7 +64,7 @@ def circle(name: str, needs: Needs) -> list[str]:
 
 
 def dependents(name: str, needs: Needs) -> list[str]:
-    """Everything that needs `name`, directly or through others; what needs more comes later."""
+    """All that need `name`, directly or through others, each after those it needs."""
     affected: set[str] = set()
     waiting = [name]
     while waiting:
@@ -76,8 +76,8 @@ def dependents(name: str, needs: Needs) -> list[str]:
     return [other for level in levels(needs) for other in level if other in affected]
 
 
-class Relations:
-    """Who needs whom among the models that are to be served. Any thread may use it."""
+class DependencyRegistry:
+    """The dependencies of the models to be served. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything below
@@ -85,12 +85,12 @@ class Relations:
         self._asked_for: set[str] = set()  # by name, not because something else needs them
 
     def ask_for(self, names: Iterable[str]) -> None:
-        """Somebody wants these models for themselves."""
+        """These models were requested by name."""
         with self._lock:
             self._asked_for.update(names)
 
     def note(self, needs: Needs) -> None:
-        """These are to be served, and need these."""
+        """These are to be served, with these needs."""
         with self._lock:
             for name, needed in needs.items():
                 if needed:
@@ -99,12 +99,12 @@ class Relations:
                     self._needs.pop(name, None)
 
     def also_needs(self, name: str, needed: Iterable[str]) -> None:
-        """`name` needs these too: an older form of it still serves."""
+        """`name` needs these, too: an older version of its config still serves."""
         with self._lock:
             self._needs[name] = list(dict.fromkeys([*self._needs.get(name, ()), *needed]))
 
     def forget(self, name: str) -> list[str]:
-        """`name` is not to be served any more. Gives what it needed and nobody else wants."""
+        """`name` is no longer to be served. Returns what only it needed."""
         with self._lock:
             self._asked_for.discard(name)
             needed = self._needs.pop(name, [])
@@ -112,7 +112,7 @@ class Relations:
             return [other for other in needed if other not in wanted]
 
     def direct_dependents(self, name: str) -> list[str]:
-        """What needs `name` itself."""
+        """What needs `name` directly."""
         with self._lock:
             return [other for other, needed in self._needs.items() if name in needed]
 
@@ -121,6 +121,6 @@ class Relations:
         return dependents(name, self.needs())
 
     def needs(self) -> dict[str, list[str]]:
-        """All that is known, as it is now."""
+        """A copy of all needs."""
         with self._lock:
             return dict(self._needs)

@@ -1,6 +1,6 @@
-"""Making ready an ensemble: find the models it is made of, and check the whole graph.
+"""Preparing an ensemble: find the models that it runs, and check the whole graph.
 
-config --> the models of its steps, which serve by now --> EnsembleGraph --> ModelSpec
+config --> the models of its steps, which serve already --> EnsembleGraph --> ModelSpec
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shoal.core.request import Request
 from shoal.errors import ConfigError
 from shoal.models.ensemble import ServedModel
 from shoal.models.spec import ModelSpec
-from shoal.repository.lifecycle import Unreadable
+from shoal.repository.lifecycle import UnreadableModel
 from shoal.scheduler import ensemble_graph
 from shoal.scheduler.ensemble_graph import ComposingModel, EnsembleGraph
 
@@ -25,7 +25,7 @@ _STEPS = "ensemble_scheduling.step"
 _NEWEST = -1
 
 
-class Models(OtherModels, Protocol):
+class RepositoryModels(OtherModels, Protocol):
     """The other models of the repository, as an ensemble needs them."""
 
     def serving(self, name: str, version: int = -1) -> ServedModel | None:
@@ -35,10 +35,10 @@ class Models(OtherModels, Protocol):
         """The versions of a model that serve."""
 
     def why_not(self, name: str) -> str:
-        """Why a model does not serve, where there is more to say than that it does not."""
+        """Why a model does not serve, if a reason is known."""
 
-    def seen_from(self, namespace: str) -> Models:
-        """The models as those of one repository see them; the same where names are unique."""
+    def seen_from(self, namespace: str) -> RepositoryModels:
+        """The models as those of one namespace see them; the same without namespaces."""
 
     def infer(self, request: Request) -> None:
         """Take over a request for any of them, or raise a ShoalError."""
@@ -50,23 +50,23 @@ def is_ensemble(config: ModelConfig) -> bool:
 
 
 def composing_names(config: ModelConfig) -> list[str]:
-    """The models an ensemble is made of, each once; none for other models."""
+    """The models that an ensemble runs, each once; none for other models."""
     scheduling = config.ensemble_scheduling
     steps = () if scheduling is None else scheduling.step
     return list(dict.fromkeys(step.model_name for step in steps if step.model_name))
 
 
-def prepared(spec: ModelSpec, models: Models, *, file: str) -> ModelSpec:
+def prepared(spec: ModelSpec, models: RepositoryModels, *, file: str) -> ModelSpec:
     """The spec of an ensemble with its graph. Its config has passed the rules for configs.
 
-    Raises Unreadable, whose cause says which field of `file` does not fit the models there are.
+    Raises UnreadableModel, whose cause names the field of `file` that does not fit the models.
     """
     config = _normalised(spec.config)
     try:
         composing = _find(config, models, file)
         graph = ensemble_graph.build(config, composing, file=file)
     except ConfigError as error:
-        raise Unreadable(sorted(spec.version_folders)) from error
+        raise UnreadableModel(sorted(spec.version_folders)) from error
     config = ensemble_graph.with_transaction_policy(config, graph)
     prints: dict[int, object] = {
         version: (spec.fingerprints[version], graph) for version in spec.version_folders
@@ -81,7 +81,7 @@ def prepared(spec: ModelSpec, models: Models, *, file: str) -> ModelSpec:
     )
 
 
-def renewed(spec: ModelSpec, models: Models) -> ModelSpec:
+def renewed(spec: ModelSpec, models: RepositoryModels) -> ModelSpec:
     """The spec of an ensemble that serves, for the models as they are now; raises as `prepared`."""
     assert spec.ensemble is not None
     prints = {version: _own_print(spec, version) for version in spec.version_folders}
@@ -90,7 +90,7 @@ def renewed(spec: ModelSpec, models: Models) -> ModelSpec:
 
 
 def _own_print(spec: ModelSpec, version: int) -> object:
-    """What the ensemble's own folder looked like, without its models."""
+    """The fingerprint of the ensemble's own folder, without its models."""
     both = spec.fingerprints[version]
     assert isinstance(both, tuple)
     own, graph = both
@@ -99,12 +99,12 @@ def _own_print(spec: ModelSpec, version: int) -> object:
 
 
 def version_folders(available: dict[int, Path], folder: Path) -> dict[int, Path]:
-    """An ensemble's versions. It has no file, and git keeps no empty folder: none means 1."""
+    """An ensemble's versions. Without a version folder (git keeps no empty ones) it is 1."""
     return available or {1: folder / "1"}
 
 
 def _normalised(config: ModelConfig) -> ModelConfig:
-    """The config with -1 for the newest version, where a step does not name one."""
+    """The config with -1, the newest version, where a step does not name one."""
     scheduling = config.ensemble_scheduling
     assert scheduling is not None
     steps = tuple(
@@ -116,7 +116,7 @@ def _normalised(config: ModelConfig) -> ModelConfig:
     )
 
 
-def _find(config: ModelConfig, models: Models, file: str) -> Sequence[ComposingModel]:
+def _find(config: ModelConfig, models: RepositoryModels, file: str) -> Sequence[ComposingModel]:
     scheduling = config.ensemble_scheduling
     assert scheduling is not None
     found: list[ComposingModel] = []
@@ -137,7 +137,7 @@ def _find(config: ModelConfig, models: Models, file: str) -> Sequence[ComposingM
 
 
 def _missing(
-    ensemble: str, index: int, step: ModelEnsembling.Step, models: Models, file: str
+    ensemble: str, index: int, step: ModelEnsembling.Step, models: RepositoryModels, file: str
 ) -> ConfigError:
     name, version = step.model_name, step.model_version
     at = f"{_STEPS}[{index}]"
@@ -169,10 +169,10 @@ def _missing(
 
 
 def circular(path: Sequence[str], *, file: str) -> ConfigError:
-    """The error of an ensemble that is, through others, a step of its own."""
+    """The error of an ensemble that is, directly or not, a step of itself."""
     return ConfigError(
         f"circular dependency between ensembles: {' -> '.join(path)}",
         file=file,
         field=_STEPS,
-        fix="Take the step out that leads back",
+        fix="Remove the step that closes the cycle",
     )

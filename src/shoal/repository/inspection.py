@@ -1,9 +1,9 @@
-"""Looking at models without serving them: everything that is wrong, with where and what to write.
+"""Checking models without serving them: every problem, where it is and how to fix it.
 
-    folders and files --> Inspection --> a Report per model: problems, warnings, the whole config
+    folders and files --> Inspection --> a ModelReport per model: problems, warnings, full config
 
-Each model goes the way it would go at a load, up to the load itself or, if asked, through it. One
-that is made of others is checked against their configurations.
+Each model is prepared as for a load and, on request, loaded. Ensembles are checked against the
+configurations of their models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.models.ensemble import ServedModel, load_version
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.repository import dependencies, ensembles, layout
 from shoal.repository.declared import DeclaredModels, is_model_file
-from shoal.repository.lifecycle import Unreadable
+from shoal.repository.lifecycle import UnreadableModel
 from shoal.repository.loader import DUPLICATE
 from shoal.repository.preparation import PreparationSettings, composing_names, prepare
 from shoal.tasks.endpoint import check_task
@@ -36,7 +36,7 @@ _CONFIG = "config.pbtxt"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that keeps a model from being served."""
+    """One reason why a model cannot be served."""
 
     message: str
     file: str = ""
@@ -45,8 +45,8 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
-    """What was found out about one model."""
+class ModelReport:
+    """The result for one model."""
 
     name: str
     place: str
@@ -57,27 +57,27 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether it can be served, as far as one can tell."""
+        """Whether it can be served, as far as was checked."""
         return not self.problems
 
     @property
     def config(self) -> ModelConfig | None:
-        """The whole configuration, if it came that far."""
+        """The full configuration, if the model could be prepared."""
         return None if self.spec is None else self.spec.config
 
 
 class Inspection:
-    """A look at some places where models are."""
+    """Checks the models of some folders and files."""
 
     def __init__(self, paths: Sequence[Path], settings: PreparationSettings) -> None:
         """Find the models of `paths`: repositories, folders of a model, Python and model files.
 
-        Raises NotFound for a place that is not there.
+        Raises NotFound for a path that does not exist.
         """
         self._found: dict[str, list[Path]] = {}
-        self._beside: dict[str, list[Path]] = {}  # what a single model may be made of
-        self._broken: list[Report] = []  # places whose models are not even known
-        self._reports: dict[str, Report] = {}
+        self._beside: dict[str, list[Path]] = {}  # models that a single ensemble may run
+        self._broken: list[ModelReport] = []  # paths whose models are not known
+        self._reports: dict[str, ModelReport] = {}
         self._declared = [DeclaredModels([path]) for path in paths if is_model_file(path)]
         for path in paths:
             if not is_model_file(path):
@@ -97,8 +97,8 @@ class Inspection:
             ],
         )
 
-    def reports(self, *, load: bool = False) -> Iterator[Report]:
-        """Every model, by name; with `load` each is loaded too, and let go again."""
+    def reports(self, *, load: bool = False) -> Iterator[ModelReport]:
+        """Every model, by name; with `load` each is loaded and closed again."""
         yield from self._broken
         for name in sorted(self._found):
             report = self.report(name)
@@ -106,40 +106,40 @@ class Inspection:
                 self._load(report)
             yield report
 
-    def report(self, name: str) -> Report:
-        """One model. NotFound for a name that is not there."""
+    def report(self, name: str) -> ModelReport:
+        """One model. NotFound for an unknown name."""
         places = self._places(name)
         if not places:
             there = ", ".join(sorted(self._found)) or "none"
-            raise NotFound(f"there is no model '{name}'; there is: {there}")
+            raise NotFound(f"there is no model '{name}'; models found: {there}")
         if name not in self._reports:
-            report = self._reports[name] = Report(name, str(places[0]))
+            report = self._reports[name] = ModelReport(name, str(places[0]))
             self._prepare(report)
         return self._reports[name]
 
     def names(self) -> list[str]:
-        """The models there are."""
+        """The names of all models."""
         return sorted(self._found)
 
-    def broken(self) -> Sequence[Report]:
-        """Places that could not be read at all."""
+    def broken(self) -> Sequence[ModelReport]:
+        """Paths that could not be read at all."""
         return self._broken
 
     def close(self) -> None:
-        """Let the modules of Python files go, and threads."""
+        """Release the modules of Python files, and threads."""
         self._workers.close()
         for source in self._declared:
             source.close()
 
-    # ---- what there is
+    # ---- all models
 
     def _places(self, name: str) -> list[Path]:
         return self._found.get(name) or self._beside.get(name) or []
 
     def _add_folder(self, path: Path) -> None:
         if not path.is_dir():
-            kind = "is no model file of a kind that is known" if path.exists() else "does not exist"
-            raise NotFound(f"'{path}' {kind}; name a folder of models, or a model's own")
+            kind = "is not a model file of a known kind" if path.exists() else "does not exist"
+            raise NotFound(f"'{path}' {kind}; name a folder of models, or of one model")
         if is_model_folder(path):
             self._found.setdefault(path.resolve().name, []).append(path)
             self._beside |= layout.find_models([path.resolve().parent])
@@ -147,8 +147,8 @@ class Inspection:
         models = layout.find_models([path])
         if not models:
             fix = "Put each model into a folder of its own, as in models/resnet/1/model.onnx"
-            problem = Problem("there is no model in this folder", str(path), fix=fix)
-            self._broken.append(Report(path.name or str(path), str(path), [problem]))
+            problem = Problem("this folder has no models", str(path), fix=fix)
+            self._broken.append(ModelReport(path.name or str(path), str(path), [problem]))
         for name, folders in models.items():
             self._found.setdefault(name, []).extend(folders)
 
@@ -157,14 +157,14 @@ class Inspection:
             found = source.found()
         except ShoalError as error:
             problem = problems_of(error, "")[0]
-            self._broken.append(Report(problem.file, problem.file, [problem]))
+            self._broken.append(ModelReport(problem.file, problem.file, [problem]))
             return
         for name, places in found.items():
             self._found.setdefault(name, []).extend(places)
 
     # ---- one model
 
-    def _prepare(self, report: Report) -> None:
+    def _prepare(self, report: ModelReport) -> None:
         name, places = report.name, self._places(report.name)
         with _warnings(report.warnings):
             try:
@@ -179,7 +179,7 @@ class Inspection:
                 signature = build_signature(spec.config, spec.folder)  # reads the labels
                 check_task(spec.config, signature, spec.folder)
                 report.spec = spec
-            except Exception as error:  # noqa: BLE001 - a backend's surprise is a finding too
+            except Exception as error:  # noqa: BLE001 - any error of a backend is a problem, too
                 report.problems += problems_of(error, report.place)
 
     def _settings_for(self, place: Path, name: str) -> PreparationSettings:
@@ -188,7 +188,7 @@ class Inspection:
                 return dataclasses.replace(self._settings, declared=source)
         return self._settings
 
-    def _load(self, report: Report) -> None:
+    def _load(self, report: ModelReport) -> None:
         """Load each version and close it again. An ensemble has nothing to load."""
         spec = report.spec
         assert spec is not None
@@ -205,13 +205,13 @@ class Inspection:
 
 
 class _Prepared:
-    """The models of an inspection, as ensembles and models that ask others see them."""
+    """The models of an inspection, for ensembles and models that call others."""
 
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
 
     def serving(self, name: str, version: int = -1) -> ServedModel | None:
-        """A stand-in for the model, with its tensors; None where it could not be served."""
+        """An outline of the model with its tensors; None if it could not be served."""
         spec = self._spec(name)
         if spec is None or (version != -1 and version not in spec.version_folders):
             return None
@@ -220,8 +220,8 @@ class _Prepared:
             decoupled = spec.ensemble.decoupled
         else:
             decoupled = policy is not None and policy.decoupled
-        stand_in = _StandIn(build_signature(spec.config, spec.folder), decoupled)
-        return cast("ServedModel", stand_in)
+        outline = _ModelOutline(build_signature(spec.config, spec.folder), decoupled)
+        return cast("ServedModel", outline)
 
     def _spec(self, name: str) -> ModelSpec | None:
         try:
@@ -235,7 +235,7 @@ class _Prepared:
         return [] if spec is None else sorted(spec.version_folders)
 
     def why_not(self, name: str) -> str:
-        """What is wrong with a model."""
+        """The first problem of a model."""
         try:
             problems = self._inspection.report(name).problems
         except NotFound:
@@ -248,7 +248,7 @@ class _Prepared:
         return self
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may answer any number of times."""
+        """Whether a model may send any number of responses."""
         found = self.serving(name, version)
         if found is None:
             raise NotFound(f"there is no model '{name}'")
@@ -262,12 +262,12 @@ class _Prepared:
     def infer(self, request: Request) -> None:
         """No model is served."""
         del request
-        raise Unavailable("no model answers while models are only checked")
+        raise Unavailable("models are only checked, none is served")
 
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
         """No model is served."""
         del name, config_json, files
-        raise Unavailable("no model is loaded for another while models are only checked")
+        raise Unavailable("models are only checked, none is loaded for another")
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """No model is served."""
@@ -275,16 +275,16 @@ class _Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _StandIn:
+class _ModelOutline:
     """What an ensemble's graph needs to know of a model."""
 
     signature: Signature
     decoupled: bool
-    takes_device_tensors: bool = False  # where tensors lie matters only when they travel
+    takes_device_tensors: bool = False  # this matters only at inference
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether a folder is a model rather than a repository of them: it has a config or versions."""
+    """Whether a folder is a model rather than a repository: it has a config or versions."""
     if (path / _CONFIG).is_file():
         return True
     numbers = [entry for entry in _folders(path) if entry.name.isdecimal()]
@@ -295,8 +295,8 @@ def is_model_folder(path: Path) -> bool:
 
 
 def problems_of(error: BaseException, place: str) -> list[Problem]:
-    """What an exception says, as problems; `place` is where to look if it does not say."""
-    if isinstance(error, Unreadable) and error.__cause__ is not None:
+    """An exception as problems; `place` is the file if the exception names none."""
+    if isinstance(error, UnreadableModel) and error.__cause__ is not None:
         return problems_of(error.__cause__, place)
     if isinstance(error, rules.InvalidConfig):
         return [Problem(f.message, error.file, f.field, f.fix) for f in error.faults()]
@@ -312,9 +312,9 @@ def problems_of(error: BaseException, place: str) -> list[Problem]:
 
 @contextlib.contextmanager
 def _warnings(into: list[str]) -> Iterator[None]:
-    """Collect what is logged as a warning meanwhile; nothing else of the log is shown."""
+    """Collect warnings of the log meanwhile, and show nothing of it."""
     logger = logging.getLogger("shoal")
-    collector = _Collector(into)
+    collector = _WarningCollector(into)
     passed_on, logger.propagate = logger.propagate, False
     logger.addHandler(collector)
     try:
@@ -324,13 +324,13 @@ def _warnings(into: list[str]) -> Iterator[None]:
         logger.propagate = passed_on
 
 
-class _Collector(logging.Handler):
+class _WarningCollector(logging.Handler):
     def __init__(self, into: list[str]) -> None:
         super().__init__(logging.WARNING)
         self._into = into
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.WARNING:  # errors are raised, too
+        if record.levelno == logging.WARNING:  # errors are raised anyway
             self._into.append(record.getMessage())
 
 

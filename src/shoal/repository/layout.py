@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from shoal.config.model import ModelVersionPolicy
 from shoal.errors import InvalidArgument
 
 logger = logging.getLogger(__name__)
 
-# Folders of a model that are no versions and deserve no warning.
+# Folders of a model that are not versions and need no warning.
 _KNOWN_FOLDERS = {"warmup", "initial_state", "configs"}
 
 Fingerprint = tuple[tuple[str, int, int], ...]
@@ -31,7 +32,7 @@ def check_name(name: str) -> None:
 
 
 def folders_named(repositories: Sequence[Path], name: str) -> list[Path]:
-    """The folders of models called `name`, without a look at any other."""
+    """The folders of models called `name`, without reading any other."""
     if not name or name.startswith(".") or any(c in name for c in "/\\\0"):
         return []
     folders = [repository / name for repository in repositories]
@@ -41,8 +42,8 @@ def folders_named(repositories: Sequence[Path], name: str) -> list[Path]:
 def find_models(repositories: Sequence[Path], *, namespaced: bool = False) -> dict[str, list[Path]]:
     """Every model folder by name; more than one path means the name is not unique.
 
-    With namespaces they go by the paths of their folders, which are. A repository that has vanished
-    has no models.
+    With namespaces the keys are the paths of the folders, which are unique. A repository that does
+    not exist any more has no models.
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
@@ -59,7 +60,7 @@ def find_models(repositories: Sequence[Path], *, namespaced: bool = False) -> di
 
 
 def version_folders(model: Path) -> dict[int, Path]:
-    """The version folders of a model: whole numbers from 1 without leading zeros, as Triton reads.
+    """The version folders of a model: whole numbers from 1 without leading zeros, as in Triton.
 
     Other folders are skipped with a warning.
     """
@@ -83,6 +84,24 @@ def version_folders(model: Path) -> dict[int, Path]:
     return versions
 
 
+def select_versions(
+    policy: ModelVersionPolicy | None, available: Iterable[int], model: str
+) -> list[int]:
+    """The versions to serve by the version policy, ascending. Missing ones are only logged."""
+    there = sorted(available)
+    if policy is None:
+        return there[-1:]
+    if policy.all is not None:
+        return there
+    if policy.specific is not None:
+        for version in policy.specific.versions:
+            if version not in there:
+                logger.warning("version %d of model '%s' does not exist", version, model)
+        return [version for version in there if version in policy.specific.versions]
+    count = policy.latest.num_versions if policy.latest is not None else 1
+    return there[-max(1, count) :]
+
+
 def config_file(model: Path, config_name: str = "") -> Path:
     """Where a model's configuration is (or would be)."""
     if config_name:
@@ -93,9 +112,9 @@ def config_file(model: Path, config_name: str = "") -> Path:
 
 
 def fingerprint(folder: Path, *, skip_folders: bool = False) -> Fingerprint:
-    """What the files below `folder` look like: path, time and size of each.
+    """Path, time and size of each file below `folder`.
 
-    With `skip_folders` only the files directly in it. Files that vanish meanwhile are left out.
+    With `skip_folders` only the files directly in it. Files that disappear meanwhile are left out.
     """
     rows: list[tuple[str, int, int]] = []
     for root, folders, files in os.walk(folder, followlinks=True):
@@ -113,5 +132,5 @@ def fingerprint(folder: Path, *, skip_folders: bool = False) -> Fingerprint:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself, or nothing we may look at
+    except OSError:  # a link to itself, or not readable
         return False

@@ -1,8 +1,8 @@
-"""Lazy mode: what the repositories hold is known, and loaded when somebody asks for it.
+"""Lazy mode: models are loaded at their first request, and evicted when memory is short.
 
-    first request --> room is made, the model loads --> served --> unused for longest --> unloaded
+    first request --> others are evicted, the model loads --> served --> least recently used: gone
 
-Loads on demand are `OnDemand`'s, what has to go is `MemoryBudget`'s to say; here they meet the
+`OnDemand` loads models, `MemoryBudget` decides which are evicted; here they are connected to the
 repository.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from shoal.errors import ShoalError
 from shoal.repository import layout
-from shoal.repository.budget import MemoryBudget, Resident, spoken
-from shoal.repository.lifecycle import UNLOADED, ModelLife, State, Status
+from shoal.repository.budget import MemoryBudget, ResidentModel, format_bytes
+from shoal.repository.lifecycle import UNLOADED, ModelLifecycle, VersionState, VersionStatus
 from shoal.repository.loader import ModelLoader, RepositorySettings
 from shoal.repository.namespaces import plain_name
 from shoal.repository.on_demand import LOADS_AGAIN, OnDemand
@@ -22,7 +22,7 @@ from shoal.statistics.custom import COUNTER, GAUGE, CustomMetrics
 from shoal.statistics.footprint import file_bytes
 
 EVICTED = f"{UNLOADED} to make room within --model-memory-budget"
-_UNUSED_SECS = 10.0  # so long a model that was loaded for somebody is kept for them
+_UNUSED_SECS = 10.0  # for which a model is kept that was loaded and not used yet
 _TRIES = 2
 
 
@@ -44,12 +44,12 @@ class LazyModels:
         if settings.memory_budget_bytes:
             limit = settings.memory_budget_bytes
             self._budget = MemoryBudget(limit, self._residents, self._evict)
-        self._sizes: dict[str, int] = {}  # what models held when they were loaded last
+        self._sizes: dict[str, int] = {}  # memory of models when they were loaded last
 
     # ---- start and stop
 
     def start(self, keys: Iterable[str]) -> None:
-        """Know the models in the repositories, and look after the budget."""
+        """Register the models of the repositories, and enforce the budget."""
         for key in keys:
             self._loader.know(key)
         if self._budget is not None:
@@ -57,57 +57,59 @@ class LazyModels:
             self._budget.start()
 
     def stop(self) -> None:
-        """Load and evict no more. Blocks until what is under way is done."""
+        """Load and evict no more. Blocks until loads and evictions in progress have ended."""
         self._loads.close()
         if self._budget is not None:
             self._budget.stop()
 
-    # ---- what there is
+    # ---- models
 
     def has(self, name: str) -> bool:
-        """Whether there is a folder for a model called `name`; looks at no other folder."""
+        """Whether there is a folder for a model called `name`; reads no other folder."""
         return bool(layout.folders_named(self._paths, name))
 
     def discover(self, name: str) -> None:
-        """Know the models called `name`, which came after the start."""
+        """Register the models called `name`, which were added after the start."""
         for folder in layout.folders_named(self._paths, name):
             self._loader.know(folder.as_posix() if self._namespaced else name)
 
-    def absent(self, life: ModelLife) -> ShoalError:
+    def absent(self, lifecycle: ModelLifecycle) -> ShoalError:
         """The error for a model that does not serve: ModelLoading, or why its last load failed."""
-        return self._loads.absent(life.name)
+        return self._loads.absent(lifecycle.name)
 
-    def would_serve(self, life: ModelLife, version: int) -> bool:
-        """Whether a request for a model that is not loaded has a chance."""
-        if self._loads.has_failed(life.name):
+    def would_serve(self, lifecycle: ModelLifecycle, version: int) -> bool:
+        """Whether a request for a model that is not loaded could succeed."""
+        if self._loads.has_failed(lifecycle.name):
             return False
-        found = self._loader.found().get(life.name, [])  # folders, or files that declare models
+        found = self._loader.found().get(
+            lifecycle.name, []
+        )  # folders, or files that declare models
         return any(
             version == -1 or (path / str(version)).is_dir() or (path.is_file() and version == 1)
             for path in found
         )
 
-    def told(self, life: ModelLife, version: int, status: Status) -> str:
-        """What the index says beside the state of a version."""
-        if status.state is State.UNAVAILABLE and status.on_purpose:
+    def reason(self, lifecycle: ModelLifecycle, version: int, status: VersionStatus) -> str:
+        """The reason that the index shows with the state of a version."""
+        if status.state is VersionState.UNAVAILABLE and status.on_purpose:
             return f"{status.reason}; {LOADS_AGAIN}"
-        model = life.serving.get(version)
-        if status.state is State.READY and model is not None and not status.reason:
+        model = lifecycle.serving.get(version)
+        if status.state is VersionState.READY and model is not None and not status.reason:
             held = model.memory_bytes()
-            return f"holds about {spoken(held)}" if held else ""
+            return f"holds about {format_bytes(held)}" if held else ""
         return status.reason
 
     # ---- loads
 
-    def asked(self, key: str) -> None:
-        """Somebody has loaded or unloaded a model by name."""
+    def loaded_by_name(self, key: str) -> None:
+        """A client has loaded or unloaded a model by name."""
         self._loads.forget_failure(key)
         if self._budget is not None:
             self._budget.loads_changed()
 
     def _serves(self, key: str) -> bool:
-        life = self._loader.lives.get(key)
-        return life is not None and life.newest is not None
+        lifecycle = self._loader.lifecycles.get(key)
+        return lifecycle is not None and lifecycle.newest is not None
 
     def _load(self, key: str) -> None:
         """Load a model for a request that waits. Blocks; raises as `ModelLoader.load`."""
@@ -117,20 +119,20 @@ class LazyModels:
             try:
                 self._loader.load_again(key)
             except ShoalError:
-                # A model that this one is made of may have been evicted this very moment.
+                # A model that this one runs may have been evicted at this moment.
                 if not tries_left or self._evictions() == evictions:
                     raise
             else:
                 break
-        life = self._loader.lives[key]
-        self._sizes[key] = sum(model.memory_bytes() for model in life.serving.values())
+        lifecycle = self._loader.lifecycles[key]
+        self._sizes[key] = sum(model.memory_bytes() for model in lifecycle.serving.values())
         if self._budget is not None:
             self._budget.loads_changed()
 
     # ---- memory
 
     def _make_room(self, key: str) -> int:
-        """Have others go for a model about to be loaded; how many have gone so far."""
+        """Evict others for a model about to be loaded; returns the evictions so far."""
         if self._budget is not None and not self._loads.has_failed(key):
             needed = self._sizes.get(key)
             self._budget.make_room(key, self._on_disk(key) if needed is None else needed)
@@ -140,18 +142,18 @@ class LazyModels:
         return 0 if self._budget is None else self._budget.evictions
 
     def _on_disk(self, key: str) -> int:
-        """The files of the version that would most likely be served."""
+        """The size of the files of the version that is most likely served."""
         for folder in layout.folders_named(self._paths, plain_name(key)):
             if not self._namespaced or folder.as_posix() == key:
                 versions = layout.version_folders(folder)
                 return file_bytes(versions[max(versions)]) if versions else 0
         return 0
 
-    def _residents(self) -> list[Resident]:
+    def _residents(self) -> list[ResidentModel]:
         now_ms = time.time_ns() // 1_000_000
-        found: list[Resident] = []
-        for key, life in list(self._loader.lives.items()):
-            models = list(life.serving.values())
+        found: list[ResidentModel] = []
+        for key, lifecycle in list(self._loader.lifecycles.items()):
+            models = list(lifecycle.serving.values())
             if not models:
                 continue
             busy = self._loads.is_loading(key)
@@ -164,7 +166,7 @@ class LazyModels:
                 for other in self._loader.dependents(key)
             )
             found.append(
-                Resident(
+                ResidentModel(
                     key,
                     sum(model.memory_bytes() for model in models),
                     max(model.statistics.last_used_ns for model in models),
@@ -183,31 +185,31 @@ class _Counts:
     """The metrics of lazy mode."""
 
     def __init__(self, metrics: CustomMetrics) -> None:
-        self._loads = metrics.family(
-            "shoal_on_demand_loads_total", "Loads that a request asked for", COUNTER
-        )
+        self._loads = metrics.family("shoal_on_demand_loads_total", "Loads for a request", COUNTER)
         self._waiting = metrics.family(
-            "shoal_on_demand_waiting", "Requests that wait for a model to be loaded", GAUGE
+            "shoal_on_demand_waiting", "Requests waiting for a model to load", GAUGE
         )
         self._evictions = metrics.family(
-            "shoal_model_evictions_total", "Times a model was unloaded to make room", COUNTER
+            "shoal_model_evictions_total",
+            "Models unloaded to meet the memory budget",
+            COUNTER,
         )
         self._budget = metrics.family(
-            "shoal_model_memory_budget_bytes", "Memory that models may hold together", GAUGE
+            "shoal_model_memory_budget_bytes", "Memory budget of all models together", GAUGE
         )
 
     def limit(self, limit_bytes: int) -> None:
-        """There is a budget."""
+        """Set the budget."""
         self._budget.metric({}, None).set(limit_bytes)
 
     def load(self, name: str) -> None:
-        """A request has a model loaded."""
+        """A request makes a model load."""
         self._loads.metric({"model": name}, None).increment(1)
 
     def waiting(self, name: str, count: int) -> None:
-        """So many requests wait for a model now."""
+        """`count` requests wait for a model now."""
         self._waiting.metric({"model": name}, None).set(count)
 
     def eviction(self, name: str) -> None:
-        """A model makes room for others."""
+        """A model is evicted."""
         self._evictions.metric({"model": name}, None).increment(1)

@@ -1,11 +1,11 @@
-"""The life of one model: which versions are in which state, and how they change.
+"""The lifecycle of one model: which versions are in which state, and how they change.
 
     (none) --> LOADING --> READY --> UNLOADING --> UNAVAILABLE "unloaded"
                   └──> UNAVAILABLE <why>
 
-New versions are loaded beside the old ones. When all of them are ready the switch is one
+New versions are loaded while the old ones serve. When all of them are ready, the switch is one
 assignment; requests in flight finish on the old ones. When one fails, none of the new ones is
-kept, the old ones go on serving, and the index says why.
+kept, the old ones continue to serve, and the index shows why.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ UNLOADED = "unloaded"
 _UNLOAD_WAIT_SECS = 2.0
 
 
-class State(enum.Enum):
-    """A version's state, by the names the index gives."""
+class VersionState(enum.Enum):
+    """A version's state, by its name in the index."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -39,20 +39,20 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """A version's state and, where there is something to say, why."""
+class VersionStatus:
+    """A version's state and, if there is one, the reason."""
 
-    state: State
+    state: VersionState
     reason: str = ""
 
     @property
     def failed(self) -> bool:
         """Whether it should serve and cannot."""
-        return self.state is State.UNAVAILABLE and not self.on_purpose
+        return self.state is VersionState.UNAVAILABLE and not self.on_purpose
 
     @property
     def on_purpose(self) -> bool:
-        """Whether somebody unloaded it, or a model that it cannot be without."""
+        """Whether it, or a model that it needs, was unloaded deliberately."""
         return self.reason.startswith(UNLOADED)
 
 
@@ -60,42 +60,42 @@ class LoadFailed(InvalidArgument):
     """A load that failed; the text lists every version with its reason."""
 
 
-class Unreadable(InvalidArgument):
-    """Versions were chosen, but their model could not be read. The cause says why."""
+class UnreadableModel(InvalidArgument):
+    """The versions are known, but the model could not be read. The cause is the reason."""
 
     def __init__(self, versions: Sequence[int]) -> None:
         super().__init__("the model could not be read")
         self.versions = versions
 
 
-class ModelLife:
-    """One model name. Looking at it takes no lock; changes to it are made one after the other."""
+class ModelLifecycle:
+    """One model name. Reading it takes no lock; changes to it are serialised."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.serving: Mapping[int, ServedModel] = MappingProxyType({})
         self.newest: ServedModel | None = None
-        self.statuses: Mapping[int, Status] = MappingProxyType({})
-        self.problem = ""  # why there is not even a version, e.g. a broken config
+        self.statuses: Mapping[int, VersionStatus] = MappingProxyType({})
+        self.problem = ""  # why there is no version at all, e.g. an invalid config
         self.last_load_failed = False
         self.given_up = False  # unloaded on purpose since it was last loaded
-        self.leaving = False  # the server ends: memory is given back for all models at once
+        self.leaving = False  # the server exits: memory is released for all models at once
         self._changing = threading.Lock()  # serialises load and unload
         self._noting = threading.Lock()  # guards the replacement of `statuses`
         self._closing: list[threading.Thread] = []
 
     def load(self, make_spec: Callable[[], ModelSpec]) -> None:
-        """Bring the model to what `make_spec` says. Blocks; raises LoadFailed when it cannot be.
+        """Load the model of `make_spec`. Blocks; raises LoadFailed.
 
-        Versions that did not change stay as they are; where only instance groups changed the
+        Versions that did not change stay as they are; where only instance groups changed, the
         instances are changed in place.
         """
         with self._changing:
-            self.last_load_failed = True  # until the last line says otherwise
+            self.last_load_failed = True  # until the last line
             self.given_up = False
             try:
                 spec = make_spec()
-            except Unreadable as failure:
+            except UnreadableModel as failure:
                 self.problem = ""
                 reason = self._reason(failure.__cause__ or failure)
                 raise self._failed(failure.versions, dict.fromkeys(failure.versions, reason)) from (
@@ -114,7 +114,7 @@ class ModelLife:
                 for model in made.values():
                     model.close()
                 reason = _text(failure)
-                self._set({v: Status(State.READY, _kept(reason)) for v in resize})
+                self._set({v: VersionStatus(VersionState.READY, _kept(reason)) for v in resize})
                 raise LoadFailed(_summary(dict.fromkeys(resize, reason))) from failure
             self._switch({v: self.serving[v] for v in [*keep, *resize]} | made)
             self.last_load_failed = False
@@ -135,15 +135,15 @@ class ModelLife:
         return keep, resize, make
 
     def _make(self, spec: ModelSpec, make: list[int]) -> dict[int, ServedModel]:
-        """Load versions beside what serves; all of them or none."""
+        """Load versions while others serve; all of them or none."""
         fresh = [version for version in make if version not in self.serving]
-        self._set(dict.fromkeys(fresh, Status(State.LOADING)))
+        self._set(dict.fromkeys(fresh, VersionStatus(VersionState.LOADING)))
         made: dict[int, ServedModel] = {}
         reasons: dict[int, str] = {}
         for version in make:
             try:
                 made[version] = load_version(spec, version)
-            except Exception as failure:  # noqa: BLE001 - whatever it is, it becomes the reason
+            except Exception as failure:  # noqa: BLE001 - any error becomes the reason
                 reasons[version] = self._reason(failure)
         if not reasons:
             return made
@@ -152,51 +152,55 @@ class ModelLife:
         raise self._failed(make, reasons)
 
     def _reason(self, failure: BaseException) -> str:
-        """Why a version is not served, as clients read it. A surprise is in the log as well."""
+        """Why a version is not served, for clients. Unexpected errors are logged as well."""
         if not isinstance(failure, ShoalError):
             logger.error("loading '%s' failed", self.name, exc_info=failure)
         return _text(failure)
 
     def _failed(self, tried: Sequence[int], reasons: Mapping[int, str]) -> LoadFailed:
-        """Note that none of `tried` is served; the error that says so."""
-        changes: dict[int, Status] = {}
+        """Record that none of `tried` is served; returns the error."""
+        changes: dict[int, VersionStatus] = {}
         for version in tried:
             why = reasons.get(version, "not loaded because another version failed")
             if version in self.serving:
-                changes[version] = Status(State.READY, _kept(why))
+                changes[version] = VersionStatus(VersionState.READY, _kept(why))
             else:
-                changes[version] = Status(State.UNAVAILABLE, why)
+                changes[version] = VersionStatus(VersionState.UNAVAILABLE, why)
         self._set(changes)
         return LoadFailed(_summary(reasons))
 
     def _switch(self, serving: dict[int, ServedModel], reason: str = UNLOADED) -> None:
-        """From here on requests see `serving`; what it replaces drains and closes."""
+        """Requests use `serving` from now on; replaced versions drain and close."""
         before = self.serving
-        gone = {v: Status(State.UNLOADING) for v in before if v not in serving}
+        gone = {v: VersionStatus(VersionState.UNLOADING) for v in before if v not in serving}
         self.newest = serving[max(serving)] if serving else None
         self.serving = MappingProxyType(serving)
-        self._set({**gone, **{v: Status(State.READY) for v in serving}}, drop_failed=True)
+        self._set(
+            {**gone, **{v: VersionStatus(VersionState.READY) for v in serving}}, drop_failed=True
+        )
         retired = [model for v, model in before.items() if serving.get(v) is not model]
         if retired:
-            self._close_soon(retired, dict.fromkeys(gone, Status(State.UNAVAILABLE, reason)))
+            self._close_soon(
+                retired, dict.fromkeys(gone, VersionStatus(VersionState.UNAVAILABLE, reason))
+            )
 
     def unload(self) -> None:
         """Stop serving at once; queued requests are still answered.
 
-        Waits a moment for the memory to be given back, so that usually it is on return.
+        Waits briefly, so that memory is usually released on return.
         """
         with self._changing:
             self.problem = ""
             self.given_up = True
             stale = [v for v in self.statuses if v not in self.serving]
             self._switch({})
-            self._set(dict.fromkeys(stale, Status(State.UNAVAILABLE, UNLOADED)))
+            self._set(dict.fromkeys(stale, VersionStatus(VersionState.UNAVAILABLE, UNLOADED)))
         self._wait_a_moment()
 
-    def withdraw(self, reason: str) -> None:
-        """Stop serving because a model that this one is made of is gone; else as `unload`.
+    def stop_serving(self, reason: str) -> None:
+        """As `unload`, because a model that this one runs was unloaded, or to free memory.
 
-        The next load may bring it back.
+        The next load may serve it again.
         """
         with self._changing:
             self.last_load_failed = True
@@ -207,8 +211,8 @@ class ModelLife:
         for thread in list(self._closing):
             thread.join(_UNLOAD_WAIT_SECS)
 
-    def _close_soon(self, models: list[ServedModel], done: Mapping[int, Status]) -> None:
-        """Close `models` on a thread of their own; afterwards the versions in `done` are that."""
+    def _close_soon(self, models: list[ServedModel], done: Mapping[int, VersionStatus]) -> None:
+        """Close `models` on a thread of their own; versions get the statuses in `done` then."""
 
         def close() -> None:
             for model in models:
@@ -221,16 +225,16 @@ class ModelLife:
             logger.info("model '%s': closed %s", self.name, list(done) or "what was replaced")
 
         thread = threading.Thread(target=close, name=f"shoal-close-{self.name}", daemon=True)
-        thread.start()  # first: whoever waits for those in the list may do so at any moment
+        thread.start()  # before it is in the list, whose threads may be joined at any time
         self._closing = [t for t in self._closing if t.is_alive()] + [thread]
 
     def wait_closed(self) -> None:
-        """Wait until everything that was retired has been closed."""
+        """Wait until all replaced versions have been closed."""
         for thread in list(self._closing):
             thread.join()
 
     def refuse(self, reason: str) -> None:
-        """Note a load that failed before it began."""
+        """Record a load that failed before it began."""
         with self._changing:
             self.last_load_failed = True
             self.given_up = False
@@ -239,13 +243,13 @@ class ModelLife:
     def _note_failure(self, reason: str) -> None:
         """A load failed before any version could be tried."""
         if self.serving:
-            self._set({v: Status(State.READY, _kept(reason)) for v in self.serving})
+            self._set({v: VersionStatus(VersionState.READY, _kept(reason)) for v in self.serving})
         else:
             self.problem = reason
 
-    def _set(self, changes: Mapping[int, Status], *, drop_failed: bool = False) -> None:
-        """Change statuses. With `drop_failed` earlier failures go: a load that succeeded without
-        these versions has settled that nobody wants them."""
+    def _set(self, changes: Mapping[int, VersionStatus], *, drop_failed: bool = False) -> None:
+        """Change statuses. With `drop_failed` earlier failures are removed: a successful load
+        without these versions shows that they are no longer to be served."""
         with self._noting:
             kept = dict(self.statuses)
             if drop_failed:
@@ -258,7 +262,7 @@ def give_memory_back() -> None:
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):  # not glibc: its allocator decides for itself
+    except (OSError, AttributeError, TypeError):  # not glibc
         return
 
 

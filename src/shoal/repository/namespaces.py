@@ -1,10 +1,10 @@
 """Models of equal name in different repositories (`--model-namespacing`).
 
-    clients say "resnet"  -->  "/a/resnet", or ambiguous where there is a "/b/resnet" too
-    an ensemble of /a     -->  "/a/resnet" if it is there, else the only other one
+    clients request "resnet"  -->  "/a/resnet", or ambiguous if there is a "/b/resnet", too
+    an ensemble of /a         -->  "/a/resnet" if it exists, else the only other one
 
-Inside the repository a model goes by its key. Without namespaces that is its name; with them it is
-the path of its folder, so that keys differ where names do not.
+Inside the repository a model is identified by its key. Without namespaces that is its name; with
+them it is the path of its folder, which is unique.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:  # the repository makes views of itself
 
 
 def plain_name(key: str) -> str:
-    """What clients call the model that has this key."""
+    """The name by which clients know the model with this key."""
     return key.rpartition("/")[2]
 
 
 def namespace_of(key: str) -> str:
-    """The repository a key is from; empty without namespaces."""
+    """The repository of a key; empty without namespaces."""
     return key.rpartition("/")[0]
 
 
 def same_name(name: str, keys: Iterable[str]) -> list[str]:
-    """Those of `keys` that clients call `name`."""
+    """Those of `keys` whose plain name is `name`."""
     return [key for key in keys if plain_name(key) == name]
 
 
 def resolve(name: str, seen_from: str, keys: Collection[str]) -> str:
-    """The key that a model of namespace `seen_from` means by `name`.
+    """The key that `name` stands for in the namespace `seen_from`.
 
-    Its own namespace comes first, then the only one of that name. Where there is none, or several,
-    the key that would be its own: nothing is there.
+    Its own namespace comes first, then the only other one with that name. If there is none, or
+    several, it is the key in its own namespace, which does not exist.
     """
     own = f"{seen_from}/{name}"
     if own not in keys:
@@ -49,8 +49,8 @@ def resolve(name: str, seen_from: str, keys: Collection[str]) -> str:
 
 
 class NamespaceView:
-    """The repository as an ensemble of one namespace sees it. Names are looked up at each call, so
-    that requests follow models that come and go."""
+    """The repository for ensembles of one namespace. Names are looked up at each call, because
+    models may be loaded and unloaded meanwhile."""
 
     def __init__(self, repository: ModelRepository, namespace: str) -> None:
         self._repository = repository
@@ -69,7 +69,7 @@ class NamespaceView:
         return self._repository.why_not(self._key(name))
 
     def seen_from(self, namespace: str) -> NamespaceView:
-        """The repository as another namespace sees it."""
+        """The repository for another namespace."""
         return NamespaceView(self._repository, namespace)
 
     def infer(self, request: Request) -> None:
@@ -77,11 +77,11 @@ class NamespaceView:
         self._repository.infer(request, self._key(request.model_name))
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may answer any number of times."""
+        """Whether a model may send any number of responses."""
         return self._repository.is_decoupled(self._key(name), version)
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model can be asked now."""
+        """Whether a model is ready."""
         return self._repository.model_ready(self._key(name), version)
 
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:

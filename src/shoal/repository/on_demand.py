@@ -1,10 +1,9 @@
 """Models that load at their first request (`--model-control-mode=lazy`).
 
-    request for "m" --ModelLoading--> wait --> one load, on a thread --> all who waited for "m"
+    request for "m" --ModelLoading--> wait --> one load, on a thread --> all requests for "m"
 
-A load that failed answers those who waited with its own sentence. The next request tries again,
-but not sooner than the back-off says, so that a broken model costs no more than a look now and
-then.
+A load that fails answers the waiting requests with its own message. Later requests retry it after a
+back-off, so that a broken model costs little.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Settled: TypeAlias = Callable[[ShoalError | None], None]
 
 @dataclass(eq=False, slots=True)
 class _Load:
-    """One load under way and who waits for it; guarded by the lock of `OnDemand`."""
+    """One load in progress and what waits for it; guarded by the lock of `OnDemand`."""
 
     key: str
     urgent: bool = False  # it must not wait for other loads
@@ -51,7 +50,7 @@ class _Failure:
 
 
 class OnDemand:
-    """The loads that requests ask for. Any thread may call any method."""
+    """The loads for requests. Any thread may call any method."""
 
     def __init__(
         self,
@@ -62,10 +61,10 @@ class OnDemand:
         clock: Callable[[], float] = time.monotonic,
         waiting: Callable[[str, int], None] = lambda _key, _count: None,
     ) -> None:
-        """`load` brings a model up by its key, blocking, or raises; `serves` says if it is up.
+        """`load` loads a model by its key, blocking, or raises; `serves` is whether it serves.
 
-        At most `threads` loads run at a time, but for those that other loads may wait for.
-        `waiting` is told each time how many wait for a model; it must be quick and not raise.
+        At most `threads` loads run at a time, except for those that other loads may wait for.
+        `waiting` is called with the number of requests that wait; it must be quick and not raise.
         """
         self._load = load
         self._serves = serves
@@ -87,15 +86,15 @@ class OnDemand:
         return _FirstUse(self, key)
 
     def has_failed(self, key: str) -> bool:
-        """Whether the last load that a request asked for failed."""
+        """Whether the last load for a request failed."""
         return key in self._failures
 
     def is_loading(self, key: str) -> bool:
-        """Whether a request has asked for a load that is not over."""
+        """Whether a load for a request is in progress."""
         return key in self._loads
 
     def forget_failure(self, key: str) -> None:
-        """Somebody has loaded or unloaded the model: what failed before says nothing any more."""
+        """The model was loaded or unloaded by name: an earlier failure does not matter then."""
         with self._changed:
             self._failures.pop(key, None)
 
@@ -128,7 +127,7 @@ class OnDemand:
                 self._tell_waiting(load.key, len(load.waiting))
 
     def close(self) -> None:
-        """Begin no more loads, and wait for those under way. Blocks."""
+        """Start no more loads, and wait for those in progress. Blocks."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -148,7 +147,7 @@ class OnDemand:
                 error = failure
             except ShoalError as failure:
                 error = FailedToLoad(failure.message)
-            except Exception as failure:  # a backend's surprise; whoever waits must be told
+            except Exception as failure:  # of a backend; waiting requests must be answered
                 logger.exception("loading '%s' failed", load.key)
                 error = FailedToLoad(f"{type(failure).__name__}: {failure}")
         with self._changed:
@@ -164,11 +163,11 @@ class OnDemand:
         for settled in waiting:
             try:
                 settled(copy.copy(error))
-            except Exception:  # one listener's fault must not keep the others waiting
+            except Exception:  # an error of one callback must not keep the others waiting
                 logger.exception("a request that waited for '%s' was lost", load.key)
 
     def _begin(self, load: _Load) -> bool:
-        """Wait for a turn; false if there will be none."""
+        """Wait until the load may run; false if the server exits."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or load.urgent or self._running < self._threads
@@ -187,7 +186,7 @@ class OnDemand:
 
 
 class _FirstUse(ModelLoading):
-    """A model that loads when somebody waits for it."""
+    """Raised for a model that loads when a request waits for it."""
 
     def __init__(self, loads: OnDemand, key: str) -> None:
         super().__init__(f"model '{key}' is {NOT_LOADED}")
@@ -204,7 +203,7 @@ class _FirstUse(ModelLoading):
 
 
 class _Held:
-    """A request that waits for a model to be loaded. It is let go of exactly once."""
+    """A request that waits for a model to be loaded. It is submitted or answered exactly once."""
 
     def __init__(self, request: Request, again: Callable[[], None]) -> None:
         self._lock = threading.Lock()  # guards _held
@@ -219,11 +218,11 @@ class _Held:
         if request.timeout_us:
             shared_timer.at(time.monotonic_ns() + request.timeout_us * _NS_PER_US, self._expired)
         self._leave = pending.then(self._settled, inside=inside)
-        if request.cancelled:  # it was withdrawn before it had somebody to tell
+        if request.cancelled:  # before `on_cancel` was set
             self._cancelled()
 
     def _take(self) -> tuple[Request, Callable[[], None]] | None:
-        """The request and what to do with it, for the first who asks."""
+        """The request and what to do with it, for the first caller."""
         with self._lock:
             held, self._held = self._held, None
         if held is not None:
@@ -255,7 +254,7 @@ class _Held:
         held = self._take()
         if held is not None:
             self._leave()
-            _answer(held[0], QueueRejected("Request timeout expired"))  # as the queue says it
+            _answer(held[0], QueueRejected("Request timeout expired"))  # as the queue does
 
 
 def _answer(request: Request, error: ShoalError) -> None:

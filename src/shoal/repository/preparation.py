@@ -2,7 +2,7 @@
 
     config.pbtxt --> agents --> backend --> complete from the model --> rules --> instance groups
 
-A load request may bring its own config, and files that take the place of the folder's.
+A load request may have its own config, and files that replace those of the folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter
 from shoal.models.spec import ModelSpec
-from shoal.repository import agents, ensembles, layout, versions
+from shoal.repository import agents, ensembles, layout
 from shoal.repository.declared import DeclaredModels, FolderlessModel
-from shoal.repository.ensembles import Models
-from shoal.repository.lifecycle import Unreadable
+from shoal.repository.ensembles import RepositoryModels
+from shoal.repository.lifecycle import UnreadableModel
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.model import StatisticsOptions
 from shoal.tasks.workers import Workers
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparationSettings:
-    """What the command line says about how models are read."""
+    """How models are read, from the command line."""
 
     config_name: str = ""
     auto_complete: bool = True
@@ -45,22 +45,22 @@ class PreparationSettings:
     hold_until: int = 0  # TRITONSERVER_DELAY_SCHEDULER
     backends: BackendRegistry = field(default_factory=BackendRegistry)
     loop: LoopHandle | None = None  # where quick models may run
-    execution: str = "auto"  # auto | loop | threads, for models that do not say
-    models: Models | None = None  # those that ensembles are made of
-    metrics: CustomMetrics | None = None  # for metrics of models' own
+    execution: str = "auto"  # auto | loop | threads, for models without the parameter
+    models: RepositoryModels | None = None  # for ensembles and models that call others
+    metrics: CustomMetrics | None = None  # for metrics that models define
     counted: StatisticsOptions = field(default_factory=StatisticsOptions)
-    namespace: str = ""  # the repository of the model, where that tells models apart
-    cache: CacheStore | None = None  # for answers of models that ask for it
+    namespace: str = ""  # the repository of the model, with namespaces
+    cache: CacheStore | None = None  # for responses of models that enable it
     limiter: RateLimiter | None = None  # for instances that name resources
     declared: DeclaredModels = field(default_factory=DeclaredModels)  # models without a folder
     task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 
 
 class Override:
-    """What a load request brought along. It stays in force until a load without one."""
+    """The config and files of a load request. It stays in force until a load without one."""
 
     def __init__(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
-        """Check and keep the override; files are written to a folder of their own.
+        """Check the override; files are written to a folder of their own.
 
         Raises InvalidArgument when a path leaves the model's folder, Internal when a file cannot
         be written; nothing stays on disk then.
@@ -85,7 +85,7 @@ class Override:
                 ) from None
 
     def folder(self, name: str) -> Path | None:
-        """The folder that takes the place of the repository's, if files came along."""
+        """The folder that replaces the repository's, if the request had files."""
         return None if self._folder is None else Path(self._folder.name) / name
 
     def discard(self) -> None:
@@ -113,9 +113,9 @@ def _inside(path: str) -> PurePosixPath:
 def prepare(
     name: str, folder: Path, settings: PreparationSettings, override: Override | None
 ) -> ModelSpec:
-    """Read and decide everything about a model short of loading it.
+    """Read and check everything about a model, without loading it.
 
-    Raises ConfigError (the operator must change the config), Unreadable (the model file) or
+    Raises ConfigError (the operator must change the config), UnreadableModel (the model file) or
     another ShoalError.
     """
     replaced = override.folder(name) if override is not None else None
@@ -129,7 +129,7 @@ def prepare(
     available = layout.version_folders(folder) if code is None else code.versions
     if ensembles.is_ensemble(config):
         available = ensembles.version_folders(available, folder)
-    wanted = versions.select(config.version_policy, available, name)
+    wanted = layout.select_versions(config.version_policy, available, name)
     if not wanted:
         raise InvalidArgument(
             f"at least one version must be available under the version policy of model '{name}'"
@@ -145,7 +145,7 @@ def prepare(
         try:
             config = backend.complete(config, folder, first, backend_settings)
         except Exception as error:
-            raise Unreadable(wanted) from error
+            raise UnreadableModel(wanted) from error
         config = normalise.normalise(config, directory_name=name, file=file)
     rules.check(config, file=file)
     config = normalise.resolve_instance_groups(
@@ -192,11 +192,11 @@ def prepare(
 def composing_names(
     name: str, folder: Path, settings: PreparationSettings, override: Override | None
 ) -> list[str]:
-    """The models that one is made of; none if it is no ensemble, or cannot be read."""
+    """The models that an ensemble runs; none for other models, or if it cannot be read."""
     try:
         config, _ = _read_config(name, folder, settings, override)
     except ShoalError:
-        return []  # its load will say what is wrong
+        return []  # its load will report the error
     return ensembles.composing_names(config)
 
 
@@ -207,7 +207,7 @@ def _read_config(
     override: Override | None,
     code: FolderlessModel | None = None,
 ) -> tuple[ModelConfig, str]:
-    """The config as written or declared, and the name errors should give its place."""
+    """The config as written or declared, and the file that errors should name."""
     if override is not None and override.config_json is not None:
         where = f"config given with the load of '{name}'"
         written = codec.parse_json(override.config_json, where)
@@ -234,7 +234,7 @@ def _read_config(
 
 
 def _fingerprints(folder: Path, chosen: Mapping[int, Path]) -> dict[int, object]:
-    """What each version looks like on disk, with what all of them share."""
+    """The fingerprint of each version's files, with those that all versions share."""
     shared = layout.fingerprint(folder, skip_folders=True)
     shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
     shared += layout.fingerprint(folder / "initial_state")  # where sequences start from
@@ -255,6 +255,6 @@ def _versions_hint(available: Mapping[int, Path]) -> str:
 
 
 def _settings_of(settings: PreparationSettings, backend: str) -> dict[str, str]:
-    """--backend-config for one backend; entries without a backend's name hold for all."""
+    """--backend-config for one backend; entries without a backend's name apply to all."""
     everywhere = settings.backend_settings.get("", {})
     return {**everywhere, **settings.backend_settings.get(backend, {})}

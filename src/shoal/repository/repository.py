@@ -1,6 +1,6 @@
 """The models of one server: found in folders, loaded, watched, looked up.
 
-Looking a model up takes no lock. What changes, the `ModelLoader` changes.
+Looking a model up takes no lock. The `ModelLoader` makes all changes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from shoal.core.request import Request
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
 from shoal.models.ensemble import ServedModel
 from shoal.repository import layout
-from shoal.repository.ensembles import Models
+from shoal.repository.ensembles import RepositoryModels
 from shoal.repository.lazy import LazyModels
-from shoal.repository.lifecycle import ModelLife, State
+from shoal.repository.lifecycle import ModelLifecycle, VersionState
 from shoal.repository.loader import DUPLICATE, ModelLoader, RepositorySettings
 from shoal.repository.namespaces import NamespaceView, plain_name, same_name
 from shoal.repository.on_demand import NOT_LOADED
-from shoal.repository.poller import Poller
+from shoal.repository.poller import RepositoryPoller
 from shoal.repository.preparation import Override
 from shoal.scheduler.batcher import BatcherClosed
 
@@ -36,14 +36,14 @@ class ModelRepository:
     def __init__(self, settings: RepositorySettings) -> None:
         self._settings = settings
         self._loader = ModelLoader(settings, self)
-        self._lives: Mapping[str, ModelLife] = self._loader.lives
-        self._poller: Poller | None = None
+        self._lifecycles: Mapping[str, ModelLifecycle] = self._loader.lifecycles
+        self._poller: RepositoryPoller | None = None
         self._lazy = LazyModels(settings, self._loader) if settings.control_mode == "lazy" else None
 
     # ---- start and stop
 
     def start(self) -> dict[str, str]:
-        """Load what the control mode says; returns why each model that failed did. Blocks."""
+        """Load models by the control mode; returns the reason of each failure. Blocks."""
         settings = self._settings
         names = list(self._loader.found())
         if self._lazy is not None:
@@ -53,20 +53,20 @@ class ModelRepository:
             names = [key for name in settings.load_models for key in self._keys_to_load(name)]
         if settings.control_mode != "poll":
             return self._loader.load_all(names)
-        self._poller = Poller(
+        self._poller = RepositoryPoller(
             self,
             settings.paths,
             settings.poll_secs,
             namespaced=settings.namespacing,
             declared=settings.preparation.declared,
         )
-        before = self._poller.look()
+        before = self._poller.snapshot()
         failures = self._loader.load_all(list(before))
         self._poller.start(before)
         return failures
 
     def stop(self) -> None:
-        """Unload everything; returns when queued requests are answered and memory is free."""
+        """Unload everything; returns when queued requests are answered and memory is released."""
         if self._poller is not None:
             self._poller.stop()
         if self._lazy is not None:
@@ -82,30 +82,30 @@ class ModelRepository:
         Raises NotFound, or Unavailable for a named version that exists but is not ready; in lazy
         mode ModelLoading for a model that is not loaded.
         """
-        life = self._lives.get(name)
-        if life is None:
-            life = self._only(name)
+        lifecycle = self._lifecycles.get(name)
+        if lifecycle is None:
+            lifecycle = self._only(name)
         if version == -1:
-            newest = life.newest
+            newest = lifecycle.newest
             if newest is None:
                 if self._lazy is not None:
-                    raise self._lazy.absent(life)
+                    raise self._lazy.absent(lifecycle)
                 raise NotFound(f"Request for unknown model: '{name}' has no available versions")
             return newest
-        model = life.serving.get(version)
+        model = lifecycle.serving.get(version)
         if model is not None:
             return model
-        if self._lazy is not None and life.newest is None:
-            raise self._lazy.absent(life)
-        if version in life.statuses:
+        if self._lazy is not None and lifecycle.newest is None:
+            raise self._lazy.absent(lifecycle)
+        if version in lifecycle.statuses:
             raise Unavailable(
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
             )
         raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
     def knows(self, name: str) -> bool:
-        """Whether anybody has tried to load a model of that name, or in lazy mode could."""
-        known = name in self._lives or bool(self._known(name))
+        """Whether a load of that name was ever tried or, in lazy mode, is possible."""
+        known = name in self._lifecycles or bool(self._known(name))
         return known or (self._lazy is not None and self._lazy.has(name))
 
     def loads_on_demand(self, name: str) -> bool:
@@ -113,97 +113,97 @@ class ModelRepository:
         return self._lazy is not None and self.knows(name)
 
     def serving(self, name: str, version: int = -1) -> ServedModel | None:
-        """The model that `find` would give, or None where it would raise."""
-        life = self._lives.get(name)
-        if life is None:
+        """The model that `find` would return, or None where it would raise."""
+        lifecycle = self._lifecycles.get(name)
+        if lifecycle is None:
             known = self._known(name)
             if len(known) != 1:
                 return None
-            life = known[0]
-        return life.newest if version == -1 else life.serving.get(version)
+            lifecycle = known[0]
+        return lifecycle.newest if version == -1 else lifecycle.serving.get(version)
 
     def ready_versions(self, name: str) -> list[int]:
         """The versions of a model that serve, ascending; empty where none does."""
-        life = self._lives.get(name)
-        lives = self._known(name) if life is None else [life]
-        return sorted(lives[0].serving) if len(lives) == 1 else []
+        lifecycle = self._lifecycles.get(name)
+        lifecycles = self._known(name) if lifecycle is None else [lifecycle]
+        return sorted(lifecycles[0].serving) if len(lifecycles) == 1 else []
 
     def why_not(self, name: str) -> str:
-        """Why a model does not serve; nothing to say where it does, or nobody wants it to."""
-        life = self._lives.get(name)
-        if life is None or life.serving:
+        """Why a model does not serve; empty if it does, or is not to be served."""
+        lifecycle = self._lifecycles.get(name)
+        if lifecycle is None or lifecycle.serving:
             return ""
-        reasons = [status.reason for status in life.statuses.values() if status.failed]
-        return life.problem or "; ".join(reasons)
+        reasons = [status.reason for status in lifecycle.statuses.values() if status.failed]
+        return lifecycle.problem or "; ".join(reasons)
 
     def models(self) -> Iterator[ServedModel]:
         """Every version that serves, by name and version."""
-        for name in sorted(self._lives):
-            serving = self._lives[name].serving
+        for name in sorted(self._lifecycles):
+            serving = self._lifecycles[name].serving
             for version in sorted(serving):
                 yield serving[version]
 
     def all_ready(self) -> bool:
         """The strict rule: every model ever attempted has all its versions ready.
 
-        What was unloaded on purpose does not count; a model without any version does. Models that
-        load on demand say nothing about the server.
+        Deliberately unloaded models do not count; a model without any version does. With models
+        that load on demand, the server is always ready.
         """
         if self._lazy is not None:
             return True
-        for life in list(self._lives.values()):
-            if life.problem or not (life.statuses or life.given_up):
+        for lifecycle in list(self._lifecycles.values()):
+            if lifecycle.problem or not (lifecycle.statuses or lifecycle.given_up):
                 return False
-            for status in life.statuses.values():
-                if status.state is not State.READY and not status.on_purpose:
+            for status in lifecycle.statuses.values():
+                if status.state is not VersionState.READY and not status.on_purpose:
                     return False
         return True
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may answer any number of times. Raises as `find`."""
+        """Whether a model may send any number of responses. Raises as `find`."""
         return self.find(name, version).decoupled
 
     def asks_readiness(self, name: str, version: int = -1) -> bool:
-        """Whether `model_ready` asks the model itself, so that it may take a while."""
+        """Whether `model_ready` calls the model itself, which may block."""
         model = self.serving(name, version)
         if model is None:
-            return self._lazy is not None  # files are looked at
+            return self._lazy is not None  # it reads files
         return model.asks_readiness
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model can be asked now. Raises NotFound as `find`; blocks while it is asked."""
+        """Whether a model is ready. Raises NotFound as `find`; may block: see `asks_readiness`."""
         try:
             return self.find(name, version).ready()
         except ModelLoading:
             assert self._lazy is not None
-            return self._lazy.would_serve(self._lives.get(name) or self._only(name), version)
+            return self._lazy.would_serve(self._lifecycles.get(name) or self._only(name), version)
         except Unavailable:
             return False
 
     # ---- namespaces
 
-    def _known(self, name: str) -> list[ModelLife]:
-        """Models of any repository that clients call `name`, without those that were given up."""
+    def _known(self, name: str) -> list[ModelLifecycle]:
+        """Models of any repository whose plain name is `name`, without unloaded ones."""
         if not self._settings.namespacing:
             return []
-        # A key may be in that table just before its life is.
+        # A key may be in that table just before its lifecycle is.
         keys = self._loader.by_name.get(name, ())
-        lives = [self._lives[key] for key in keys if key in self._lives]
-        return [life for life in lives if not life.given_up] or lives[:1]
+        lifecycles = [self._lifecycles[key] for key in keys if key in self._lifecycles]
+        return [lifecycle for lifecycle in lifecycles if not lifecycle.given_up] or lifecycles[:1]
 
-    def _only(self, name: str) -> ModelLife:
-        """The one model called `name`, of whichever repository; raises as `find`."""
+    def _only(self, name: str) -> ModelLifecycle:
+        """The only model called `name`, of any repository; raises as `find`."""
         known = self._known(name)
         if not known and self._lazy is not None and self._lazy.has(name):
             self._lazy.discover(name)
-            known = self._known(name) or [self._lives[name]]
+            known = self._known(name) or [self._lifecycles[name]]
         if len(known) == 1:
             return known[0]
         if known:
             raise InvalidArgument(
                 f"There are {len(known)} identifiers of model '{name}' in global map, model "
                 f"namespace must be provided to resolve ambiguity. They are: "
-                f"{', '.join(life.name for life in known)}"
+                f"{', '.join(lifecycle.name for lifecycle in known)}"
             )
         text = f"Request for unknown model: '{name}' is not found"
         raise InvalidArgument(text) if self._settings.namespacing else NotFound(text)
@@ -211,14 +211,14 @@ class ModelRepository:
     def serving_keys(self, name: str) -> list[str]:
         """The keys of all models called `name` that serve, or would at their first request."""
         lazy = self._lazy is not None
-        return [life.name for life in self._known(name) if lazy or life.serving]
+        return [lifecycle.name for lifecycle in self._known(name) if lazy or lifecycle.serving]
 
-    def seen_from(self, namespace: str) -> Models:
-        """The models as those of one repository see them; the same where names are unique."""
+    def seen_from(self, namespace: str) -> RepositoryModels:
+        """The models as those of one namespace see them; the same without namespaces."""
         return NamespaceView(self, namespace) if self._settings.namespacing else self
 
     def _keys_to_load(self, name: str) -> list[str]:
-        """The models in the repositories that clients call `name`; the name itself if none is."""
+        """The keys of models in the repositories called `name`; the name itself if none."""
         return same_name(name, self._loader.found()) or [name]
 
     # ---- inference
@@ -226,7 +226,7 @@ class ModelRepository:
     def infer(self, request: Request, name: str = "") -> None:
         """Take the request over for the model it names; see `Engine.infer`.
 
-        `name` is for those who know better which model is meant.
+        `name` is the key of the model, if the caller knows it.
         """
         name = name or request.model_name
         inputs = request.inputs
@@ -236,7 +236,7 @@ class ModelRepository:
                 try:
                     model.accept(request)
                 except BatcherClosed:
-                    # The model was replaced between looking it up and queueing: ask again.
+                    # The model was replaced between looking it up and queueing: retry.
                     request.inputs = inputs
                     newer = self.find(name, request.model_version)
                     if newer is model:
@@ -253,35 +253,41 @@ class ModelRepository:
         """Every model in the repositories or in memory, a row per version, as clients see it."""
         found = self._loader.found()
         rows: list[dict[str, str]] = []
-        for key in sorted({*found, *self._lives}, key=lambda key: (plain_name(key), key)):
-            name, life = plain_name(key), self._lives.get(key)
-            statuses = {} if life is None else life.statuses
-            if life is not None and life.problem:
+        for key in sorted({*found, *self._lifecycles}, key=lambda key: (plain_name(key), key)):
+            name, lifecycle = plain_name(key), self._lifecycles.get(key)
+            statuses = {} if lifecycle is None else lifecycle.statuses
+            if lifecycle is not None and lifecycle.problem:
                 rows.append(
-                    {"name": name, "state": State.UNAVAILABLE.value, "reason": life.problem}
+                    {
+                        "name": name,
+                        "state": VersionState.UNAVAILABLE.value,
+                        "reason": lifecycle.problem,
+                    }
                 )
             elif len(found.get(key, ())) > 1 and not statuses:
-                rows.append({"name": name, "state": State.UNAVAILABLE.value, "reason": DUPLICATE})
+                rows.append(
+                    {"name": name, "state": VersionState.UNAVAILABLE.value, "reason": DUPLICATE}
+                )
             elif not statuses:
                 rows.append({"name": name} if self._lazy is None else _loads_first(name))
             for version in sorted(statuses):
                 status = statuses[version]
                 row = {"name": name, "version": str(version), "state": status.state.value}
                 reason = status.reason
-                if self._lazy is not None and life is not None:
-                    reason = self._lazy.told(life, version, status)
+                if self._lazy is not None and lifecycle is not None:
+                    reason = self._lazy.reason(lifecycle, version, status)
                 if reason:
                     row["reason"] = reason
                 rows.append(row)
         if ready_only:
-            return [row for row in rows if row.get("state") == State.READY.value]
+            return [row for row in rows if row.get("state") == VersionState.READY.value]
         return rows
 
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
-        """Load or reload on a client's wish, with its config and files in place of the folder's.
+        """Load or reload for a client, with its config and files in place of the folder's.
 
         Blocks. Raises Unavailable outside explicit mode, Internal for an unknown model,
-        InvalidArgument when the load fails; what served before then still serves.
+        InvalidArgument when the load fails; earlier versions serve on then.
         """
         self._check_explicit()
         layout.check_name(name)
@@ -298,16 +304,15 @@ class ModelRepository:
             )
         override = None if config_json is None else Override(name, config_json, files)
         for key in keys:
-            self._loader.load_asked(key, override)
+            self._loader.load_requested(key, override)
             if self._lazy is not None:
-                self._lazy.asked(key)
+                self._lazy.loaded_by_name(key)
 
     def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Stop serving a model on a client's wish. Unloading an unknown one changes nothing.
+        """Stop serving a model for a client. Unloading an unknown one changes nothing.
 
-        Ensembles that need it are not available without it, and come back with it. With
-        `unload_dependents` they are unloaded for good, and so are models that were loaded only
-        because this one needed them.
+        Ensembles that need it are unavailable until it is loaded again. With `unload_dependents`
+        they are unloaded, and so are models that were loaded only because this one needed them.
         """
         self._check_explicit()
         for key in self._loader.by_name.get(name, ()):
@@ -316,7 +321,7 @@ class ModelRepository:
             else:
                 self._loader.unload(key)
             if self._lazy is not None:
-                self._lazy.asked(key)
+                self._lazy.loaded_by_name(key)
 
     def _check_explicit(self) -> None:
         if self._settings.control_mode not in ("explicit", "lazy"):
@@ -324,29 +329,29 @@ class ModelRepository:
 
     # ---- for the poller
 
-    def follow(self, name: str) -> None:
-        """Load or reload a model whose folder changed; failures are logged and in the index."""
+    def folder_changed(self, name: str) -> None:
+        """Load or reload a model; failures are logged and in the index."""
         try:
             self._loader.read_again(name)
-            if name in self._lives and name not in self._loader.found():
-                self.forget(name)  # the file is still there, but does not declare it any more
+            if name in self._lifecycles and name not in self._loader.found():
+                self.folder_removed(name)  # the file exists, but no longer declares the model
                 return
             self._loader.load(name)
         except ShoalError as error:
             logger.error("%s", error.message)  # noqa: TRY400 - a sentence, not a traceback
-        except Exception:  # a backend's surprise must not end the polling
+        except Exception:  # an error of a backend must not end the polling
             logger.exception("loading '%s' failed", name)
 
     def has_failed(self, name: str) -> bool:
         """Whether the last load of `name` did not succeed, even if an older one still serves."""
-        life = self._lives.get(name)
-        return life is None or life.last_load_failed
+        lifecycle = self._lifecycles.get(name)
+        return lifecycle is None or lifecycle.last_load_failed
 
-    def forget(self, name: str) -> None:
-        """Unload a model whose folder is gone."""
+    def folder_removed(self, name: str) -> None:
+        """Unload a model whose folder does not exist any more."""
         self._loader.unload(name)
 
 
 def _loads_first(name: str) -> dict[str, str]:
-    """The row of the index for a model that nobody has asked for."""
-    return {"name": name, "state": State.UNAVAILABLE.value, "reason": NOT_LOADED}
+    """The row of the index for a model that has not been requested yet."""
+    return {"name": name, "state": VersionState.UNAVAILABLE.value, "reason": NOT_LOADED}

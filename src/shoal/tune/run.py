@@ -17,7 +17,7 @@ from shoal.config.options import Options
 from shoal.config.suggest import near_match
 from shoal.errors import InvalidArgument, NotFound
 from shoal.instance.device import available_cores
-from shoal.repository.inspection import Inspection, Report, is_model_folder
+from shoal.repository.inspection import Inspection, ModelReport, is_model_folder
 from shoal.repository.preparation import PreparationSettings
 from shoal.tune.configs import Bounds, Change, Subject
 from shoal.tune.goal import Goal
@@ -124,7 +124,7 @@ def _unknown(name: str, names: Sequence[str], path: Path) -> str:
     return f"there is no model '{name}' in '{path}'; {there}"
 
 
-def _model(report: Report, path: Path) -> TunedModel:
+def _model(report: ModelReport, path: Path) -> TunedModel:
     if report.spec is None:
         problem = report.problems[0]
         where = ": ".join(part for part in (problem.file, problem.field) if part)

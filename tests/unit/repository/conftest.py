@@ -1,4 +1,4 @@
-"""A model spec made of a fake backend, so that lives can be lived without files."""
+"""A model spec made of a fake backend, so that lifecycles can be lived without files."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from shoal.repository.budget import MemoryBudget, Resident, next_to_go, spoken, used_last
+from shoal.repository.budget import MemoryBudget, ResidentModel, format_bytes, next_to_go, used_last
 from shoal.testing.server import wait_until
 
 
 def model(key, at, *, size=10, busy=False, needed=False):
-    return Resident(key, size, at, busy=busy, needed=needed)
+    return ResidentModel(key, size, at, busy=busy, needed=needed)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_who_was_used_last(residents, last):
     ],
 )
 def test_sizes_for_people(count, text):
-    assert spoken(count) == text
+    assert format_bytes(count) == text
 
 
 class Shelf:
-    """Models that hold what the test says, and go when they are told."""
+    """RepositoryModels that hold what the test says, and go when they are told."""
 
     def __init__(self, *residents):
         self.residents = {resident.key: resident for resident in residents}
@@ -150,7 +150,7 @@ def test_one_model_larger_than_the_budget_is_served_alone(started, caplog):
     budget = started(shelf.budget(50))
     budget.loads_changed()
     shelf.wait_gone("a")
-    wait_until(lambda: "model 'huge' by itself holds more than" in caplog.text)
+    wait_until(lambda: "model 'huge' alone uses more than" in caplog.text)
     assert list(shelf.residents) == ["huge"]
 
 
@@ -167,4 +167,4 @@ def test_a_surprise_does_not_end_the_watch(started, caplog):
     shelf.evict = fail_once
     started(shelf.budget(15)).loads_changed()
     shelf.wait_gone("a")
-    assert "could not bring models within the memory budget" in caplog.text
+    assert "models could not be evicted to meet the memory budget" in caplog.text

@@ -1,4 +1,4 @@
-"""Models that need others: the order of loading, and what a change to one does to the rest."""
+"""RepositoryModels that need others: the order of loading, and what a change to one does to the rest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shoal.backends.registry import BackendRegistry
 from shoal.core.tensor import Tensor
 from shoal.errors import Internal, InvalidArgument, NotFound
 from shoal.repository import dependencies
-from shoal.repository.dependencies import Relations
-from shoal.repository.lifecycle import State
+from shoal.repository.dependencies import DependencyRegistry
+from shoal.repository.lifecycle import VersionState
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository, RepositorySettings
 from tests.support.fakes import WAIT_SECS, FakeBackend, make_request
@@ -57,7 +57,7 @@ class TestOrder:
 
 class TestRelations:
     def test_what_only_one_needed(self):
-        relations = Relations()
+        relations = DependencyRegistry()
         relations.ask_for(["one", "two", "wanted"])
         relations.note({"one": ["shared", "own", "wanted"], "two": ["shared"], "own": []})
         assert relations.forget("one") == ["own"]
@@ -65,7 +65,7 @@ class TestRelations:
         assert relations.forget("two") == []
 
     def test_a_model_that_is_no_ensemble_any_more(self):
-        relations = Relations()
+        relations = DependencyRegistry()
         relations.note({"e": ["a"]})
         assert relations.direct_dependents("a") == ["e"]
         relations.note({"e": []})
@@ -116,8 +116,8 @@ class World:
 
     def unload(self, name, **options):
         self.repository.unload(name, **options)
-        for life in list(self.repository._lives.values()):
-            life.wait_closed()  # `unload` itself waits no longer than a moment
+        for lifecycle in list(self.repository._lifecycles.values()):
+            lifecycle.wait_closed()  # `unload` itself waits no longer than a moment
 
     def ready(self, *names):
         return [bool(self.repository.ready_versions(name)) for name in names]
@@ -183,7 +183,7 @@ class TestLoading:
         assert f"{folder}/pipe/config.pbtxt: ensemble_scheduling.step[1].model_name: " in text
         assert "ensemble pipe contains models that are not available or ambiguous: nowhere" in text
         assert "Put a model named nowhere into the repository" in text
-        assert world.row("pipe")["state"] == State.UNAVAILABLE.value
+        assert world.row("pipe")["state"] == VersionState.UNAVAILABLE.value
 
     def test_a_model_that_does_not_load(self, world, folder):
         add_model(folder, "b", 'backend: "nobody"')
@@ -334,17 +334,17 @@ class TestPolling:
         world.repository.stop()
 
     def test_a_folder_that_goes_and_comes_back(self, world, folder):
-        world.repository.forget("a")
+        world.repository.folder_removed("a")
         assert world.ready("a", "pipe", "outer", "b") == [False, False, False, True]
-        world.repository.follow("a")
+        world.repository.folder_changed("a")
         assert world.ready("a", "pipe", "outer", "b") == [True] * 4
 
     def test_a_new_ensemble_and_its_new_model_in_whatever_order(self, world, folder):
         add_fake(folder, "late")
         add_model(folder, "early", chain("late"))
-        world.repository.follow("early")
+        world.repository.folder_changed("early")
         assert world.ready("early", "late") == [True, True]
-        world.repository.follow("late")
+        world.repository.folder_changed("late")
         assert world.loads().count("late") == 1
 
 
@@ -354,8 +354,8 @@ class TestUnloading:
         world.unload("a")
         assert world.ready("a", "b", "pipe", "outer") == [False, True, False, False]
         row = world.row("pipe")
-        assert row["state"] == State.UNAVAILABLE.value
-        assert row["reason"] == "unloaded: 'a', which it is made of, was unloaded"
+        assert row["state"] == VersionState.UNAVAILABLE.value
+        assert row["reason"] == "unloaded: 'a', which it runs, was unloaded"
         assert world.repository.all_ready()  # somebody wanted it so
         with pytest.raises(NotFound):
             world.ask("outer")

@@ -10,7 +10,7 @@ from shoal.config import rules
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, NotFound
 from shoal.repository.inspection import Inspection, Problem, is_model_folder, problems_of
-from shoal.repository.lifecycle import Unreadable
+from shoal.repository.lifecycle import UnreadableModel
 from shoal.repository.preparation import PreparationSettings
 
 GOOD = 'backend: "identity" input { name: "a" data_type: TYPE_FP32 dims: [ 1 ] }'
@@ -43,7 +43,7 @@ def test_problems_of_a_config_error():
 
 
 def test_problems_of_other_exceptions():
-    unreadable = Unreadable([1])
+    unreadable = UnreadableModel([1])
     unreadable.__cause__ = KeyError("x")
     assert problems_of(unreadable, "place") == [Problem("KeyError: 'x'", "place")]
     assert problems_of(Internal("no"), "place") == [Problem("no", "place")]
@@ -91,7 +91,7 @@ def test_places_that_are_not_there(tmp_path):
         Inspection([tmp_path / "missing"], PreparationSettings())
     file = tmp_path / "notes.md"
     file.touch()
-    with pytest.raises(NotFound, match="is no model file of a kind that is known"):
+    with pytest.raises(NotFound, match="is not a model file of a known kind"):
         Inspection([file], PreparationSettings())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.config.model import ModelVersionPolicy as Policy
 from shoal.errors import InvalidArgument
-from shoal.repository import layout, versions
+from shoal.repository import layout
 
 
 def test_models_are_folders_and_hidden_ones_are_not(tmp_path):
@@ -84,4 +84,4 @@ def test_config_name_picks_a_custom_config(tmp_path):
     ],
 )
 def test_version_policies(policy, expected):
-    assert versions.select(policy, [7, 1, 5], "m") == expected
+    assert layout.select_versions(policy, [7, 1, 5], "m") == expected

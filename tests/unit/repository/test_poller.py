@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal.repository.poller import Changes, Poller
+from shoal.repository.poller import ChangeDetector, RepositoryPoller
 
 HERE = Path("m")
 
@@ -14,13 +14,13 @@ def look(**prints):
 
 
 def test_nothing_new_is_nothing_to_do():
-    changes = Changes(look(a=1), 10)
+    changes = ChangeDetector(look(a=1), 10)
     assert changes.settled(look(a=1)) == ([], [])
     assert not changes.unsettled(look(a=1))
 
 
 def test_a_change_counts_once_it_stands_still():
-    changes = Changes(look(a=1), 10)
+    changes = ChangeDetector(look(a=1), 10)
     assert changes.settled(look(a=2)) == ([], [])
     assert changes.unsettled(look(a=2))
     assert changes.settled(look(a=3)) == ([], [])  # still being copied
@@ -30,20 +30,20 @@ def test_a_change_counts_once_it_stands_still():
 
 
 def test_new_and_removed_models():
-    changes = Changes(look(a=1), 10)
+    changes = ChangeDetector(look(a=1), 10)
     changes.settled(look(b=1))
     assert changes.settled(look(b=1)) == (["b"], ["a"])
 
 
 def test_a_folder_that_comes_back_was_not_gone():
-    changes = Changes(look(a=1), 10)
+    changes = ChangeDetector(look(a=1), 10)
     assert changes.settled(look()) == ([], [])
     assert changes.settled(look(a=1)) == ([], [])
     assert changes.settled(look(a=1)) == ([], [])
 
 
 def test_failures_are_tried_again_with_growing_pauses():
-    changes = Changes(look(a=1), 10)
+    changes = ChangeDetector(look(a=1), 10)
     changes.failed("a", 0)
     assert changes.due(9) == []
     assert changes.due(10) == ["a"]
@@ -54,15 +54,15 @@ def test_failures_are_tried_again_with_growing_pauses():
     assert changes.due(1000) == []
 
 
-class Follower:
+class ChangeListener:
     def __init__(self):
         self.calls = []
         self.failing = set()
 
-    def follow(self, name):
+    def folder_changed(self, name):
         self.calls.append(("follow", name))
 
-    def forget(self, name):
+    def folder_removed(self, name):
         self.calls.append(("forget", name))
 
     def has_failed(self, name):
@@ -70,9 +70,9 @@ class Follower:
 
 
 def test_the_poller_tells_its_follower(tmp_path):
-    follower = Follower()
+    follower = ChangeListener()
     now = [0.0]
-    poller = Poller(follower, [tmp_path], 10, clock=lambda: now[0])
+    poller = RepositoryPoller(follower, [tmp_path], 10, clock=lambda: now[0])
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "config.pbtxt").write_text("")
     assert poller.poll_once()

@@ -927,7 +927,7 @@ def test_templates_keep_no_model_alive(world, sides):
     model = weakref.ref(world.repository.find("sum"))
     try:
         world.replace("doubled")
-        world.repository._lives["sum"].wait_closed()
+        world.repository._lifecycles["sum"].wait_closed()
         gc.collect()
         assert model() is None
     finally:
