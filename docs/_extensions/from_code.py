@@ -3,7 +3,7 @@
     {option-table}    shoal.config.options.TABLE: one section per group, one entry per flag
     {perf-option-table}   the same of shoal.perf.options.TABLE
     {route-table}     the declared routes of frontends/http: method, path, summary, API kind
-    {parameter-table}   shoal.config.parameters.TABLE: the rows of one backend, or of all models
+    {parameter-table}   shoal.config.parameter_table.TABLE: the rows of a backend, or of all models
     {unused-fields}   shoal.config.rules.support: the fields of config.pbtxt that only warn
 
 What `shoal serve --help` says about a flag is said here in the same words.
@@ -22,7 +22,7 @@ from docutils.statemachine import StringList
 from shoal.cli.help import _description, _placeholder
 from shoal.config.options import TABLE, Option
 from shoal.config.options.checks import CATEGORIES
-from shoal.config.parameters import TABLE as TABLE_OF_PARAMETERS
+from shoal.config.parameter_table import TABLE as TABLE_OF_PARAMETERS
 from shoal.config.rules.support import _NOT_ACTED_ON
 from shoal.frontends.http.routes import Endpoint, endpoints
 from shoal.perf.options import TABLE as PERF_TABLE

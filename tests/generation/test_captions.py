@@ -84,7 +84,7 @@ def test_wrong_calls(ask, server, photos, model, stream):
     cut = ask(model, photos[0][:200], **stream)
     assert (cut.status, "is truncated" in cut.error) == (400, True)
     many = ask(model, *photos[:2] * 9, **stream)
-    assert (many.status, "at most 16 are taken" in many.error) == (400, True)
+    assert (many.status, "at most 16 are allowed" in many.error) == (400, True)
 
 
 def test_a_stream_is_for_one_photo(ask, photos):

@@ -7,7 +7,9 @@ import pytest
 from shoal.config import rules
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelParameter
-from shoal.config.parameters import TABLE, Parameter, Parameters, declared, one_of, value_of
+from shoal.config.parameter import Parameter, one_of
+from shoal.config.parameter_table import TABLE
+from shoal.config.parameters import Parameters, declared, value_of
 from shoal.errors import ConfigError
 
 

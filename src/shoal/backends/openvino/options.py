@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.config.parameters import COUNT, Parameters
+from shoal.config.parameter import COUNT
+from shoal.config.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)

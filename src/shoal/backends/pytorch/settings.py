@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.config.model import ModelConfig
-from shoal.config.parameters import FLAG, Parameters
+from shoal.config.parameter import FLAG
+from shoal.config.parameters import Parameters
 
 BACKEND = "pytorch"
 HALF = "HALF_PRECISION"

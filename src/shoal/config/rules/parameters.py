@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shoal.config.model import ModelConfig
-from shoal.config.parameters import TABLE
+from shoal.config.parameter_table import TABLE
 from shoal.config.rules.fault import Fault
 
 
