@@ -23,7 +23,7 @@ from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Engine, Exchange
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
-from shoal.frontends.http.openai import catalogue, embeddings
+from shoal.frontends.http.openai import embeddings
 from shoal.frontends.http.openai.errors import OpenAiError, described, no_such_model, send_error
 from shoal.frontends.http.openai.fields import Fields
 from shoal.frontends.http.openai.generation import Generation, TextPiece
@@ -68,9 +68,9 @@ class OpenAiRoutes:
     def models(self, exchange: Exchange, _target: Target) -> None:
         """GET /v1/models."""
         listed = [
-            catalogue.entry(model)
+            _catalogue_entry(model)
             for model in self._engine.newest_models()
-            if catalogue.embeds(model) or self._as_text_model(model) is not None
+            if _embeds(model) or self._as_text_model(model) is not None
         ]
         send_json(exchange, {"object": "list", "data": listed})
 
@@ -80,9 +80,9 @@ class OpenAiRoutes:
 
     async def _describe(self, exchange: Exchange, name: str) -> None:
         model = await self._loaded(name, lambda: self._engine.find(name))
-        if not catalogue.embeds(model) and self._as_text_model(model) is None:
+        if not _embeds(model) and self._as_text_model(model) is None:
             raise no_such_model(name)
-        send_json(exchange, catalogue.entry(model))
+        send_json(exchange, _catalogue_entry(model))
 
     # ---- embeddings
 
@@ -269,6 +269,21 @@ class OpenAiRoutes:
         if self._forwarding is not None:
             self._forwarding.forward(exchange.request.headers, parameters)
         return parameters
+
+
+def _embeds(model: Any) -> bool:
+    """Whether a loaded model has the task of /v1/embeddings."""
+    return model.task is not None and model.task.operation == embeddings.OPERATION
+
+
+def _catalogue_entry(model: Any) -> dict[str, Any]:
+    """A model in the list; `created` is when it was loaded."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.statistics.loaded_ms // 1000,
+        "owned_by": "shoal",
+    }
 
 
 def _of_model(error: InvalidArgument) -> OpenAiError:

@@ -178,7 +178,6 @@ class ModelInputs:
 
     def __init__(self, text_model: TextModel, sampling: Sampling) -> None:
         self._model = text_model
-        self._sampling = sampling
         self._inputs = text_model.signature.inputs
         prompt = text_model.prompt or text_model.image
         assert prompt is not None, "a text model has one of them"
