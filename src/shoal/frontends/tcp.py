@@ -14,12 +14,11 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
+from shoal.engine import Engine
 from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.statistics.trace import Trace
-from shoal.statistics.tracer import Tracer
-from shoal.tasks.endpoint import TaskCall, TaskEndpoint
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
 from shoal.wire.json_objects import JsonObjects, Message, StreamError
@@ -30,20 +29,6 @@ _OPERATION = "answer"
 _BACKLOG = 1024
 _MOST_RUNNING = 8  # questions of one connection; the next ones wait
 _SWEEP_SECS = 1.0
-
-
-class QuestionEngine(Protocol):
-    """The part of the engine that this listener uses."""
-
-    @property
-    def tracer(self) -> Tracer:
-        """Selects the questions that are traced."""
-
-    def task(self, operation: str, name: str = "", version: int = -1) -> TaskCall:
-        """Begin a call of a task."""
-
-    def tasks(self) -> list[tuple[str, int, TaskEndpoint]]:
-        """Every model that has a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +63,7 @@ class _Question:
 class TcpListener:
     """One listening port and its connections. Everything happens on the loop that started it."""
 
-    def __init__(self, engine: QuestionEngine, limits: TcpLimits | None = None) -> None:
+    def __init__(self, engine: Engine, limits: TcpLimits | None = None) -> None:
         self.engine = engine
         self.limits = limits or TcpLimits()
         self.draining = False

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
+from shoal.engine import Engine
 from shoal.errors import ShoalError
 from shoal.frontends.http.routes import resolve
 from shoal.statistics.gpu import GpuReading, Gpus
@@ -28,28 +29,12 @@ _SAMPLE_NS = 900_000_000  # pages poll once a second
 _NS_PER_MS = 1_000_000
 
 
-class ConsoleEngine(Protocol):
-    """The part of the engine that the console uses."""
-
-    def model_statistics(self) -> Iterator[ModelStatistics]:
-        """The counters of every version that serves."""
-
-    def in_flight(self) -> int:
-        """Accepted requests without a response yet."""
-
-    def ready(self) -> bool:
-        """Whether the server is ready for traffic."""
-
-    def server_metadata(self) -> dict[str, Any]:
-        """Name, version and extensions."""
-
-
 class ConsoleState:
     """Makes the state document. Any thread may call it; it blocks for some milliseconds."""
 
     def __init__(
         self,
-        engine: ConsoleEngine,
+        engine: Engine,
         *,
         model_control_mode: str = "none",
         cpu: bool = True,

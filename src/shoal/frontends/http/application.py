@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
+from shoal.engine import Engine
 from shoal.errors import NotFound
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.console import ConsoleRoutes
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.control import ControlRoutes
 from shoal.frontends.http.cors import Cors
 from shoal.frontends.http.description import DescriptionRoutes

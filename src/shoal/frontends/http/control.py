@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shoal.core.tensor import Buffer
+from shoal.engine import Engine
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import respond_from_thread
 from shoal.frontends.http.routes import REPOSITORY, Target, route

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
+from shoal.engine import Engine
 from shoal.errors import Internal, Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error, send_error
 from shoal.frontends.http.events import EVENT_HEADERS, event
 from shoal.frontends.http.message import error_body

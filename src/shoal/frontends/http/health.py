@@ -5,8 +5,9 @@ The status is the whole response, because probes read nothing else; only a probl
 
 from __future__ import annotations
 
+from shoal.engine import Engine
 from shoal.errors import Unavailable
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import send_refusal
 from shoal.frontends.http.responses import respond_from_thread, send_empty
 from shoal.frontends.http.routes import MODEL_VERSION, Target, route

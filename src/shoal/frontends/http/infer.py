@@ -18,9 +18,10 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
+from shoal.engine import Engine
 from shoal.errors import Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
-from shoal.frontends.http.contracts import Engine, Exchange, HttpRequest
+from shoal.frontends.http.contracts import Exchange, HttpRequest
 from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions

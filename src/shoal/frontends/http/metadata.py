@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shoal.engine import Engine
 from shoal.errors import NotFound
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import MODEL_VERSION, TEXT_MEDIA, Target, route
 

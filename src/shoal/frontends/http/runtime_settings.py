@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from shoal.engine import Engine
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target, route

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import dataclasses
 
+from shoal.engine import Engine
 from shoal.errors import Unsupported
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import STATUS, as_shoal_error, note_error, send_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
 from shoal.frontends.http.message import error_body

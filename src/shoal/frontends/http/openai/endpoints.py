@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.core.inbox import LoopInbox
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.engine import Engine
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import EVENT_MEDIA, JSON_MEDIA, Target, route
 

@@ -16,7 +16,7 @@ from typing import Any
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
-from shoal.frontends.http.contracts import Engine
+from shoal.engine import Engine
 from shoal.frontends.http.openai.sampling import ModelInputs, Sampling
 from shoal.frontends.http.openai.stops import StopCutter
 from shoal.frontends.http.openai.text_model import TextModel

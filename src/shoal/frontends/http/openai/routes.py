@@ -18,9 +18,10 @@ from weakref import WeakKeyDictionary
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.core.response import ParameterValue
+from shoal.engine import Engine
 from shoal.errors import InvalidArgument, NotFound, ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
-from shoal.frontends.http.contracts import Engine, Exchange
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
 from shoal.frontends.http.openai import embeddings
@@ -30,7 +31,7 @@ from shoal.frontends.http.openai.generation import Generation, TextPiece
 from shoal.frontends.http.openai.merging import merged
 from shoal.frontends.http.openai.prompts import plain_prompt, read_messages, read_photo
 from shoal.frontends.http.openai.sampling import ModelInputs, read_sampling
-from shoal.frontends.http.openai.text_model import LoadedVersion, TextModel
+from shoal.frontends.http.openai.text_model import TextModel
 from shoal.frontends.http.openai.text_responses import (
     ChatMessage,
     Completion,
@@ -42,6 +43,7 @@ from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.waiting import when_loaded
+from shoal.models.ensemble import ServedModel
 from shoal.statistics.trace import CallSpan
 from shoal.wire import json_text
 
@@ -61,7 +63,7 @@ class OpenAiRoutes:
         pattern = options.header_forward_pattern
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._running: set[asyncio.Task[None]] = set()  # the loop holds only weak references
-        self._text_models: WeakKeyDictionary[LoadedVersion, TextModel | None] = WeakKeyDictionary()
+        self._text_models: WeakKeyDictionary[ServedModel, TextModel | None] = WeakKeyDictionary()
 
     # ---- models
 
@@ -257,7 +259,7 @@ class OpenAiRoutes:
             )
         return found
 
-    def _as_text_model(self, model: LoadedVersion) -> TextModel | None:
+    def _as_text_model(self, model: ServedModel) -> TextModel | None:
         try:
             return self._text_models[model]
         except KeyError:
@@ -271,12 +273,12 @@ class OpenAiRoutes:
         return parameters
 
 
-def _embeds(model: Any) -> bool:
+def _embeds(model: ServedModel) -> bool:
     """Whether a loaded model has the task of /v1/embeddings."""
     return model.task is not None and model.task.operation == embeddings.OPERATION
 
 
-def _catalogue_entry(model: Any) -> dict[str, Any]:
+def _catalogue_entry(model: ServedModel) -> dict[str, Any]:
     """A model in the list; `created` is when it was loaded."""
     return {
         "id": model.name,

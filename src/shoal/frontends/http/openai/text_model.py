@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BYTES
-from shoal.core.signature import Signature, TensorSpec
+from shoal.core.signature import TensorSpec
 from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.prompts import (
     TEMPLATE_FILE,
@@ -23,6 +23,7 @@ from shoal.frontends.http.openai.prompts import (
     ChatTemplate,
     read_chat_template,
 )
+from shoal.models.ensemble import ServedModel
 
 INPUTS = ("text_input", "prompt", "text")
 IMAGE = "image"
@@ -34,38 +35,12 @@ MAX_TOKENS, TOKENIZER, TEMPLATE = "openai_max_tokens", "openai_tokenizer", "open
 _TOKENIZER_FILE = "tokenizer.json"
 
 
-class Specification(Protocol):
-    """The files of a loaded model."""
-
-    @property
-    def folder(self) -> Path:
-        """The model's folder."""
-
-    @property
-    def version_folders(self) -> dict[int, Path]:
-        """The folders of its versions."""
-
-
-class LoadedVersion(Protocol):
-    """A loaded version."""
-
-    name: str
-    version: int
-    config: ModelConfig
-    signature: Signature
-    spec: Specification
-
-    @property
-    def decoupled(self) -> bool:
-        """Whether it may send any number of responses."""
-
-
 class TextModel:
     """One loaded version; `of` checks whether it is such a model."""
 
     def __init__(
         self,
-        model: LoadedVersion,
+        model: ServedModel,
         prompt: TensorSpec | None,
         image: TensorSpec | None,
         output: TensorSpec,
@@ -88,7 +63,7 @@ class TextModel:
         self._template: ChatTemplate | None = None
 
     @classmethod
-    def of(cls, model: LoadedVersion) -> TextModel | None:
+    def of(cls, model: ServedModel) -> TextModel | None:
         """None for a model without a text output, or without an input for text or a photo."""
         signature = model.signature
         prompt = _chosen(signature.inputs, _parameter(model.config, INPUT), INPUTS)
