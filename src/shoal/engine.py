@@ -141,7 +141,7 @@ class Engine:
         return self._phase is Phase.READY and (not self._strict or self._repository.all_ready())
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model (version) can be asked now. NotFound for names nobody ever loaded.
+        """Whether a model (version) can be asked now. NotFound for names that were never loaded.
 
         Blocks where `asks_readiness`: call it off the event loop then.
         """

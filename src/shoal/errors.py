@@ -11,7 +11,7 @@ ShoalError
 ├── Cancelled            the client took the request back
 ├── Internal             our fault, or the model's
 │   └── BackendFailure   the model raised while it ran; counted as BACKEND
-└── Unknown              somebody else's error we cannot classify
+└── Unknown              an error of other code that we cannot classify
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Unsupported(ShoalError):
 
 
 class Cancelled(ShoalError):
-    """The client withdrew the request before it ran."""
+    """The client cancelled the request before it ran."""
 
     code = Code.CANCELLED
 
@@ -108,4 +108,4 @@ class BackendFailure(Internal):
 
 
 class Unknown(ShoalError):
-    """An error nobody classified."""
+    """An error that is not classified."""

@@ -76,7 +76,7 @@ def facts_of(model: ServedModel) -> Facts:
 
 
 def _cuts(model: ServedModel, preferred: frozenset[int]) -> list[tuple[Reason, int]]:
-    """Why the last batches were cut. What left with a size that nobody prefers was full."""
+    """Why the last batches were cut. A batch of a size that is not preferred was full."""
     cuts = model.recent_cuts() if isinstance(model, Model) else []
     return [
         (Reason.FULL if why is Reason.PREFERRED and rows not in preferred else why, rows)

@@ -51,7 +51,7 @@ class OtherModels(Protocol):
         """Whether a model may answer any number of times. Raises NotFound or Unavailable."""
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model can be asked now. May block; NotFound for one nobody knows."""
+        """Whether a model is ready. May block; NotFound for an unknown one."""
 
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model. Blocks."""
@@ -121,7 +121,7 @@ class DeviceExecutor(Executor):
         """As `run`. An input on a device comes in parts, to be joined along the first dimension.
 
         Those of the outputs that are in `keep` may be left on the device. When this returns they
-        must have been computed, and nobody may write to them any more.
+        must have been computed, and must not be written to any more.
         """
 
 
@@ -134,7 +134,7 @@ class PendingRequest(Protocol):
 
     @property
     def request(self) -> Request:
-        """What was asked. Its tensors stay valid as long as somebody holds them."""
+        """The request. Its tensors stay valid as long as they are referenced."""
 
     def send(
         self,

@@ -75,7 +75,7 @@ class ExportedFunction:
         self._lock = threading.Lock()  # guards _compiled; each shape is compiled once
 
     def __call__(self, inputs: Mapping[str, np.ndarray], device: Any) -> dict[str, np.ndarray]:
-        """Run the function on a device; the arrays stay valid as long as somebody holds them."""
+        """Run the function on a device; the arrays stay valid as long as they are referenced."""
         with self._precision():
             flat = [
                 jax.device_put(self._to_runtime(name, inputs[name]), device)

@@ -75,7 +75,7 @@ def _tensors(arguments: Iterable[Any]) -> dict[str, GraphTensor]:
 def strings_to_runtime(array: np.ndarray, name: str) -> np.ndarray:
     """Object array of `bytes` to what the runtime takes, so that the model sees the same bytes.
 
-    The runtime encodes `str` elements as UTF-8. Bytes that are not UTF-8 can only be handed over
+    The runtime encodes `str` elements as UTF-8. Bytes that are not UTF-8 can only be passed
     if all elements have one length; otherwise InvalidArgument says so.
     """
     elements = array.reshape(-1).tolist()

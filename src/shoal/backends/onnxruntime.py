@@ -89,7 +89,7 @@ class OnnxRuntimeModel(LoadedModel):
         self._sessions: dict[Device, Any] = {}
         placements = context.placements or [Placement("KIND_CPU")]
         wanted = {_device(place): self._providers(place) for place in placements}
-        # Other providers wait for their device; nobody knows what custom operators wait for.
+        # Other providers wait for their device; custom operators may wait for anything.
         plain = all(chosen == [(CPU, {})] for chosen in wanted.values())
         self.may_run_on_loop = plain and self._settings.shared and not self._libraries
         try:

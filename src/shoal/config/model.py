@@ -1,7 +1,7 @@
 """A model's configuration: one frozen class per message of config.pbtxt, with its field names.
 
 Fields stand in the order of the schema. Enums are their names ("TYPE_INT32", "KIND_CPU"),
-repeated fields are tuples, maps are dicts that nobody changes. A message field, and every member
+repeated fields are tuples, maps are dicts that are never changed. A message field, and every member
 of a "one of" group, is None where the config does not have it; at most one of such a group is set.
 Change a config with `dataclasses.replace`.
 """

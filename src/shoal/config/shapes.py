@@ -86,7 +86,7 @@ def padding_of(config: ModelConfig) -> PaddingParameters | None:
 
 
 def by_shape_of(config: ModelConfig) -> ByShapeParameters | None:
-    """What `batch_by_shape` and its companions say; None where nobody is to be overtaken."""
+    """The settings of `batch_by_shape`; None if requests keep their order."""
     if not value_of(config, BY_SHAPE):
         for key in (BUCKET, WINDOW):
             if key in config.parameters:

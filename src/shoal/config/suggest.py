@@ -9,7 +9,7 @@ _MOST_LISTED = 30
 
 
 def near_match(written: str, known: Sequence[str]) -> str | None:
-    """The known name somebody most likely meant, or None when none is close."""
+    """The known name that was most likely meant, or None if none is close."""
     folded = {name.lower(): name for name in reversed(known)}
     word = written.lower()
     for name in known:  # INT32 means TYPE_INT32, GPU means KIND_GPU

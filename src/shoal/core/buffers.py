@@ -3,7 +3,7 @@
     take(size) --> memoryview --> tensors, outputs, what is being sent ... --last one gone--> pool
 
 Touching fresh memory costs more than filling it, so what large bodies are received into and what
-large batches are joined in is used again. Nobody gives anything back by hand: whoever still
+large batches are joined in is used again. Nothing is released explicitly: code that still
 refers to a buffer (an executor, an output that is its input, an answer being sent) has it.
 """
 

@@ -1,6 +1,6 @@
 """BYTES elements as Triton lays them out: a little-endian uint32 length, then that many bytes.
 
-Both directions live here because validation at the door needs them as much as the wire does.
+Both directions live here because validation needs them as much as the wire does.
 """
 
 from __future__ import annotations

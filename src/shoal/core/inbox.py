@@ -49,7 +49,7 @@ class LoopInbox:
             self._wake_pending = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: nobody is left to hear the answer
+            except RuntimeError:  # the loop is closed: no client is left
                 self._waiting.clear()
 
     def _drain(self) -> None:

@@ -1,6 +1,6 @@
 """The way back: every request carries the reply that answers it.
 
-The owner of a request (door, scheduler, instance) sends; nobody keeps a table of who waits.
+The owner of a request (engine, scheduler, instance) sends; there is no table of waiting clients.
 """
 
 from __future__ import annotations

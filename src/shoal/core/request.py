@@ -1,6 +1,6 @@
 """An inference request: what the client asked, where the answer goes, and when what happened.
 
-    NEW --door--> QUEUED --scheduler--> EXECUTING --instance--> DONE
+    NEW --engine-> QUEUED --scheduler--> EXECUTING --instance--> DONE
 
 A request has one owner at a time: the frontend until the engine accepts it, then the scheduler,
 then the instance that runs it. Only the owner moves its state and only the owner answers it.
@@ -48,7 +48,7 @@ class RequestTrace(Protocol):
 
 
 class Request:
-    """One request for one model. `rows` and `batch_key` are set by validation at the door."""
+    """One request for one model. `rows` and `batch_key` are set by validation."""
 
     __slots__ = (
         "batch_key",
@@ -109,7 +109,7 @@ class Request:
         self.state = NEW
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None  # the owner's wake-up call
-        self.one_answer = False  # whether whoever asks can do with one response only
+        self.one_answer = False  # whether the caller accepts one response only
         self.rows = 1  # the batch dimension; 1 where the model has none
         self.batch_key: Any = ()  # only requests with equal keys may share a batch
         self.served_by: Any = None  # the model version that accepted it
@@ -123,7 +123,7 @@ class Request:
         self.moments: tuple[int, int, int, int] | None = None
 
     def cancel(self) -> None:
-        """Withdraw the request. It is still answered once (with Cancelled), unless it ran."""
+        """Cancel the request. It is still answered once (with Cancelled), unless it ran."""
         self.cancelled = True
         wake = self.on_cancel
         if wake is not None:

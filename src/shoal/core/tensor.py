@@ -78,7 +78,7 @@ class Tensor:
         return self._raw
 
     def adopt(self, array: np.ndarray) -> None:
-        """Keep `array` as the decoded form of the bytes, so that nobody decodes them again."""
+        """Keep `array` as the decoded form of the bytes, so that they are decoded only once."""
         self._array = array
 
     def with_shape(self, shape: tuple[int, ...]) -> Tensor:

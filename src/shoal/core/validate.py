@@ -1,4 +1,4 @@
-"""The check at the door: what passes here can run, so one bad request never costs its batch-mates.
+"""Validation of requests: what passes can run, so one bad request never costs its batch-mates.
 
 Sets `rows` and `batch_key` on the request; inputs with a `reshape` are replaced, in a new dict, by
 ones of the shape the model sees. Texts are Triton's, because clients match on them.
@@ -114,7 +114,7 @@ def _batch_key(request: Request, signature: Signature) -> object:
         return shapes
     names = frozenset(inputs)
     if signature.padding is not None:
-        names |= signature.padding.masks  # whoever leaves one out is given one
+        names |= signature.padding.masks  # generated if the client omits them
     return shapes, names
 
 

@@ -2,7 +2,7 @@
 
     [ 8 bytes: length ][ JSON: name -> dtype, shape, offsets ][ the numbers ]
 
-Weights are views of the mapped file until somebody changes them.
+Weights are views of the mapped file until they are changed.
 """
 
 from __future__ import annotations

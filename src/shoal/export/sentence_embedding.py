@@ -39,7 +39,7 @@ _POOLINGS = {
 }
 
 _CONFIG = """\
-# {source}: texts to vectors. Texts of similar length share a batch, whoever sent them.
+# {source}: texts to vectors. Texts of similar length share a batch.
 backend: "onnxruntime"
 max_batch_size: {rows}
 dynamic_batching {{ }}

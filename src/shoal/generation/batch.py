@@ -22,14 +22,14 @@ from shoal.generation.states import States
 
 
 class GenerationJob(Protocol):
-    """One text that somebody wants. Whoever calls `step` calls these; only `on_token` may raise."""
+    """One requested text. The caller of `step` calls these; only `on_token` may raise."""
 
     prompt: Sequence[int]  # at least one token
     options: GenerationOptions
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants it any more; looked at before each step."""
+        """Whether it was cancelled; checked before each step."""
 
     def on_token(self, token: int) -> None:
         """A token was chosen, and more will come. Beams tell nothing before the end."""
@@ -41,7 +41,7 @@ class GenerationJob(Protocol):
         """There will be no text."""
 
     def on_cancelled(self) -> None:
-        """It was ended because nobody wants it."""
+        """It was cancelled."""
 
 
 class ContinuousBatch:
@@ -127,7 +127,7 @@ class ContinuousBatch:
             _, states = self._decoder.run(
                 tokens, np.zeros(len(jobs), np.int64), [nothing] * shape.states, context
             )
-        except Exception as error:  # noqa: BLE001 - told to whom it concerns
+        except Exception as error:  # noqa: BLE001 - reported to the request
             if len(jobs) == 1:
                 jobs[0][0].on_error(error)
                 return
@@ -163,7 +163,7 @@ class _WidthGroup:
         return place
 
     def drop_cancelled(self) -> None:
-        """Let those go whom nobody wants any more."""
+        """Remove cancelled jobs."""
         for place in reversed(range(len(self.jobs))):
             if self.jobs[place].cancelled:
                 self.jobs[place].on_cancelled()
@@ -177,7 +177,7 @@ class _WidthGroup:
             for place in reversed(range(len(self.jobs))):
                 try:
                     self._run(place, place + 1)
-                except Exception as error:  # noqa: BLE001 - told to whom it concerns
+                except Exception as error:  # noqa: BLE001 - reported to the request
                     self.jobs[place].on_error(error)
                     self._leave(place)
 

@@ -105,7 +105,7 @@ class EnsembleModel:
 
     @property
     def takes_device_tensors(self) -> bool:
-        """It hands its inputs on, but nobody keeps track of who can read them there."""
+        """It passes its inputs on without tracking their readers."""
         return False
 
     @property
@@ -143,7 +143,7 @@ class EnsembleModel:
         return pending + self._scheduler.in_flight()
 
     def idle(self) -> bool:
-        """Whether nobody would miss it now."""
+        """Whether it is unused now."""
         return not self.in_flight()
 
     def counters(self) -> Mapping[str, object]:

@@ -43,7 +43,7 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
         if ahead is not None:
             policy = LookAhead(in_order, ahead.window or DEFAULT_WINDOW)
         queue = _queue_of(batching)
-        # Where answers come from a cache too, the door to that keeps the order.
+        # With a response cache, the caching scheduler keeps the order.
         ordered = batching.preserve_ordering and not spec.caches_answers
     return Batcher(
         policy,

@@ -53,7 +53,7 @@ class ModelSpec:
     namespace: str = ""  # its repository, where models are told apart by that
     bare_file: Path | None = None  # the model, where its version's folder holds other things too
     cache: CacheStore | None = None  # where answers may be kept
-    limiter: RateLimiter | None = None  # whom instances ask before they run
+    limiter: RateLimiter | None = None  # grants resources to instances before they run
     find: Callable[[str, int], Any] | None = None  # for an ensemble: who serves a name now
     task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 

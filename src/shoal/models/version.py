@@ -46,7 +46,7 @@ class Model:
         )
         self.statistics = spec.new_statistics(version)
         self.statistics.memory_bytes = self.memory_bytes
-        self.held_bytes = 0  # in this process, about; set by whoever measured its load
+        self.held_bytes = 0  # estimate, in this process; set after its load was measured
         self._loaded = loaded
         self._batcher = build_scheduler(spec, self._dropped)
         self.statistics.pending = self._batcher.pending
@@ -192,13 +192,13 @@ class Model:
         self.config = spec.config
 
     def in_flight(self) -> int:
-        """Requests accepted and not yet answered, give or take those being handed over."""
+        """Requests accepted and not yet answered, except for those being submitted right now."""
         pending = self._cache.pending if self._cache is not None else 0
         pending += self.task.calls if self.task is not None else 0
         return pending + self._batcher.pending() + self._instances.busy()
 
     def idle(self) -> bool:
-        """Whether nobody would miss it now: no request, no answer owed, no sequence under way."""
+        """Whether it is unused: no request, no pending response, no open sequence."""
         sequences = self._sequences.under_way() if self._sequences is not None else 0
         return not (self.in_flight() or sequences or self._loaded.owed())
 

@@ -292,7 +292,7 @@ class EnsembleRun:
 
     def _send(self) -> None:
         """Send what is in the outbox, in order, whichever thread put it there."""
-        if not self._outbox:  # whoever fills it calls this afterwards
+        if not self._outbox:  # the code that fills it calls this afterwards
             return
         with self._lock:
             # A model that is not decoupled responds once, at the end.

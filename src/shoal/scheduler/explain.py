@@ -17,8 +17,8 @@ from shoal.scheduler.policy import Reason
 _MOST = 0.5  # a reason behind this share of the batches is the reason
 _NEARLY_FULL = 0.9
 _LONELY_ROWS = 1.5  # batches of fewer rows on average found no company
-_SHORT_US = 100.0  # nobody notices a wait as short as this
-_OWN_DELAY = 1.5  # what is waited for company may take this many times the delay asked for
+_SHORT_US = 100.0  # a shorter wait does not matter
+_OWN_DELAY = 1.5  # a wait for a larger batch may take this many times the configured delay
 
 
 class Advice(NamedTuple):
@@ -61,7 +61,7 @@ class Facts:
 
     @property
     def waits(self) -> bool:
-        """Whether requests wait for their turn, not for company that was asked for."""
+        """Whether requests wait for an instance, not for the configured delay."""
         own = max(self.compute_us, _OWN_DELAY * self.max_delay_us)
         return self.queue_us > max(own, _SHORT_US)
 
@@ -186,7 +186,7 @@ def _advise_delay(facts: Facts) -> Advice | None:
     if facts.scheduling == "sequence":
         where = "sequence_batching"
     return Advice(
-        f"Requests wait up to {facts.max_delay_us} µs for company that does not come: lower "
+        f"Requests wait up to {facts.max_delay_us} µs for requests that do not come: lower "
         f"max_queue_delay_microseconds in {where}.",
         f"max_queue_delay_microseconds: {facts.max_delay_us // 10}",
     )

@@ -57,7 +57,7 @@ class Controls:
             _settings(switches, ready=True, flags=flags) for flags in range(_BOTH + 1)
         ]
         self._not_ready = _settings(switches, ready=False, flags=0)
-        self._nobody = self._id_tensor("" if self._id_type is dtypes.BYTES else 0)
+        self._no_id = self._id_tensor("" if self._id_type is dtypes.BYTES else 0)
 
     def check_id(self, request: Request) -> None:
         """InvalidArgument when the model does not take this kind of correlation id."""
@@ -82,7 +82,7 @@ class Controls:
         """The control inputs of a slot without a request; do not change the dict."""
         if not self._id_name:
             return self._not_ready
-        return {**self._not_ready, self._id_name: self._nobody}
+        return {**self._not_ready, self._id_name: self._no_id}
 
     def _id_tensor(self, correlation_id: int | str) -> Tensor:
         datatype = self._id_type

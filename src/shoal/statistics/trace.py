@@ -111,7 +111,7 @@ class Trace:
         self._events: list[Event] = []
         self._requests: list[TracedRequest | CallSpan] = []
         self._error = ""
-        self._left = False  # nobody waits for the answer: the last of the requests ends the trace
+        self._left = False  # no client waits: the last of the requests ends the trace
         self._finished = False
 
     def event(self, name: str, at_ns: int = 0) -> None:

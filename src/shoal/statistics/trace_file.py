@@ -168,7 +168,7 @@ def _items(traces: Sequence[FinishedTrace]) -> Iterator[dict[str, Any]]:
                 yield _timestamp(request.id, name, moment_ns)
             for tensor in request.tensors:
                 yield {"id": request.id, "activity": tensor.activity, "tensor": _tensor(tensor)}
-        for name, moment_ns in frontend:  # of a request that was refused at the door
+        for name, moment_ns in frontend:  # of a request that failed validation
             yield _timestamp(trace.id, name, moment_ns)
 
 

@@ -108,7 +108,7 @@ class OtlpExporter:
         return self._closed or self._waiting >= self._options.max_export_batch_size
 
     def _send(self, batch: Sequence[Span]) -> None:
-        """Send one batch, with patience for a collector that is busy."""
+        """Send one batch; retry while the collector is busy."""
         scope_spans = [{"scope": _SCOPE, "spans": batch}]
         body = json_text.dumps(
             {"resourceSpans": [{"resource": self._resource, "scopeSpans": scope_spans}]}

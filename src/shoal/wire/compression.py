@@ -21,7 +21,7 @@ _LEVEL = 1
 
 
 def coding(content_encoding: bytes | None) -> str | None:
-    """Which coding the `Content-Encoding` of a body names; None for one nobody here can read."""
+    """The coding named by the `Content-Encoding` of a body; None for an unsupported one."""
     name = (content_encoding or b"").decode("latin-1").strip().lower()
     if name in ("", IDENTITY):
         return IDENTITY

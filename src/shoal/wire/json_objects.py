@@ -53,7 +53,7 @@ class JsonObjects:
 
     @property
     def begun(self) -> bool:
-        """Whether part of an object is here, or all of one that nobody has taken yet."""
+        """Whether the buffer has part of an object, or a complete one that was not taken yet."""
         return bool(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:

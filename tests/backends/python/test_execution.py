@@ -678,7 +678,7 @@ def test_a_model_that_can_only_wait_for_itself_is_told(models, request_of):
     model = models.load(ASK.replace('model_name="other"', 'model_name="m"'))
     request, collector = request_of(1)
     model.run(request)
-    assert "nobody is left to run it" in collector.wait().error.message
+    assert "no instance is left to run it" in collector.wait().error.message
     assert models.others.asked == []
 
 

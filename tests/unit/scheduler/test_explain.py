@@ -63,7 +63,7 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
         # The delay.
         (
             facts(CALM, cuts=cut(Reason.DELAY), max_delay_us=500, queue_us=510),
-            "wait up to 500 µs for company that does not come",
+            "wait up to 500 µs for requests that do not come",
             "max_queue_delay_microseconds: 50",
         ),
         (

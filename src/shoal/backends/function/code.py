@@ -22,7 +22,7 @@ FilePrint = tuple[tuple[str, int, int], ...]
 
 
 class CodeFile:
-    """One import of a file. Whoever uses what is in it holds it, and lets go when done."""
+    """One import of a file. Users of its contents hold it, and release it when done."""
 
     def __init__(self, file: Path) -> None:
         """Import `file`, which counts as the first hold.

@@ -182,7 +182,7 @@ def model(
 
     `name` is the function's own unless given. `inputs` and `outputs` say what its types do not:
     a type, a `shoal.Tensor` or (type, shape) by name. `batch` is how many rows of requests may be
-    handed over at once, 0 for one request at a time; `max_delay_ms` how long a batch may wait for
+    passed at once, 0 for one request at a time; `max_delay_ms` how long a batch may wait for
     more of them. `instances` run side by side, each on a thread; an async function awaits that
     many calls at once. `config` is text of config.pbtxt for everything else.
 

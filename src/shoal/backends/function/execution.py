@@ -102,7 +102,7 @@ class StreamExecutor(RequestExecutor):
     def _respond(self, pending: PendingRequest, item: Any) -> None:
         """Send one item. Raises Cancelled once the client has gone."""
         if pending.request.cancelled:
-            raise Cancelled(f"{pending.request.log_prefix()}the client withdrew the request")
+            raise Cancelled(f"{pending.request.log_prefix()}the client cancelled the request")
         given = to_arrays(self._declaration, item, 1)
         tensors = [
             Tensor.from_array(port.name, given[port.name], port.datatype)

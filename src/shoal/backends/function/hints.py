@@ -46,7 +46,7 @@ class ArgumentKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorHint:
-    """What is known about a tensor. None and empty texts are what nobody has said."""
+    """What is known about a tensor. None and empty texts mean unknown."""
 
     kind: ArgumentKind = ArgumentKind.ARRAY
     datatype: DataType | None = None

@@ -76,7 +76,7 @@ def read(
     parameters = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
     returned = hints.get(_RETURN)
     yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    streams = yields or types.is_stream(returned)  # it may return somebody else's generator
+    streams = yields or types.is_stream(returned)  # it may return the generator of another function
     is_async = (
         inspect.iscoroutinefunction(function)
         or inspect.isasyncgenfunction(function)
@@ -116,7 +116,7 @@ def _inputs(
     for parameter in named:
         if parameter.kind not in _KEYWORDS:
             raise place.error(
-                "inputs are handed over by name, which this argument does not allow",
+                "inputs are passed by name, which this argument does not allow",
                 argument=str(parameter),
                 fix="Write a plain argument; a / or a * argument cannot be an input",
             )

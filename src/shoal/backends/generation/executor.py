@@ -73,9 +73,9 @@ class GenerationExecutor(RequestExecutor):
             except ShoalError as error:
                 pending.send(error=error)
                 continue
-            self._hand_over(job, pending)
+            self._submit(job, pending)
 
-    def _hand_over(self, job: RequestJob, pending: PendingRequest) -> None:
+    def _submit(self, job: RequestJob, pending: PendingRequest) -> None:
         width = job.options.num_beams
         request = pending.request
         request.on_cancel = self._wake
@@ -90,7 +90,7 @@ class GenerationExecutor(RequestExecutor):
                 self._changed.notify_all()
                 self._counts.texts_changed()
                 return
-        pending.send(error=Cancelled(f"{request.log_prefix()}the client withdrew the request"))
+        pending.send(error=Cancelled(f"{request.log_prefix()}the client cancelled the request"))
 
     def _text_ended(self) -> None:
         with self._changed:
@@ -154,7 +154,7 @@ class GenerationExecutor(RequestExecutor):
         try:
             pixels = np.stack([job.pixels for job in jobs if job.pixels is not None])
             arrays = self._encoder.run(pixels)
-        except Exception as error:  # noqa: BLE001 - told to whom it concerns
+        except Exception as error:  # noqa: BLE001 - reported to the requests
             if len(jobs) == 1:
                 jobs[0].on_error(error)
                 return []

@@ -78,9 +78,9 @@ class RequestJob:
         self._fail(error)
 
     def on_cancelled(self) -> None:
-        """Tell whoever may still listen."""
+        """Notify the client, if it is still there."""
         prefix = self._pending.request.log_prefix()
-        self.on_error(Cancelled(f"{prefix}the client withdrew the request"))
+        self.on_error(Cancelled(f"{prefix}the client cancelled the request"))
 
     def _over(self) -> None:
         self.over = True
@@ -89,7 +89,7 @@ class RequestJob:
     def _end(self, tensors: Sequence[Tensor]) -> None:
         try:
             self._pending.send(tensors)
-        except Exception as error:  # noqa: BLE001 - nobody above can do anything about it
+        except Exception as error:  # noqa: BLE001 - the caller cannot handle it
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
     image | pixel_values, input_ids | text_input | prompt, max_tokens …  -->  GenerationRequest
 
-Whoever can send tensors alone finds the most used options among the inputs; as parameters of the
+For clients that send only tensors, the most used options are also inputs; as parameters of the
 request all of them are taken.
 """
 

@@ -2,7 +2,7 @@
 
     model.xml | model.onnx --read, shape--> Model --compile--> CompiledModel --> infer requests
 
-The weights are there once, whatever the number of instances. Inputs are handed over where they
+The weights are there once, whatever the number of instances. Inputs are passed where they
 lie; outputs are copied, because the runtime writes the next ones to the same place.
 """
 
@@ -241,7 +241,7 @@ class OpenVinoExecutor(Executor):
         return {name: _padded(array, self._fixed_rows) for name, array in inputs.items()}
 
     def _to_runtime(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The input as it can be handed over: in one piece, at multiples of its elements' size."""
+        """The input as it can be passed: contiguous, at multiples of its elements' size."""
         if name in self._scalars_in:
             array = array.reshape(())
         if self._inputs[name].datatype is dtypes.BYTES:

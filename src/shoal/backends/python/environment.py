@@ -131,7 +131,7 @@ def _locked(file: Path) -> Iterator[None]:
 def _build(requirements: Path, folder: Path) -> None:
     """A virtual environment of this Python with what the file asks for."""
     logger.info("making a Python environment for %s; this may take a while", requirements)
-    # Not importlib.util: hooks of setuptools' change this process when somebody asks for pip.
+    # Not importlib.util: hooks of setuptools' change this process when pip is looked up.
     has_pip = importlib.machinery.PathFinder.find_spec("pip") is not None
     venv.EnvBuilder(with_pip=not has_pip, symlinks=os.name != "nt").create(folder)
     python = _interpreter(folder)

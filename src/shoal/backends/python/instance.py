@@ -1,6 +1,6 @@
 """One instance of a Python model: a TritonPythonModel object and what calls its methods.
 
-    initialize --> execute, execute, ... --> finalize        is_ready whenever somebody asks
+    initialize --> execute, execute, ... --> finalize        is_ready on request
 
 The same code runs in the server and in a process of the model's own; where responses go is the
 business of each request's answer.
@@ -110,7 +110,7 @@ class ModelInstance:
                     f"found type '{type(response)}'."
                 )
         for index, request in enumerate(requests):
-            # Taken out of the list, so that nobody but us holds the tensors when they are sent.
+            # Taken out of the list: no other reference to the tensors may exist when they are sent.
             response, returned[index] = returned[index], None
             if response is not None:
                 assert request._stream is not None

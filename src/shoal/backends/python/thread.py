@@ -158,7 +158,7 @@ class ThreadResponseStream(ResponseStream):
                 self._owner.settled(self)
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request."""
+        """Whether the client has cancelled the request."""
         return self._pending.request.cancelled
 
 

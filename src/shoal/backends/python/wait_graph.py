@@ -1,6 +1,6 @@
-"""Who waits for whom: notices when a call to another model can never be answered.
+"""Waiting calls between models: detects a call that would deadlock.
 
-    A's only instance --exec--> B's only instance --exec--> A       nobody is left to run it
+    A's only instance --exec--> B's only instance --exec--> A       no instance is left to run it
 
 Instances are entered here while they exist and while they wait. A call is refused when every
 instance of the model it goes to already waits, directly or through others, for one that waits.
@@ -45,9 +45,9 @@ class WaitGraph:
             if self._all_wait(model, set()):
                 del self._waiting[instance]
                 raise Unavailable(
-                    f"model '{instance.model_name}' asks model '{model}', all of whose instances "
-                    f"wait for an answer themselves: nobody is left to run it. Give the model "
-                    f"more instances, one for each call that may wait for another"
+                    f"model '{instance.model_name}' calls model '{model}', all of whose instances "
+                    f"wait for a response themselves: no instance is left to run it. Give the "
+                    f"model more instances, one for each call that may wait for another"
                 )
 
     def end(self, instance: Context) -> None:

@@ -74,7 +74,7 @@ def _renamed(
     tensors = [
         replace(_tensor(slot), name=own.get(i, slot.names[0])) for i, slot in enumerate(slots)
     ]
-    # Values that no response can carry matter only if somebody asks for them.
+    # Values that no response can carry matter only if they are requested.
     return [t for i, t in enumerate(tensors) if kind == "input" or t.datatype or i in own]
 
 

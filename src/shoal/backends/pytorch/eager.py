@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class EagerProgram(ModuleProgram):
-    """A module made by the model's own code. What it writes to nobody can tell."""
+    """A module made by the model's own code, which may write to anything."""
 
     kind = ProgramKind.EAGER
 

@@ -147,7 +147,7 @@ class TorchExecutor(Executor):
         return tensors[0].clone() if self._own_inputs else tensors[0]
 
     def _kept(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A result that stays on the device, and that nobody writes to any more."""
+        """A result that stays on the device and is not written to any more."""
         tensor = self._typed(name, value).detach()
         return tensor.clone() if self._own_outputs else tensor
 
@@ -169,7 +169,7 @@ class TorchExecutor(Executor):
             return self._call(values)
 
     def _fetch(self, name: str, value: Any, rows: int | None) -> np.ndarray:
-        """A result as an array that nobody writes to any more."""
+        """A result as an array that is not written to any more."""
         if not isinstance(value, torch.Tensor):
             return self._plain(name, value, rows)
         tensor = self._typed(name, value)

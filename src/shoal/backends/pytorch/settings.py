@@ -41,7 +41,7 @@ class PyTorchSettings:
     """How one model is run."""
 
     intra_op_threads: int  # per instance, on the CPU
-    inter_op_threads: int = 0  # 0: nobody said
+    inter_op_threads: int = 0  # 0: not set
     inference_mode: bool = True
     switches: Switches = Switches()
     share_weights: bool | None = None  # None: where the model keeps no state

@@ -90,7 +90,7 @@ def _check_whole(text: str) -> None:
 
 
 def _objective(text: str) -> str:
-    """The first word of the model's objective; "" for one of somebody's own."""
+    """The first word of the model's objective; "" for a custom one."""
     for line in text[:_HEAD_BYTES].splitlines():
         if line.startswith("objective="):
             return line.removeprefix("objective=").split()[0]

@@ -156,12 +156,12 @@ def _load_skops(model_file: Path, trusted: Sequence[str]) -> Any:
         raise missing_library("sklearn", error, file=file) from error
     try:
         found = skops.io.get_untrusted_types(file=model_file)
-        strangers = [name for name in found if name not in trusted and not _is_sklearns_own(name)]
-        if strangers:
+        untrusted = [name for name in found if name not in trusted and not _is_sklearns_own(name)]
+        if untrusted:
             raise Unsupported(
                 f"'{short_name(model_file)}' holds what scikit-learn does not bring along: "
-                f"{', '.join(strangers)}. If you trust it, install it here and start the server "
-                f"with --backend-config=sklearn,trusted_types={','.join(strangers)}"
+                f"{', '.join(untrusted)}. If you trust it, install it here and start the server "
+                f"with --backend-config=sklearn,trusted_types={','.join(untrusted)}"
             )
         return skops.io.load(model_file, trusted=found)
     except ShoalError:

@@ -56,7 +56,7 @@ def check_budget(text: str, mode: str) -> None:
 
 
 def check_ports(listeners: Iterable[tuple[str, str, int]]) -> None:
-    """No two (flag, address, port) may meet; port 0 takes any free one and meets nobody."""
+    """No two (flag, address, port) may collide; port 0 takes any free one and never collides."""
     taken: list[tuple[str, str, int]] = []
     for flag, address, port in listeners:
         for other_flag, other_address, other_port in taken:

@@ -5,7 +5,7 @@
 The attribute gives the flag its name (`http_port` is `--http-port`), the field gives type and
 default, and the group that makes the field carries the help and the rules for its value. The flags
 of Triton are all here, because deployments pass fixed lists of them; a flag that changes nothing
-says why in `no_effect`, and the server repeats that in a warning when somebody sets it.
+says why in `no_effect`, and the server repeats that in a warning if it is set.
 """
 
 from __future__ import annotations

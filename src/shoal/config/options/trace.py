@@ -87,7 +87,7 @@ def read(
 ) -> TraceOptions:
     """The options that `settings` make of `older`, what the deprecated flags say.
 
-    Raises OptionError for a setting that nobody knows or that has no such value.
+    Raises OptionError for an unknown setting or an invalid value.
     """
     given: dict[str, list[str]] = {}
     for mode, key, value in settings:

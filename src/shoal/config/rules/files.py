@@ -46,7 +46,7 @@ def files(config: ModelConfig) -> Iterator[Fault]:
 
 def escapes(folder: str, filename: str) -> bool:
     """Whether `filename`, seen from `folder` inside the model's folder, leaves the latter."""
-    path = filename.replace("\\", "/")  # a separator on Windows; nobody's file name elsewhere
+    path = filename.replace("\\", "/")  # a separator on Windows; unusual in file names elsewhere
     if path.startswith("/") or _DRIVE.match(path) or "\0" in path:
         return True
     resolved = posixpath.normpath(posixpath.join(folder, path))

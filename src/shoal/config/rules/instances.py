@@ -9,7 +9,7 @@ from shoal.config.rules.fault import Fault
 
 
 def instances(config: ModelConfig) -> Iterator[Fault]:
-    """Counts, devices and profiles of each group, and somebody to do the work."""
+    """Counts, devices and profiles of each group, and at least one instance that is not passive."""
     groups = config.instance_group
     if config.ensemble_scheduling is not None:
         return  # its own rule refuses groups

@@ -9,7 +9,7 @@ from shoal.config.rules.fault import Fault
 
 
 def states(config: ModelConfig) -> Iterator[Fault]:
-    """Every state is whole, and its tensors are nobody else's."""
+    """Every state is complete, and its tensors are used by no other."""
     batching = config.sequence_batching
     if batching is None:
         return

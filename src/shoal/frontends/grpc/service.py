@@ -50,7 +50,7 @@ class GrpcOptions:
     header_forward_pattern: str = ""
     # Category -> (key, value): such calls must bring the metadata triton-grpc-protocol-<key>.
     restricted_protocols: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    plans: bool = True  # whether repeated requests may take the short way
+    plans: bool = True  # whether repeated requests may take the fast path
 
 
 class GrpcService:

@@ -20,7 +20,7 @@ def instance(waits, model):
 
 def test_a_model_with_one_instance_cannot_ask_itself(waits):
     a = instance(waits, "a")
-    with pytest.raises(Unavailable, match=r"model 'a' asks model 'a'.*more instances"):
+    with pytest.raises(Unavailable, match=r"model 'a' calls model 'a'.*more instances"):
         waits.begin(a, "a")
     waits.begin(a, "b")  # the refused call is forgotten
 

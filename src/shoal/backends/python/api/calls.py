@@ -49,7 +49,7 @@ def run_async(
     def arrived() -> None:
         try:
             loop.call_soon_threadsafe(settle)
-        except RuntimeError:  # the loop was closed: nobody waits any more
+        except RuntimeError:  # the loop was closed: no caller waits
             return
 
     call = _ModelCall(arrived, decoupled=decoupled)
@@ -143,7 +143,7 @@ class ResponseIterator:
         return response
 
     def cancel(self) -> None:
-        """Withdraw the request; the model it went to may still send what it likes."""
+        """Cancel the request; its model may still send responses."""
         core = self._core
         if core is not None:
             core.cancel()

@@ -4,7 +4,7 @@
     torch tensor --__dlpack__--> PyCapsule "dltensor" --take--> Tensor
 
 numpy's own DLPack has no BF16 and refuses memory that is marked read-only, so the few structures
-of the protocol are written out here with ctypes. A capsule's memory lives until whoever took it
+of the protocol are written out here with ctypes. A capsule's memory lives until its consumer
 calls the deleter.
 """
 
@@ -108,7 +108,7 @@ def _give_back(address: int) -> None:
 
 
 def _capsule_dies(capsule: int) -> None:
-    if _dying_is_valid(capsule, _FRESH):  # nobody took what is in it
+    if _dying_is_valid(capsule, _FRESH):  # it was not consumed
         _exported.pop(_dying_pointer_of(capsule, _FRESH), None)
 
 
@@ -159,9 +159,7 @@ def take(capsule: object) -> Taken:
     contiguous or of a type the protocol does not have.
     """
     if not _is_valid(capsule, _FRESH):
-        raise TritonModelException(
-            "The capsule holds no DLPack tensor, or somebody has taken it already."
-        )
+        raise TritonModelException("The capsule holds no DLPack tensor, or it was taken already.")
     address = _pointer_of(capsule, _FRESH)
     managed = _DLManagedTensor.from_address(address)
     tensor = managed.dl_tensor
@@ -194,7 +192,7 @@ def check_device(device_type: int) -> None:
 
 
 class _Owner:
-    """Calls a producer's deleter once nobody looks at its memory any more."""
+    """Calls a producer's deleter once its memory is unused."""
 
     __slots__ = ("_address",)
 

@@ -38,7 +38,7 @@ def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None
     """The input called `name`, or None."""
     if type(inference_request) is InferenceRequest:
         return inference_request._input(name)
-    tensors: list[Tensor] = inference_request.inputs()  # somebody's stand-in
+    tensors: list[Tensor] = inference_request.inputs()  # a test double
     return next((tensor for tensor in tensors if tensor.name() == name), None)
 
 

@@ -1,5 +1,5 @@
 """What stands behind the functions of pb_utils: a server in this process, one at the end of a
-pipe, or nobody.
+pipe, or none.
 
     model --pb_utils--> current() --> Host
 
@@ -28,7 +28,7 @@ NOT_FROM_FORKS = (
 
 
 class FamilyHandle(Protocol):
-    """A family of metrics that somebody keeps."""
+    """A family of metrics in a registry."""
 
     def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
         """The metric with these labels. Raises ValueError when it cannot be."""
@@ -104,7 +104,7 @@ class NoServer:
     shares_memory = True
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
-        """There is nobody to ask."""
+        """There is no server."""
         del decoupled, waiting
         raise TritonModelException(
             f"There is no server here to run model '{request.model_name}'. In a unit test, say "
@@ -112,11 +112,11 @@ class NoServer:
         )
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:  # noqa: ARG002
-        """There is nobody to ask."""
+        """There is no server."""
         raise TritonModelException(f"There is no server here to load model '{name}'.")
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:  # noqa: ARG002
-        """There is nobody to ask."""
+        """There is no server."""
         raise TritonModelException(f"There is no server here to unload model '{name}'.")
 
     def is_model_ready(self, name: str, version: int) -> bool:  # noqa: ARG002
@@ -171,7 +171,7 @@ def leave(token: contextvars.Token[Context | None]) -> None:
 
 
 def announce(context: Context, package: str = "") -> None:
-    """Code of `package`, and threads that nobody knows, belong to `context` now."""
+    """Code of `package`, and unknown threads, belong to `context` now."""
     _latest.append(context)
     if package:
         _packages[package] = context

@@ -57,7 +57,7 @@ class Logger:
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Log what only somebody who looks for a fault wants to see."""
+        """Log details for debugging."""
         _log(message, _LogLevel.VERBOSE)
 
 

@@ -42,7 +42,7 @@ class MetricFamily:
     _handle: FamilyHandle | None = None
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        """A family of this name; one that exists already is shared, whoever made it."""
+        """A family of this name; an existing one is shared."""
         if not isinstance(name, str) or not isinstance(description, str):
             raise TypeError("a MetricFamily's name and description must be str")
         if not isinstance(kind, MetricKind):

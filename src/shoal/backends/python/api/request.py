@@ -201,7 +201,7 @@ class InferenceRequest:
     # ---- answering a client's request
 
     def is_cancelled(self) -> bool:
-        """Whether the client has withdrawn the request."""
+        """Whether the client has cancelled the request."""
         return self._core.cancelled if self._stream is None else self._stream.cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
@@ -263,7 +263,7 @@ class InferenceRequest:
         return request
 
     def __del__(self) -> None:
-        # The model has let go of the request and of its sender: nobody can answer it any more.
+        # The model has dropped the request and its sender: it can no longer be answered.
         answer: ResponseStream | None = getattr(self, "_stream", None)
         if answer is not None and not answer.over:
             _abandon(answer, self._core)

@@ -67,7 +67,7 @@ class ResponseStream(ABC):
                 self._pass_on(response, final=ends, more=more)
             except ShoalError:
                 raise TritonModelException(CLOSED) from None
-            except BaseException:  # such as a tensor that cannot be sent: nobody heard of it
+            except BaseException:  # such as a tensor that cannot be sent: nothing was sent
                 with _counting:
                     self._sent -= 1
                     self._closed = self._over = False
@@ -78,7 +78,7 @@ class ResponseStream(ABC):
         if self.promised or self._sent or self._closed:
             self.send(response, final=True, more=True)
             return
-        # Nobody has a sender: nobody else can send, and there is nothing to guard.
+        # There is no sender, so nothing else can send and no lock is needed.
         self._sent = 1
         self._closed = self._over = True
         try:
@@ -133,7 +133,7 @@ class ResponseStream(ABC):
 
     @abstractmethod
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request."""
+        """Whether the client has cancelled the request."""
 
 
 class InferenceResponseSender:
@@ -161,5 +161,5 @@ class InferenceResponseSender:
         self._stream.send(response, final=bool(flags))
 
     def is_cancelled(self) -> bool:
-        """Whether the client has withdrawn the request."""
+        """Whether the client has cancelled the request."""
         return self._stream.cancelled()

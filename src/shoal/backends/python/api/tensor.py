@@ -1,8 +1,8 @@
 """`pb_utils.Tensor`: a name and elements, as numpy, as DLPack or still as received bytes.
 
 What a request brings is turned into numpy only when the model asks for it. The array is the
-model's own to write to: it lies on the request's buffer where that belongs to nobody else, and is
-a copy where somebody else looks at the same memory: a client's region, another model's array, an
+model's own to write to: it lies on the request's buffer if nothing else uses that, and is
+a copy if the same memory is used elsewhere: a client's region, another model's array, an
 input that other steps of an ensemble get too. Such memory is told by being marked read-only.
 """
 
@@ -174,8 +174,8 @@ class Tensor:
             array = self._on_gpu.on_cpu(self._name)
         else:
             array = self._array  # type: ignore[assignment]
-            # Whoever else holds the array, or the one it is a view of, may write to it later; so
-            # may whoever owns memory that is not an array's: a buffer, a tensor of torch's.
+            # Other holders of the array, or of the one it is a view of, may write to it later; so
+            # may the owner of memory that is not an array's: a buffer, a torch tensor.
             if self._datatype is BYTES:
                 array = _as_bytes(array)
             elif not keep and (
@@ -258,7 +258,7 @@ def _private(core: CoreTensor) -> np.ndarray:
 
 
 def _shared(core: CoreTensor) -> CoreTensor:
-    """The tensor, for more than one to look at and nobody to write to."""
+    """The tensor, shared and read-only."""
     raw = core.raw if core.has_raw else None
     if not isinstance(raw, memoryview) or raw.readonly:
         return core
@@ -289,7 +289,7 @@ def _owns_data(base: object) -> bool:
 
 
 def _sole_counts() -> tuple[int, int]:
-    """What `sys.getrefcount` says in `_to_core` of an array, and of a base, that nobody else has.
+    """What `sys.getrefcount` says in `_to_core` of an array and a base without other references.
 
     Measured, because it depends on how an interpreter counts its own short-lived references.
     """

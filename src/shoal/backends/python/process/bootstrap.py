@@ -1,4 +1,4 @@
-"""Starts a model's process: makes the few modules it needs importable and hands over to `child`.
+"""Starts a model's process: makes the few modules it needs importable and runs `child`.
 
     python bootstrap.py <where shoal is> <where numpy is> <socket>
 

@@ -52,7 +52,7 @@ class MessageChannel:
         """Send plain values (numbers, text, bytes, lists, dicts) and open files, which are closed.
 
         With `more` it waits for the next message and goes with it: to wake the other side costs
-        more than the message does. ChannelClosed when nobody is there any more.
+        more than the message does. ChannelClosed if the other side is gone.
         """
         content = marshal.dumps(message, 4)
         with self._lock:
@@ -189,14 +189,14 @@ class MessageChannel:
         return self._files.popleft()
 
     def hang_up(self) -> None:
-        """End it. What has arrived can still be received; then whoever waits is told."""
+        """End it. What has arrived can still be received; then waiting threads are notified."""
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):  # the other side may have hung up already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up, and let go of the socket. Nobody may be receiving."""
+        """Hang up and close the socket. No thread may be receiving."""
         self.hang_up()
         self._socket.close()
         _close_files(self._files)

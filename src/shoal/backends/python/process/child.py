@@ -75,7 +75,7 @@ def _open(connection: str) -> socket.socket:
 
 
 def _end_with_the_server(connection: socket.socket) -> None:
-    """Once the server is gone nobody needs this process, whatever the model is doing then."""
+    """End this process once the server is gone, whatever the model is doing."""
     if not hasattr(select, "poll"):
         return
     poll = select.poll()
@@ -131,7 +131,7 @@ class Child:
         self._holding = threading.Event()
         self._flusher: threading.Thread | None = None
         self._running: dict[int, Request] = {}  # for withdrawals; each change is one operation
-        self._reading = threading.Lock()  # held by whoever reads
+        self._reading = threading.Lock()  # held by the reading thread
         self._reader: threading.Thread | None = None
         self._starting = threading.Lock()  # guards _reader
         self._handlers: dict[str, Callable[..., None]] = {
@@ -250,10 +250,10 @@ class Child:
     # ---- what the server says
 
     def _next(self) -> tuple[int, list[InferenceRequest]] | None:
-        """The next batch, or None to stop. Reads by itself as long as nobody else does."""
+        """The next batch, or None to stop. Reads itself while no other thread does."""
         while self._reader is None and self._work.empty():
             if not self._reading.acquire(blocking=False):
-                break  # somebody reads by now
+                break  # another thread reads now
             try:
                 if self._reader is None:
                     self._receive()
@@ -369,6 +369,6 @@ class ProcessResponseStream(ResponseStream):
         self._child.send(self.key, response, final=final, more=more)
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request."""
+        """Whether the client has cancelled the request."""
         self._child.listen()
         return self.request.cancelled

@@ -187,7 +187,7 @@ class ProcessExecutor(RequestExecutor):
         )
         serving.wait_started()
         with self._changed:
-            if serving.gone:  # its end has been told already, and nobody was concerned yet
+            if serving.gone:  # its end was reported before any request was affected
                 raise Internal(f"the process ended once the model was initialised: {serving.end}")
             self._serving = serving
             self._started_at = time.monotonic()

@@ -135,7 +135,7 @@ class ChildProcess:
         return f"it exited with status {status}"
 
     def kill(self) -> None:
-        """End it by force; whoever reads from it will notice."""
+        """Kill it; the reading thread will notice."""
         self._process.kill()
 
     def end(self, within_secs: float = 0.0) -> None:

@@ -43,7 +43,7 @@ class Link:
     def send(self, kind: str, *body: Any, more: bool = False) -> None:
         """Send a message, with `more` together with the next one.
 
-        ChannelClosed when nobody is there any more.
+        ChannelClosed if the other side is gone.
         """
         with self._sending:
             released = []
@@ -119,11 +119,11 @@ class Link:
         return tensors
 
     def hang_up(self) -> None:
-        """End it. What has arrived can still be received; then whoever waits is told."""
+        """End it. What has arrived can still be received; then waiting threads are notified."""
         self._channel.hang_up()
 
     def close(self) -> None:
-        """Hang up and forget everything. Nobody may be receiving."""
+        """Hang up and drop all state. No thread may be receiving."""
         self._channel.close()
         self._pool.close()
 

@@ -2,7 +2,7 @@
 
     wait_started --> execute(batch) ... --> stop        ended: called once, if it ends unasked
 
-What the process says is passed on by whoever reads it (see `turns`): responses to their requests,
+What the process says is passed on by the reading thread: responses to their requests,
 questions to the server. When the process goes away unasked, everything it owed is answered with an
 error.
 """
@@ -60,7 +60,7 @@ class ModelProcess:
         self._lock = threading.Condition()  # guards the two below
         self._open: dict[int, PendingRequest] = {}  # not answered to the end yet
         self._gone = False
-        self._answers: dict[int, Any] = {}  # by what was asked, set by whoever reads
+        self._answers: dict[int, Any] = {}  # by request, set by the reading thread
         self.has_is_ready = False
         self._late = process.end_if_silent()
         self._handlers: dict[str, Callable[..., None]] = {
@@ -153,7 +153,7 @@ class ModelProcess:
                 raise unhealthy(self._context.instance_name)
             for own in keyed:
                 self._open.update(own)
-        with contextlib.suppress(ChannelClosed):  # then whoever reads answers them
+        with contextlib.suppress(ChannelClosed):  # then the reading thread answers them
             self._link.send("execute", work)
         for own in keyed:
             for key, pending in own:
@@ -193,7 +193,7 @@ class ModelProcess:
         return None if pending is None else pending.request.trace
 
     def _watch(self, key: int, request: Request) -> None:
-        """Tell the model when the client withdraws the request."""
+        """Tell the model when the client cancels the request."""
 
         def cancelled() -> None:
             with contextlib.suppress(ChannelClosed):
@@ -223,7 +223,7 @@ class ModelProcess:
             self._link.send("ready", call, timeout_secs)
         except ChannelClosed:
             return False
-        # Not read here: a process that hangs would keep whoever asks for ever.
+        # Not read here: a process that hangs would block the caller for ever.
         self._pipe_reader.follow(lambda: call in self._answers, timeout_secs + 1.0)
         return bool(self._answers.pop(call, False))
 

@@ -1,10 +1,10 @@
 """Whose turn it is to read from a pipe: one of those who wait for something from it.
 
-    wait_for(answered)    nobody reads: read until it has come, whatever else comes meanwhile
-                          somebody does: wait until told
+    wait_for(answered)    no thread reads: read until it has arrived, with everything before it
+                          one does: wait until notified
 
 A thread that waits for an answer reads it itself, so an answer wakes one thread and not two. What
-arrives while nobody waits is read by a watcher. While there is traffic the watcher stays out of
+arrives while no thread waits is read by a watcher. While there is traffic the watcher stays out of
 the way, unless there is something it must not miss.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from shoal.backends.python.process.channel import ChannelClosed
 
-_PAUSE_SECS = 0.02  # how long traffic must have stopped before the watcher looks again
+_PAUSE_SECS = 0.02  # how long traffic must have stopped before the watcher polls again
 
 
 class PipeReader:
@@ -34,8 +34,8 @@ class PipeReader:
         name: str,
         always_watch: bool,
     ) -> None:
-        """`hung_up` is called once, by whoever finds the pipe closed; `finished` when nobody reads
-        any more, nor will.
+        """`hung_up` is called once, by the thread that finds it closed; `finished` once no thread
+        reads or will read.
 
         With `always_watch` the watcher does all the reading: for pipes on which more comes unasked
         than in answer to something.
@@ -48,7 +48,7 @@ class PipeReader:
         self._changed = threading.Condition()  # guards the five below
         self._reading = always_watch
         self._followers = 0
-        self._reads = 0  # how often somebody has begun to read
+        self._reads = 0  # how often a thread has begun to read
         self._ending = False
         self._closed = False
         self._attention = threading.Event()
@@ -83,17 +83,17 @@ class PipeReader:
             self._followers -= 1
 
     def tell(self) -> None:
-        """Something was answered: who waits may look. Called by whoever reads."""
+        """Notify waiting threads of a response. Called by the reading thread."""
         if self._followers:
             with self._changed:
                 self._changed.notify_all()
 
     def attend(self) -> None:
-        """Something will come that nobody waits for: have the watcher read it at once."""
+        """Let the watcher read at once: something will arrive that no thread waits for."""
         self._attention.set()
 
     def join(self) -> None:
-        """Wait until it is finished; somebody must have hung up."""
+        """Wait until it is finished; one side must have hung up."""
         self._watcher.join()
 
     def _step_back(self) -> None:
@@ -117,7 +117,7 @@ class PipeReader:
         self._finished()
 
     def _watch_once(self) -> None:
-        """Wait for something to read, and read it if nobody else does; else keep away a while."""
+        """Wait for something to read, and read it if no other thread does; else pause."""
         reads = self._reads
         _wait_readable(self._connection)
         with self._changed:
@@ -137,7 +137,7 @@ class PipeReader:
                     return
 
     def _close(self) -> None:
-        """Settle the end, or wait until somebody else has; only then may those who wait return."""
+        """Settle the end, or wait until another thread has; only then may those who wait return."""
         with self._changed:
             if self._ending:
                 self._changed.wait_for(lambda: self._closed)

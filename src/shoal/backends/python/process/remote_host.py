@@ -124,7 +124,7 @@ class RemoteHost:
         if os.getpid() != self._pid:
             write_log(level, message, file, line)
             return
-        with contextlib.suppress(ChannelClosed):  # nobody is there to read it
+        with contextlib.suppress(ChannelClosed):  # the other side is gone
             self._link.send("log", level, message, file, line)
 
     # ---- questions in general

@@ -134,11 +134,11 @@ class SegmentViews:
             os.close(file)
 
     def drop(self, number: int) -> None:
-        """Unmap a segment, once nobody looks at it."""
+        """Unmap a segment once it is unused."""
         self._memory.pop(number, None)
 
     def lease(self, number: int, release: Callable[[int], None]) -> memoryview:
-        """The bytes of a segment; `release(number)` is called when nobody looks at them."""
+        """The bytes of a segment; `release(number)` is called when they are unused."""
         whole = np.frombuffer(self._memory[number], np.uint8).view(_Leased)
         whole.release = (release, number)
         return whole.data

@@ -47,7 +47,7 @@ class ServerCalls:
         }
 
     def close(self) -> None:
-        """The process is gone: withdraw its requests, let go of its metrics."""
+        """The process is gone: cancel its requests, drop its metrics."""
         for request in list(self._requests_made.values()):
             request.cancel()
         for held in self._held.values():
@@ -99,7 +99,7 @@ class ServerCalls:
             error = (response.error.code.value, response.error.message)
         else:
             packed = self._link.pack(response.outputs)
-        with contextlib.suppress(ChannelClosed):  # nobody waits any more
+        with contextlib.suppress(ChannelClosed):  # no caller waits
             self._link.send(
                 *("answer", call, response.model_version, response.final, error),
                 *(response.parameters, packed),
