@@ -28,7 +28,7 @@ from shoal.scheduler.ensemble_graph import EnsembleGraph
 from shoal.scheduler.ensemble_limit import StepLimit
 from shoal.scheduler.ensemble_progress import EnsembleProgress, ReadyStep
 from shoal.scheduler.ensemble_tensors import (
-    SequencePosition,
+    SequenceInfo,
     TensorValue,
     ensemble_outputs,
     request_values,
@@ -341,7 +341,7 @@ class StepCall:
         self.iteration = ready.iteration
         step = run._ensemble.graph.steps[ready.step]
         asked = run.request
-        self.position: SequencePosition = step_position(step, ready.values, asked)
+        self.position: SequenceInfo = step_position(step, ready.values, asked)
         kept = run._plan.device_outputs.get(ready.step)
         self.request = (Request if kept is None else StepRequest)(
             step.model.name,

@@ -26,7 +26,7 @@ from shoal.scheduler.ensemble_graph import EnsembleGraph, EnsembleStep, fits
 logger = logging.getLogger(__name__)
 
 
-class SequencePosition(NamedTuple):
+class SequenceInfo(NamedTuple):
     """A position in a sequence: the id (0 or "" for none), and START and END flags."""
 
     correlation_id: int | str
@@ -38,7 +38,7 @@ class TensorValue(NamedTuple):
 
     tensor: Tensor | None
     batched: bool  # whether it has a leading batch dimension
-    position: SequencePosition | None = None  # None: that of the request
+    position: SequenceInfo | None = None  # None: that of the request
 
 
 def request_values(
@@ -65,9 +65,9 @@ def step_inputs(step: EnsembleStep, values: Mapping[str, TensorValue]) -> dict[s
 
 def step_position(
     step: EnsembleStep, values: Mapping[str, TensorValue], request: Request
-) -> SequencePosition:
+) -> SequenceInfo:
     """The position in a sequence that the steps before this one reported, or the request's."""
-    position: SequencePosition | None = None
+    position: SequenceInfo | None = None
     for name in step.inputs.values():
         reported = values[name].position
         if reported is None or reported == position:
@@ -81,11 +81,11 @@ def step_position(
                 step.model.name,
                 *position,
             )
-    return position or SequencePosition(request.correlation_id, request.flags)
+    return position or SequenceInfo(request.correlation_id, request.flags)
 
 
 def response_values(
-    step: EnsembleStep, asked: Iterable[str], response: Response, position: SequencePosition
+    step: EnsembleStep, asked: Iterable[str], response: Response, position: SequenceInfo
 ) -> dict[str, TensorValue]:
     """The tensors of one response of a step, by the ensemble's names.
 
@@ -153,8 +153,8 @@ def hand_on(tensor: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def reported_position(
-    parameters: Mapping[str, ParameterValue], position: SequencePosition
-) -> SequencePosition:
+    parameters: Mapping[str, ParameterValue], position: SequenceInfo
+) -> SequenceInfo:
     """The position in a sequence from a response's parameters; `position` without any."""
     reported = False
     correlation_id, flags = position.correlation_id, 0
@@ -178,10 +178,10 @@ def reported_position(
                 )
             flags |= flag if value else 0
             reported = True
-    return SequencePosition(correlation_id, flags) if reported else position
+    return SequenceInfo(correlation_id, flags) if reported else position
 
 
-def _parameters(position: SequencePosition) -> dict[str, ParameterValue]:
+def _parameters(position: SequenceInfo) -> dict[str, ParameterValue]:
     return {
         "sequence_id": position.correlation_id,
         "sequence_start": bool(position.flags & Request.SEQUENCE_START),

@@ -28,7 +28,7 @@ class CustomMetrics:
         self._lock = threading.RLock()  # guards everything below it, values included
         self._families: dict[str, _Family] = {}
 
-    def family(self, name: str, description: str, kind: str) -> FamilyHandle:
+    def family(self, name: str, description: str, kind: str) -> CustomFamily:
         """A handle to the family `name`. ValueError for a bad name, or one of another kind."""
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -43,7 +43,7 @@ class CustomMetrics:
             elif family.kind != kind:
                 raise ValueError(f"the metric '{name}' exists already, and is a {family.kind}")
             family.holds += 1
-        return FamilyHandle(self, family)
+        return CustomFamily(self, family)
 
     def render(self, text: Exposition) -> None:
         """Add every family that has a metric to `text`."""
@@ -91,14 +91,14 @@ class _Family:
         text.grouped(self.name, self.kind, self.description, samples)
 
 
-class FamilyHandle:
+class CustomFamily:
     """A handle to a family. Close it exactly once."""
 
     def __init__(self, owner: CustomMetrics, family: _Family) -> None:
         self._owner = owner
         self._family = family
 
-    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
+    def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> CustomMetric:
         """A handle to the metric with these labels. ValueError for bad labels or buckets."""
         for name, value in labels.items():
             if not isinstance(name, str) or not _LABEL.fullmatch(name):
@@ -114,7 +114,7 @@ class FamilyHandle:
             if metric is None:
                 metric = self._family.metrics[key] = _Metric(labels, bounds)
             metric.holds += 1
-        return MetricHandle(self._owner, self._family, metric)
+        return CustomMetric(self._owner, self._family, metric)
 
     def close(self) -> None:
         """Release the handle; the last one removes the family."""
@@ -124,7 +124,7 @@ class FamilyHandle:
                 self._owner._families.pop(self._family.name, None)
 
 
-class MetricHandle:
+class CustomMetric:
     """A handle to a metric. Close it exactly once."""
 
     def __init__(self, owner: CustomMetrics, family: _Family, metric: _Metric) -> None:

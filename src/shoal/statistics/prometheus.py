@@ -15,7 +15,7 @@ from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.exposition import Exposition, label_name, labels_text
 from shoal.statistics.gpu import GpuReading, Gpus
 from shoal.statistics.machine import Machine, MachineReading
-from shoal.statistics.metrics import Metric, ModelSource, Source
+from shoal.statistics.metrics import ModelSource, ServerMetric, Source
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.model import ModelStatistics
 from shoal.statistics.sampled import Sampled
@@ -134,7 +134,9 @@ class _LabelledModel(NamedTuple):
 
 
 def _add(
-    text: Exposition, families: Iterable[Metric[Source]], sources: Sequence[tuple[str, Source]]
+    text: Exposition,
+    families: Iterable[ServerMetric[Source]],
+    sources: Sequence[tuple[str, Source]],
 ) -> None:
     """Add families with a sample for each source, after its labels."""
     for metric in families:

@@ -14,7 +14,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.scheduler.ensemble_progress import EnsembleProgress
 from shoal.scheduler.ensemble_tensors import (
-    SequencePosition,
+    SequenceInfo,
     TensorValue,
     ensemble_outputs,
     fitted_shape,
@@ -267,7 +267,7 @@ class TestHandingOn:
             outputs=("A", "B"),
         )
         response = Response("m", 1, outputs=[Tensor.from_array("y", np.ones((1, 1), np.int32))])
-        values = response_values(graph.steps[0], ("y", "z"), response, SequencePosition(0, 0))
+        values = response_values(graph.steps[0], ("y", "z"), response, SequenceInfo(0, 0))
         assert values["A"].tensor is response.outputs[0]
         assert values["B"].tensor is None
 
@@ -276,21 +276,19 @@ class TestSequences:
     @pytest.mark.parametrize(
         ("parameters", "expected"),
         [
-            ({}, SequencePosition(7, Request.SEQUENCE_START)),
-            ({"other": 1}, SequencePosition(7, Request.SEQUENCE_START)),
-            ({"sequence_id": 9}, SequencePosition(9, 0)),
-            ({"sequence_id": "nine"}, SequencePosition("nine", 0)),
-            ({"sequence_start": True}, SequencePosition(7, Request.SEQUENCE_START)),
+            ({}, SequenceInfo(7, Request.SEQUENCE_START)),
+            ({"other": 1}, SequenceInfo(7, Request.SEQUENCE_START)),
+            ({"sequence_id": 9}, SequenceInfo(9, 0)),
+            ({"sequence_id": "nine"}, SequenceInfo("nine", 0)),
+            ({"sequence_start": True}, SequenceInfo(7, Request.SEQUENCE_START)),
             (
                 {"sequence_start": False, "sequence_end": True},
-                SequencePosition(7, Request.SEQUENCE_END),
+                SequenceInfo(7, Request.SEQUENCE_END),
             ),
         ],
     )
     def test_a_response_may_say_another_place(self, parameters, expected):
-        assert (
-            reported_position(parameters, SequencePosition(7, Request.SEQUENCE_START)) == expected
-        )
+        assert reported_position(parameters, SequenceInfo(7, Request.SEQUENCE_START)) == expected
 
     @pytest.mark.parametrize(
         "parameters",
@@ -303,7 +301,7 @@ class TestSequences:
     )
     def test_nonsense_is_refused(self, parameters):
         with pytest.raises(InvalidArgument, match="expected parameter 'sequence_"):
-            reported_position(parameters, SequencePosition(0, 0))
+            reported_position(parameters, SequenceInfo(0, 0))
 
     def test_a_step_follows_the_step_before_it(self, kit):
         graph = kit.pipe(
@@ -312,11 +310,11 @@ class TestSequences:
         )
         request, _ = make_request(correlation_id=1, flags=Request.SEQUENCE_START)
         own = {"IN": value(), "MORE": value()}
-        assert step_position(graph.steps[0], own, request) == SequencePosition(
+        assert step_position(graph.steps[0], own, request) == SequenceInfo(
             1, Request.SEQUENCE_START
         )
-        told = {"IN": value(), "MORE": value()._replace(position=SequencePosition(5, 0))}
-        assert step_position(graph.steps[0], told, request) == SequencePosition(5, 0)
+        told = {"IN": value(), "MORE": value()._replace(position=SequenceInfo(5, 0))}
+        assert step_position(graph.steps[0], told, request) == SequenceInfo(5, 0)
 
     def test_two_places_are_one_too_many(self, kit, caplog):
         graph = kit.pipe(
@@ -325,18 +323,18 @@ class TestSequences:
         )
         request, _ = make_request()
         told = {
-            "IN": value()._replace(position=SequencePosition(5, 0)),
-            "MORE": value()._replace(position=SequencePosition(6, 0)),
+            "IN": value()._replace(position=SequenceInfo(5, 0)),
+            "MORE": value()._replace(position=SequenceInfo(6, 0)),
         }
-        assert step_position(graph.steps[0], told, request) == SequencePosition(5, 0)
+        assert step_position(graph.steps[0], told, request) == SequenceInfo(5, 0)
         assert "two positions" in caplog.text
 
     def test_the_response_tells_of_its_sequence(self, kit):
         signature = kit.signature("pipe", ("IN",), ("OUT",))
-        told = value()._replace(position=SequencePosition(5, Request.SEQUENCE_END))
+        told = value()._replace(position=SequenceInfo(5, Request.SEQUENCE_END))
         _, parameters = ensemble_outputs(signature, {"OUT": told})
         assert parameters == {"sequence_id": 5, "sequence_start": False, "sequence_end": True}
         _, parameters = ensemble_outputs(
-            signature, {"OUT": value()._replace(position=SequencePosition(0, 0))}
+            signature, {"OUT": value()._replace(position=SequenceInfo(0, 0))}
         )
         assert parameters == {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.generation.decoder import Decoder, Shape
-from shoal.statistics.custom import COUNTER, GAUGE, CustomMetrics, FamilyHandle, MetricHandle
+from shoal.statistics.custom import COUNTER, GAUGE, CustomFamily, CustomMetric, CustomMetrics
 
 _FAMILIES = (
     ("steps", "shoal_generation_steps_total", "Runs of the decoder", COUNTER),
@@ -32,8 +32,8 @@ class Counts:
         self._sizes: dict[int, int] = {}  # runs of the decoder, by how many rows they had
         self._encoder_sizes: dict[int, int] = {}
         self.texts: Callable[[], int] = lambda: 0  # under way; set by the model
-        self._holds: list[FamilyHandle] = []
-        self._metrics: dict[str, MetricHandle] = {}
+        self._holds: list[CustomFamily] = []
+        self._metrics: dict[str, CustomMetric] = {}
         if metrics is not None:
             for key, name, description, kind in _FAMILIES:
                 hold = metrics.family(name, description, kind)
