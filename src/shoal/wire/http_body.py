@@ -252,15 +252,11 @@ def encode_infer(
 
     Raises InvalidArgument when an output cannot be sent in the form the client asked for.
     """
-    by_name = {output.name: output for output in wanted}
-    if (
-        not response.parameters
-        and all(output.binary and not output.classification for output in wanted)
-        and (binary_default or all(output.name in by_name for output in response.outputs))
-    ):
+    if not response.parameters and _all_binary(response, wanted, binary_default):
         encoded = _encode_binary(response)
         if encoded is not None:
             return encoded
+    by_name = {output.name: output for output in wanted}
     entries: list[dict[str, Any]] = []
     blobs: list[Buffer] = []
     for output in response.outputs:
@@ -296,20 +292,35 @@ def encode_infer(
     return EncodedBody(BINARY_TYPE, len(header), [header, *blobs])
 
 
+def _all_binary(response: Response, wanted: Sequence[WantedOutput], binary_default: bool) -> bool:
+    """Whether all outputs are to be sent as bytes."""
+    for output in wanted:
+        if not output.binary or output.classification:
+            return False
+    return binary_default or [output.name for output in wanted] == [
+        tensor.name for tensor in response.outputs
+    ]
+
+
 def _encode_binary(response: Response) -> EncodedBody | None:
     """A response whose outputs are all binary; None if its JSON cannot be cached."""
-    outputs = response.outputs
-    if any(tensor.datatype is BYTES for tensor in outputs):
-        return None
-    described = tuple([(one.name, one.datatype, one.shape, one.nbytes) for one in outputs])
-    rest = binary_json(response.model_name, response.model_version, described)
+    described = []
+    raws: list[Buffer] = []
+    for tensor in response.outputs:
+        if tensor.datatype is BYTES:
+            return None
+        raw = tensor.raw
+        size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
+        described.append((tensor.name, tensor.datatype, tensor.shape, size))
+        raws.append(raw)
+    rest = binary_json(response.model_name, response.model_version, tuple(described))
     if rest is None:
         return None
     if response.request_id:
         header = b'{"id":%b,%b' % (json_text.dumps(response.request_id), rest)
     else:
         header = b"{" + rest
-    return EncodedBody(BINARY_TYPE, len(header), [header, *[tensor.raw for tensor in outputs]])
+    return EncodedBody(BINARY_TYPE, len(header), [header, *raws])
 
 
 @lru_cache(1024)

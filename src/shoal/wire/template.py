@@ -83,10 +83,11 @@ def is_plain_id(request_id: bytes) -> bool:
 def split_json_sequence(rest: bytes) -> tuple[int | str, tuple[bytes, bytes]] | None:
     """The id of the sequence in a header whose own id was taken out, and what is before and after
     it; None where there is none, or not exactly one in a notation that has one meaning."""
-    if _SEQUENCE_KEY not in rest:
+    place = rest.find(_SEQUENCE_KEY)
+    if place < 0:
         return None
-    match = _JSON_SEQUENCE.search(rest)
-    if match is None or rest.count(_SEQUENCE_KEY) > 1:
+    match = _JSON_SEQUENCE.match(rest, place)
+    if match is None or rest.find(_SEQUENCE_KEY, place + 1) >= 0:
         return None
     number, text = match.groups()
     # What is before it ends with the quote of a text, so a number and a text differ there.

@@ -22,7 +22,6 @@ from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import as_shoal_error
 from shoal.frontends.grpc.flow import Stream, unary_pieces
-from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.infer import DECOUPLED, InferCall, InferMethod
 from shoal.frontends.grpc.message import PREFIX_BYTES
 from shoal.wire.grpc_pattern import LARGEST_MESSAGE_BYTES, MessagePatterns
@@ -74,7 +73,10 @@ class GrpcFastPath(Coalescer):
                 request_id = message[match.id].decode()
             except UnicodeDecodeError:
                 return False
-        call = GrpcFastPathCall(self, stream_id, window, connection, pattern.head)
+        call = GrpcFastPathCall(stream_id, window)
+        call.receiver = call
+        call.connection = connection
+        call.pattern = pattern
         call.request = request = PlannedRequest(
             template, message, match.contents, request_id, call, self.model, self.now_ns
         )
@@ -113,7 +115,7 @@ class GrpcFastPath(Coalescer):
         rows = zip(*columns, strict=False)  # columns that are the same for all have no end
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
             call: Any = request.reply  # a GrpcFastPathCall; a `cast` takes 5 % of this loop
-            if call.gone:
+            if call.request is None:
                 continue
             field = id_field(request.id) if request.id else b""
             size = message_bytes + len(field)
@@ -128,45 +130,36 @@ class GrpcFastPathCall(Stream):
     """A unary call that arrived in one piece: its stream, the stream's receiver, and the reply of
     its request."""
 
-    __slots__ = ("_fast_path", "_head", "_infer", "connection", "gone", "request")
+    __slots__ = ("connection", "pattern", "request")
 
+    connection: ControlFrames
+    pattern: CallPattern
+    request: PlannedRequest | None  # None: answered, or the client has cancelled it
     remote_closed = True
     must_end = True
-
-    def __init__(
-        self,
-        fast_path: GrpcFastPath,
-        stream_id: int,
-        window: int,
-        connection: ControlFrames,
-        head: RequestHead,
-    ) -> None:
-        super().__init__(stream_id, window, 0, self)
-        self.connection = connection
-        self.gone = False  # the stream has ended
-        self.request: PlannedRequest | None = None
-        self._fast_path = fast_path
-        self._head = head
-        self._infer: InferCall | None = None  # answers a response that is not written with a batch
+    _infer: InferCall | None = None  # answers a response that is not written with its batch
 
     # ---- what the engine calls (Reply)
 
     def send(self, response: Response) -> None:
         """Take a response from the thread that made it."""
-        self._fast_path.inbox.post(self.deliver, response)
+        fast_path = self.pattern.fast_path
+        assert fast_path is not None
+        fast_path.inbox.post(self.deliver, response)
 
     def deliver(self, response: Response) -> None:
         """Answer as the slow path does, on the loop. Never raises."""
-        if self.gone:
+        request = self.request
+        if request is None:
             return
         infer = self._infer
         if infer is None:
-            assert self.request is not None
-            fast_path = self._fast_path
-            call = fast_path.dispatcher.call(self.connection, self, self._head)
+            fast_path = self.pattern.fast_path
+            assert fast_path is not None
+            call = fast_path.dispatcher.call(self.connection, self, self.pattern.head)
             self.receiver = call
             call.on_cancel = self.reset
-            message = InferMessage(InferHead(self.request.model_name, ""), self.request.id, {})
+            message = InferMessage(InferHead(request.model_name, ""), request.id, {})
             infer = self._infer = InferCall(fast_path.method, call, message)
         if response.final:
             self.request = None  # which refers to this call: both are freed at once
@@ -179,20 +172,18 @@ class GrpcFastPathCall(Stream):
         if not connection.sender.whole(self, response, total):
             return False
         connection.answered(self)
-        self.closed()
+        self.request = None
         return True
 
     # ---- what the connection calls (Receiver)
 
     def closed(self) -> None:
         """Everything was sent."""
-        self.gone = True
         self.request = None
 
     def reset(self) -> None:
         """The client has cancelled the call, or its connection is gone."""
-        request = self.request
-        self.closed()
+        request, self.request = self.request, None
         if request is not None:
             request.cancel()
 

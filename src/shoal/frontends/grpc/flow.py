@@ -80,9 +80,10 @@ class Receiver(Protocol):
 class Stream:
     """One HTTP/2 stream: who receives, both windows, what waits to be sent."""
 
-    __slots__ = ("__dict__", "id", "receive_window", "receiver", "send_window")
+    __slots__ = ("__dict__", "id", "receiver", "send_window")
 
     # Most streams change few of these: the rest costs them nothing.
+    receive_window = 0
     remote_closed = False
     receive_paused = False
     must_end = False  # a unary request: it may not stay half-sent for long
@@ -96,17 +97,10 @@ class Stream:
     scheduled = False  # in the sender's ready queue
     waits_for_drain = False
 
-    def __init__(
-        self,
-        stream_id: int,
-        send_window: int,
-        receive_window: int,
-        receiver: Receiver | None = None,
-    ) -> None:
+    def __init__(self, stream_id: int, send_window: int) -> None:
         self.id = stream_id
         self.send_window = send_window
-        self.receive_window = receive_window
-        self.receiver = receiver
+        self.receiver: Receiver | None = None
 
 
 class Sender:

@@ -262,7 +262,8 @@ class Connection(WholeCalls):
             head = self._decoder.request(block)
         except MalformedHeaders as error:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
-        stream = Stream(stream_id, self.sender.initial_window, limits.stream_window_bytes)
+        stream = Stream(stream_id, self.sender.initial_window)
+        stream.receive_window = limits.stream_window_bytes
         stream.content_length = head.content_length
         self.streams[stream_id] = stream
         if ends and not self._end_remote(stream):

@@ -147,7 +147,7 @@ class WholeCalls(DataFrames):
         return self.closed
 
     def _accept_whole(self, stream_id: int, window: int, head: RequestHead, message: bytes) -> None:
-        stream = Stream(stream_id, window, self._limits.stream_window_bytes)
+        stream = Stream(stream_id, window)
         stream.remote_closed = True
         self.streams[stream_id] = stream
         self._accept(self, stream, head, message)

@@ -510,7 +510,7 @@ def test_calls_on_it_leave_nothing_behind(client):
     call = client.peer.connection.streams[client.next_id - 2]
     assert isinstance(call, GrpcFastPathCall)
     client.run()
-    assert (call.gone, call.request, call.receiver) == (True, None, None)  # no cycles
+    assert (call.request, call.receiver) == (None, None)  # no cycles
     assert not client.peer.connection.streams
 
 
