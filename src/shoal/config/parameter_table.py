@@ -420,7 +420,7 @@ TABLE = (
     _sklearn(
         "allow_pickle",
         FLAG,
-        "Whether pickles are loaded, which run the code of whoever made them.",
+        "Whether pickles are loaded, which run the code of their author.",
         "`false`",
         in_config=False,
     ),

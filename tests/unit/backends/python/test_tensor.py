@@ -230,7 +230,7 @@ def test_a_capsule_that_nobody_takes_gives_its_memory_back():
 def test_a_capsule_can_be_taken_once():
     capsule = pb_utils.Tensor("x", ROW).to_dlpack()
     pb_utils.Tensor.from_dlpack("y", capsule)
-    with pytest.raises(pb_utils.TritonModelException, match="taken it already"):
+    with pytest.raises(pb_utils.TritonModelException, match="taken already"):
         pb_utils.Tensor.from_dlpack("y", capsule)
 
 
