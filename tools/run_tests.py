@@ -28,18 +28,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = (os.cpu_count() or 2) + 1
-# Longest first. Folders that no group names are in the last one.
+# Longest first, by CPU time. A last group has the folders that these do not name.
 GROUPS = (
-    ("tests/docs",),
+    ("tests/backends", "tests/gpu", "tests/unit/backends", "tests/unit/export"),
     ("tests/server",),
-    ("tests/backends", "tests/unit/backends", "tests/unit/export", "tests/gpu"),
+    ("tests/compat", "tests/client"),
+    ("tests/docs",),
+    ("tests/examples",),
     ("tests/tasks", "tests/generation"),
-    ("tests/console", "tests/examples", "tests/perf", "tests/tune"),
+    ("tests/console", "tests/perf", "tests/tune"),
 )
-# The unit tests, in as many groups as a small machine has cores.
 QUICK_GROUPS = (
-    ("tests/unit/frontends", "tests/unit/wire", "tests/unit/client"),
-    ("tests/unit/backends", "tests/unit/export", "tests/unit/config"),
+    ("tests/unit/backends", "tests/unit/export"),
+    ("tests/unit/config", "tests/unit/frontends", "tests/unit/wire"),
 )
 MAX_RETRIED = 3  # more failures than these are not caused by a busy machine
 PASSED, FAILED = 0, 1  # pytest's exit status; any other is a crash or wrong use
