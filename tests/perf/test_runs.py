@@ -177,7 +177,7 @@ def test_data_of_steps_with_the_right_answers(measure, tmp_path):
     right["OUTPUT1"][3] = 99
     data.write_text(json.dumps(document))
     printed = measure(f"-m sum --input-data {data}", code=99)
-    assert "step 0: output 'OUTPUT1' is not what validation_data says" in printed.err
+    assert "step 0: output 'OUTPUT1' differs from validation_data" in printed.err
 
 
 def test_a_folder_of_data(measure, tmp_path):
@@ -238,7 +238,7 @@ def test_metrics_of_the_server(measure, running, tmp_path):
     measure(f"{words} --metrics-url {running.metrics_address}/metrics")
     assert "Avg GPU Utilization" in table.read_text()
     printed = measure(f"{words} --metrics-url 127.0.0.1:1/metrics", code=99)
-    assert "say where they are with --metrics-url" in printed.err
+    assert "set their address with --metrics-url" in printed.err
 
 
 # ---- wrong uses
@@ -272,7 +272,10 @@ def test_the_wrong_port(measure, running, capsys):
         ("-m sum -b 9", "takes batches of at most 8, -b asks for 9"),
         ("-m sum -x 7", "model 'sum' version 7"),
         ("-m sum --input-data nowhere.json", "no such file or folder"),
-        ("-m total --concurrency-range 4 --sequence-id-range 1:3", "2 ids for 4 sequences at once"),
+        (
+            "-m total --concurrency-range 4 --sequence-id-range 1:3",
+            "2 ids for 4 concurrent sequences",
+        ),
     ],
 )
 def test_what_does_not_fit_the_model(measure, words, said):

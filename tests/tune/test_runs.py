@@ -85,7 +85,7 @@ def test_a_bare_file_with_a_limit(tune, tmp_path):
 
 def test_a_model_that_does_not_batch_has_its_instances_tuned(tune, models):
     printed = tune("plain", "--repository", models, "--concurrency", 2, "-i", "grpc")
-    assert "the model does not batch (max_batch_size is 0): batches stay" in printed.err
+    assert "the model does not batch (max_batch_size is 0): batching is not tuned" in printed.err
     assert {line.split()[1] for line in printed.tries} == {"-"}
     assert len({line.split()[3] for line in printed.tries}) > 1
     written = parse_pbtxt(printed.out[printed.out.rindex("\n\n") :], "")
@@ -109,7 +109,7 @@ def test_a_limit_that_is_never_met(tune, models, tmp_path):
         ("{}/nothing", "there is no file or folder '{}/nothing'; for a model's name, check the path"),
         ("a b c", "name one model: shoal tune models/resnet, shoal tune resnet50.onnx or shoal tune resnet --repository models"),
         ("{}", "there are 5 models in '{}' (both, broken, chain, plain, wide); name one of them: shoal tune both --repository {}"),
-        ("{}/both", "model 'both' is an ensemble, which runs nothing itself; tune the models it is made of: chain"),
+        ("{}/both", "model 'both' is an ensemble, which runs no model itself; tune its models: chain"),
         ("{}/chain --output {}", "--output: '{}' is a folder; name a file in it"),
         ("{}/chain --output {}/no/x", "--output: there is no folder '{}/no' to write 'x' into"),
         ("{}/chain --report x.pdf", "--report writes an HTML page: name a .html file, found 'x.pdf'"),
@@ -155,7 +155,7 @@ def test_configs_that_fail_are_passed_over(tune, tmp_path):
     assert "nothing goes beyond four" in by_batch["8"]  # each request fails
     assert "chosen: batches of up to " in printed.out
     assert int(re.search(r"batches of up to (\d)", printed.out)[1]) <= 4
-    assert "a model of the backend 'python' has no number of threads" in printed.err
+    assert "a model of the backend 'python' has no thread setting" in printed.err
 
 
 def test_python_files_have_their_config_in_code(tune, tmp_path):

@@ -1,4 +1,4 @@
-"""A curve for terminals: latency over throughput, in characters.
+"""A chart for terminals: latency over throughput, in characters.
 
 4.2 ms |          *16
        |     *4
@@ -18,7 +18,7 @@ _MARGIN = 11
 
 
 def curve(options: PerfOptions, profile: Profile, width: int) -> list[str]:
-    """The lines to print; a star is a level, with its concurrency or rate beside it."""
+    """The lines to print; each star is a level, labelled with its concurrency or rate."""
     points = [
         (
             result.summary.per_second,
@@ -43,7 +43,7 @@ def curve(options: PerfOptions, profile: Profile, width: int) -> list[str]:
                 grid[row][column + offset] = character
     kind = "mean" if options.percentile < 0 else f"p{options.percentile}"
     label = "request rate" if options.by_rate else "concurrency"
-    lines = [f"{kind} latency over throughput (a star is a {label})"]
+    lines = [f"{kind} latency over throughput (each star is a {label})"]
     for index, cells in enumerate(grid):
         value = slowest * (_HEIGHT - 1 - index) / (_HEIGHT - 1)
         title = f"{value:.3g} ms" if index % 4 == 0 or index == _HEIGHT - 1 else ""

@@ -1,9 +1,9 @@
-"""What requests carry: zeros, random values, files of a folder, or the steps of JSON documents.
+"""The data of requests: zeros, random values, the files of a folder, or steps in JSON.
 
     --input-data --> streams of steps --rows--> one request's tensors
 
-A step holds one row of every input; a batch is made of steps that follow each other. A stream is
-the data of one kind of sequence; models without sequences go through all streams in order.
+A step contains one row of every input; a batch consists of consecutive steps. A stream is the data
+of one kind of sequence; models without sequences use all streams in order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Stream = list[Step]
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """What the command line says about data."""
+    """The data options of the command line."""
 
     sources: tuple[str, ...] = (RANDOM,)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -56,12 +56,12 @@ class InputData:
     """All data of a run."""
 
     streams: list[Stream]
-    expected: list[Stream] = field(default_factory=list)  # outputs, step by step; may be missing
-    given: bool = False  # by the user, rather than made up
+    expected: list[Stream] = field(default_factory=list)  # expected outputs by step; may be empty
+    given: bool = False  # by the user, not generated
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read `name:1,2,3`. InvalidArgument says what is accepted."""
+    """Read `name:1,2,3`. Raises InvalidArgument."""
     name, colon, numbers = text.rpartition(":")
     sizes = numbers.split(",")
     if not colon or not name or not all(size.isascii() and size.isdigit() for size in sizes):
@@ -76,8 +76,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def load(facts: ModelFacts, options: DataOptions) -> InputData:
-    """The data that the options ask for, fitted to the model. InvalidArgument says what is
-    missing or wrong."""
+    """The data for these options and this model. Raises InvalidArgument."""
     known = {tensor.name: tensor for tensor in facts.inputs}
     for name, shape in options.shapes.items():
         if name not in known:
@@ -90,9 +89,9 @@ def load(facts: ModelFacts, options: DataOptions) -> InputData:
     if first in (ZERO, RANDOM):
         if len(options.sources) > 1:
             raise InvalidArgument(
-                "--input-data may be repeated for JSON files only; zero and random stand alone"
+                "--input-data may be repeated for JSON files only; zero and random are single"
             )
-        return InputData([[_made_up(facts, options, zero=first == ZERO)]])
+        return InputData([[_generated(facts, options, zero=first == ZERO)]])
     streams: list[Stream] = []
     expected: list[Stream] = []
     for source in options.sources:
@@ -112,7 +111,7 @@ def load(facts: ModelFacts, options: DataOptions) -> InputData:
 
 
 def rows(facts: ModelFacts, stream: Stream, first: int, batch: int) -> list[Content]:
-    """One request: `batch` steps from `first` on, going round at the end.
+    """One request: `batch` steps from `first` on, cyclically.
 
     Raises InvalidArgument when steps of different shapes would share a batch.
     """
@@ -120,7 +119,7 @@ def rows(facts: ModelFacts, stream: Stream, first: int, batch: int) -> list[Cont
     steps = [stream[(first + row) % len(stream)] for row in range(batch)]
     for tensor in facts.inputs:
         if tensor.name not in steps[0]:
-            continue  # optional, and left out
+            continue  # optional and omitted
         values = [step[tensor.name] for step in steps if tensor.name in step]
         if len(values) < batch or len({value.shape for value in values}) > 1:
             raise InvalidArgument(
@@ -133,10 +132,10 @@ def rows(facts: ModelFacts, stream: Stream, first: int, batch: int) -> list[Cont
     return contents
 
 
-# ---- made up
+# ---- generated
 
 
-def _made_up(facts: ModelFacts, options: DataOptions, *, zero: bool) -> Step:
+def _generated(facts: ModelFacts, options: DataOptions, *, zero: bool) -> Step:
     chance = np.random.default_rng(options.seed)
     step: Step = {}
     for tensor in facts.inputs:
@@ -180,7 +179,7 @@ def _elements(
 
 
 def _from_folder(facts: ModelFacts, options: DataOptions, folder: Path) -> Step:
-    """One step: a file per input, named like it."""
+    """One step: a file for each input, with its name."""
     step: Step = {}
     for tensor in facts.inputs:
         file = folder / tensor.name
@@ -220,7 +219,7 @@ def _from_json(
     try:
         document = json_text.loads(path.read_bytes())
     except InvalidArgument as error:
-        raise InvalidArgument(f"--input-data={path} is no JSON: {error.message}") from None
+        raise InvalidArgument(f"--input-data={path} is not JSON: {error.message}") from None
     except OSError as error:
         raise InvalidArgument(f"--input-data={path} cannot be read: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
@@ -229,7 +228,7 @@ def _from_json(
         )
     streams = _streams(document["data"], facts.inputs, options, path, "data")
     if not streams or not all(streams):
-        raise InvalidArgument(f"--input-data={path}: a stream of data holds no step")
+        raise InvalidArgument(f"--input-data={path}: a stream of data has no steps")
     for stream in streams:
         for number, step in enumerate(stream):
             missing = [t.name for t in facts.inputs if t.name not in step and not t.optional]
@@ -317,7 +316,7 @@ def _from_base64(
     if datatype is BYTES:
         shape = shape or _shape(tensor, options, 1)
         if math.prod(shape) == 1:
-            raw = bytes_tensor.encode([raw])  # the one element itself
+            raw = bytes_tensor.encode([raw])  # the only element
         else:
             bytes_tensor.decode(raw, math.prod(shape), where)
         return StepValue(raw, shape)
@@ -344,7 +343,7 @@ def _packed(tensor: TensorFacts, elements: list[Any], where: str) -> bytes:
             return bytes_tensor.encode([str(element) for element in elements])
         return _numbers(datatype, elements)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{where}: these values are no {datatype}: {error}") from None
+        raise InvalidArgument(f"{where}: these values are not {datatype}: {error}") from None
 
 
 def _numbers(datatype: DataType, elements: list[Any]) -> bytes:
@@ -354,7 +353,7 @@ def _numbers(datatype: DataType, elements: list[Any]) -> bytes:
     if datatype is FP16 or datatype.numpy.kind == "f":
         return np.asarray(elements, np.float64).astype(datatype.numpy).tobytes()
     if any(isinstance(element, float) and not element.is_integer() for element in elements):
-        raise ValueError("a fraction where whole numbers belong")
+        raise ValueError("a fraction instead of a whole number")
     return np.array([int(element) for element in elements], datatype.numpy).tobytes()
 
 
@@ -362,7 +361,7 @@ def _numbers(datatype: DataType, elements: list[Any]) -> bytes:
 
 
 def _shape(tensor: TensorFacts, options: DataOptions, count: int | None = None) -> tuple[int, ...]:
-    """The shape to send; with `count` elements at hand, a single unknown size follows."""
+    """The shape to send; a single dynamic size is computed from `count` elements."""
     if tensor.name in options.shapes:
         return options.shapes[tensor.name]
     if not tensor.dynamic:
@@ -385,7 +384,7 @@ def _check_shape(tensor: TensorFacts, shape: tuple[int, ...], where: str) -> Non
     if not fits:
         raise InvalidArgument(
             f"{where}: the shape {list(shape)} does not fit '{tensor.name}', which is "
-            f"{list(tensor.shape)} without the batch (-1 takes any size)"
+            f"{list(tensor.shape)} without the batch (-1 is any size)"
         )
 
 

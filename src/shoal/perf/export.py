@@ -1,7 +1,7 @@
-"""What --profile-export-file writes: the moments of every request, as JSON.
+"""--profile-export-file: the timestamps of every request, as JSON.
 
-Moments are nanoseconds of the wall clock. Tensors are left out: they are the same in every request
-of a step, and would be most of the file.
+Timestamps are nanoseconds of the wall clock. Tensors are left out: they are the same in every
+request of a step, and would be most of the file.
 """
 
 from __future__ import annotations

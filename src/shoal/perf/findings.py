@@ -26,7 +26,7 @@ PARTS = (
 class LevelFinding:
     """One level. Times are in microseconds."""
 
-    value: str  # its concurrency or rate
+    value: str  # the concurrency or rate
     per_second: float
     average_us: float
     percentiles_us: dict[int, float]
@@ -44,12 +44,12 @@ def findings(profile: Profile) -> list[LevelFinding]:
 
 
 def label(options: PerfOptions) -> str:
-    """What a level is called."""
+    """The name of a level's value."""
     return "request rate" if options.by_rate else "concurrency"
 
 
 def verdict(options: PerfOptions, profile: Profile) -> list[str]:
-    """What the numbers say, in sentences."""
+    """The conclusions, in sentences."""
     results = profile.results
     if not results:
         return ["Nothing was measured."]
@@ -65,10 +65,10 @@ def verdict(options: PerfOptions, profile: Profile) -> list[str]:
     if best.server is not None and finding.average_us:
         largest = max(range(len(PARTS)), key=lambda index: finding.parts_us[index])
         share = finding.parts_us[largest] / finding.average_us
-        lines.append(f"Most of a request's time goes into {PARTS[largest]} ({share:.0%}).")
+        lines.append(f"The largest part of a request's time is {PARTS[largest]} ({share:.0%}).")
     if profile.over is not None:
         lines.append(
-            f"At a {label(options)} of {number(profile.over.value)} latency went over the limit of "
+            f"At a {label(options)} of {number(profile.over.value)} latency exceeded the limit of "
             f"{options.latency_threshold:g} ms."
         )
     lines += [client_bound(result) for result in results if result.client_bound]
@@ -81,18 +81,18 @@ def verdict(options: PerfOptions, profile: Profile) -> list[str]:
 
 
 def client_bound(result: LevelResult) -> str:
-    """That the client could not go faster, and what to do."""
+    """The warning that the client was the bottleneck, and what to do."""
     summary = result.summary
     what = "rate" if result.by_rate else "concurrency"
     processes = f"its {summary.workers} processes were" if summary.workers > 1 else "it was"
     advice = (
-        "this machine has no more processors to give, so send from another one"
+        "this machine has no more CPUs, so send from another machine"
         if summary.workers >= (os.cpu_count() or 1)
-        else "try more of them with --workers"
+        else "use more processes with --workers"
     )
     return (
         f"At {what} {number(result.value)} the client was the bottleneck: {processes} busy "
-        f"{summary.busiest:.0%} of the time, and the server could do more than is shown; {advice}."
+        f"{summary.busiest:.0%} of the time, so the server can do more than is shown; {advice}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The server's metrics of its GPUs, read every so often while it is measured.
+"""The server's GPU metrics, read periodically during a measurement.
 
 GET /metrics --> {"Avg GPU Utilization": {"GPU-uuid": 0.5}, …} of one window
 """
@@ -27,7 +27,7 @@ _SAMPLE = re.compile(
     r'^(?P<metric>nv_gpu_\w+)\{[^}]*gpu_uuid="(?P<uuid>[^"]*)"[^}]*\}\s+(?P<value>\S+)',
     re.MULTILINE,
 )
-_ANSWER_SECS = 5
+_TIMEOUT_SECS = 5
 
 GpuMetrics = dict[str, dict[str, float]]  # column -> device -> value
 
@@ -38,7 +38,7 @@ class _Stamped(NamedTuple):
 
 
 def parse(text: str) -> GpuMetrics:
-    """What a page of metrics says of GPUs."""
+    """The GPU metrics in Prometheus text."""
     reading: GpuMetrics = {}
     for match in _SAMPLE.finditer(text):
         column = _METRICS.get(match["metric"])
@@ -64,7 +64,7 @@ def merged(readings: Sequence[Mapping[str, Mapping[str, float]]]) -> GpuMetrics:
 
 
 class MetricsReader:
-    """Reads them on a thread of its own between `start` and `stop`."""
+    """Reads the metrics on a thread between `start` and `stop`."""
 
     def __init__(self, url: str, interval_secs: float) -> None:
         self._url = url if "://" in url else f"http://{url}"
@@ -75,24 +75,24 @@ class MetricsReader:
         self._thread = threading.Thread(target=self._run, name="shoal-perf-metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin. InvalidArgument when nobody answers there."""
+        """Start. Raises InvalidArgument when there are no metrics at the URL."""
         try:
             self._read()
         except (OSError, ValueError) as error:
             raise InvalidArgument(
-                f"--collect-metrics: no metrics at {self._url} ({error}); say where they are with "
+                f"--collect-metrics: no metrics at {self._url} ({error}); set their address with "
                 f"--metrics-url"
             ) from None
         self._thread.start()
 
     def between(self, begin_ns: int, end_ns: int) -> GpuMetrics:
-        """What was read in a window."""
+        """The metrics of a window."""
         with self._lock:
             chosen = [each.reading for each in self._readings if begin_ns <= each.at_ns <= end_ns]
         return merged(chosen)
 
     def stop(self) -> None:
-        """End."""
+        """Stop."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -102,10 +102,10 @@ class MetricsReader:
             try:
                 self._read()
             except (OSError, ValueError):
-                continue  # one reading less; the server's answers are what is measured
+                continue  # skip this reading
 
     def _read(self) -> None:
-        with urllib.request.urlopen(self._url, timeout=_ANSWER_SECS) as answer:  # noqa: S310
+        with urllib.request.urlopen(self._url, timeout=_TIMEOUT_SECS) as answer:  # noqa: S310
             reading = parse(answer.read().decode("utf-8", "replace"))
         with self._lock:
             self._readings.append(_Stamped(perf_counter_ns(), reading))

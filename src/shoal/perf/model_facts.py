@@ -1,4 +1,4 @@
-"""The model under load, as its server describes it: what to send, and what to expect back.
+"""The model under load as its server describes it: inputs, outputs and capabilities.
 
 metadata + config  --read-->  ModelFacts
 """
@@ -18,7 +18,7 @@ ENSEMBLE_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """An input or an output; -1 stands for a size that requests choose."""
+    """An input or an output; -1 is a dynamic size."""
 
     name: str
     datatype: str
@@ -27,27 +27,27 @@ class TensorFacts:
 
     @property
     def dynamic(self) -> bool:
-        """Whether a request must choose."""
+        """Whether it has a dynamic size."""
         return any(size < 0 for size in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What requests to a model look like."""
+    """The properties of a model that determine its requests."""
 
     name: str
-    version: str  # as asked for; "" leaves the choice to the server
-    max_batch: int  # 0: it takes no batches
+    version: str  # as requested; "" lets the server choose
+    max_batch: int  # 0: no batching
     inputs: tuple[TensorFacts, ...]
     outputs: tuple[TensorFacts, ...]
     sequences: bool = False
     decoupled: bool = False
     ensemble: bool = False
-    cached: bool = False  # it or a model it is composed of may answer from a cache
+    cached: bool = False  # it or a composing model has a response cache
     composing: tuple[Key, ...] = ()
 
     def check_batch(self, batch: int) -> None:
-        """InvalidArgument when the model does not take batches of this size."""
+        """Raises InvalidArgument when the model does not accept batches of this size."""
         if batch > 1 and not self.max_batch:
             raise InvalidArgument(
                 f"model '{self.name}' does not take batches (max_batch_size is 0); leave -b at 1"
@@ -66,9 +66,9 @@ def read(
     config_of: Callable[[str, str], Mapping[str, Any]],
     bls: Sequence[Key] = (),
 ) -> ModelFacts:
-    """The facts; `config_of(name, version)` asks for the configs of an ensemble's models.
+    """The facts; `config_of(name, version)` reads the config of a composing model.
 
-    `bls` names models that this one calls by itself.
+    `bls` names models that this one calls.
     """
     max_batch = int(config.get("max_batch_size", 0))
     optional = {entry["name"] for entry in config.get("input", ()) if entry.get("optional")}
@@ -93,7 +93,7 @@ def _tensors(
 ) -> tuple[TensorFacts, ...]:
     made = []
     for entry in entries:
-        from_name(str(entry["datatype"]))  # InvalidArgument for one nobody knows
+        from_name(str(entry["datatype"]))  # raises InvalidArgument if unknown
         shape = tuple(int(size) for size in entry.get("shape", ()))
         made.append(
             TensorFacts(
@@ -120,7 +120,7 @@ def _composing(
     config_of: Callable[[str, str], Mapping[str, Any]],
     depth: int,
 ) -> tuple[list[Key], bool]:
-    """Every model below, once, and whether one of them has a cache."""
+    """All composing models, once each, and whether one of them has a cache."""
     cached = bool((config.get("response_cache") or {}).get("enable"))
     found: list[Key] = []
     if not depth:
@@ -128,7 +128,7 @@ def _composing(
     for key in _steps(config):
         below, cached_below = _composing(config_of(*key), config_of, depth - 1)
         cached = cached or cached_below
-        # An ensemble in an ensemble does nothing itself: its models count.
+        # A nested ensemble is replaced by its models.
         found += [each for each in (below or [key]) if each not in found]
     return found, cached
 

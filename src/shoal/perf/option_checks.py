@@ -1,6 +1,6 @@
-"""What several flags of `shoal perf` must agree on, and what to do without those it has not.
+"""Checks of combinations of flags, and advice for flags of perf_analyzer that do not exist here.
 
-Every function raises OptionError, which names the flags and says what to write instead.
+Every function raises OptionError, which names the flags and the fix.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _server(options: PerfOptions) -> None:
         raise OptionError("--streaming needs gRPC: add -i grpc")
     if options.streaming and options.synchronous:
         raise OptionError(
-            "--streaming and --sync exclude each other: answers on a stream come when they come"
+            "--streaming and --sync exclude each other: responses on a stream are asynchronous"
         )
     if options.asynchronous and options.synchronous:
         raise OptionError("--async and --sync exclude each other")
@@ -46,7 +46,7 @@ def _server(options: PerfOptions) -> None:
         raise OptionError("--grpc-compression-algorithm needs gRPC: add -i grpc")
     json = "json" in (options.input_tensor_format, options.output_tensor_format)
     if json and options.protocol != "http":
-        raise OptionError("JSON tensors exist over HTTP only: leave out -i grpc")
+        raise OptionError("JSON tensors need HTTP: leave out -i grpc")
     options.headers()
     options.parameters()
     options.sequence_ids()
@@ -69,15 +69,11 @@ def _load(options: PerfOptions) -> None:
     if options.max_concurrency and not options.dynamic:
         raise OptionError("-c says where -d ends: add -d, or use --concurrency-range")
     if options.dynamic and options.threads and 0 < options.max_concurrency < options.threads:
-        raise OptionError(
-            f"-c {options.max_concurrency} lies below the start, -t {options.threads}"
-        )
+        raise OptionError(f"-c {options.max_concurrency} is below the start, -t {options.threads}")
     levels = options.levels()
     limited = options.latency_threshold > 0
     if levels.end_given and not levels.end and not limited:
-        raise OptionError(
-            "a range without end goes on until a latency limit is reached: add -l MILLISECONDS"
-        )
+        raise OptionError("a range without end needs a latency limit: add -l MILLISECONDS")
     if options.binary_search:
         if not levels.end_given or not levels.end:
             raise OptionError(
@@ -106,7 +102,7 @@ def _measuring(options: PerfOptions) -> None:
 
 def _reports(options: PerfOptions) -> None:
     if options.verbose_csv and not options.csv:
-        raise OptionError("--verbose-csv adds columns to the table: say where with -f FILE")
+        raise OptionError("--verbose-csv adds columns to a table: name its file with -f FILE")
     if options.collect_metrics and not options.verbose_csv:
         raise OptionError("--collect-metrics fills columns of --verbose-csv: add it and -f FILE")
     for path in options.report:
@@ -118,7 +114,7 @@ _OTHER_SERVERS = "it is for other kinds of servers; only KServe v2 can be measur
 _IN_PROCESS = (
     "it is for a server inside the tool; start one with `shoal serve` and measure that with -u"
 )
-# What perf_analyzer has and this has not, and what to do about it.
+# Flags of perf_analyzer that are not offered, and what to do instead.
 ELSEWHERE: Mapping[str, str] = {
     "--model-signature-name": _OTHER_SERVERS,
     "--endpoint": _OTHER_SERVERS,
@@ -130,6 +126,6 @@ ELSEWHERE: Mapping[str, str] = {
     "--periodic-concurrency-range": "measure the levels one by one with --concurrency-range",
     "--request-period": "measure the levels one by one with --concurrency-range",
     "--session-concurrency": "measure sequences with --concurrency-range instead",
-    "--fixed-schedule": "write the pauses to a file and use --request-intervals",
-    "--enable-mpi": "start one run per machine, and add up what they report",
+    "--fixed-schedule": "write the intervals to a file and use --request-intervals",
+    "--enable-mpi": "start one run per machine and add up the results",
 }

@@ -1,4 +1,4 @@
-"""From options to a job: ask the server about the model, make its data, make the requests.
+"""From options to a job: read the model's metadata, load the data, encode the requests.
 
 options --Server.facts--> ModelFacts --data--> streams --requests--> LoadJob
 """
@@ -33,7 +33,7 @@ _USUAL_LENGTH = 20
 
 
 def endpoint(options: PerfOptions) -> Endpoint:
-    """Where the server is. Raises ClientError for what is no address."""
+    """The address of the server. Raises ClientError for an invalid one."""
     grpc = options.protocol == "grpc"
     url = options.url or _DEFAULT_URLS[options.protocol]
     address = parse(url, options.protocol, encrypted=grpc and options.ssl_grpc_use_ssl)
@@ -56,10 +56,10 @@ def endpoint(options: PerfOptions) -> Endpoint:
 
 
 class MeasuredServer:
-    """The server under load, asked about itself. Close it at the end."""
+    """The server under load: its metadata and statistics. Close it at the end."""
 
     def __init__(self, where: Endpoint, headers: Sequence[tuple[str, str]] = ()) -> None:
-        """Nothing is opened yet."""
+        """No connection is opened yet."""
         encryption = None
         scheme = where.protocol
         if where.tls is not None:
@@ -71,7 +71,7 @@ class MeasuredServer:
         self._statistics: bool | None = None
 
     def facts(self, options: PerfOptions) -> ModelFacts:
-        """What the model looks like. Raises NotFound, or Unavailable when it is not ready."""
+        """The facts of the model. Raises NotFound, or Unavailable when it is not ready."""
         name, version = options.model_name, options.model_version
         try:
             metadata = self.client.metadata(name, version=version)
@@ -88,7 +88,7 @@ class MeasuredServer:
         return model_facts.read(metadata, config, version, config_of, options.composing())
 
     def snapshot(self, facts: ModelFacts) -> Snapshot | None:
-        """The statistics of the model and of those below it; None when the server keeps none."""
+        """The statistics of the model and its composing models; None when the server has none."""
         if self._statistics is None:
             extensions = self.client.server_metadata().get("extensions", ())
             self._statistics = "statistics" in extensions
@@ -100,16 +100,16 @@ class MeasuredServer:
         return found
 
     def compare(self, facts: ModelFacts, before: Snapshot, after: Snapshot) -> ServerSide:
-        """What happened in between."""
+        """The difference of two snapshots."""
         key = (facts.name, facts.version)
         return server_side.difference(before, after, key, facts.composing)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connections."""
         self.client.close()
 
     def _explained(self, name: str, version: str, error: ServerError) -> Exception:
-        """Why there are no metadata, and which models there are."""
+        """The error for missing metadata, with the models that are ready."""
         what = f"model '{name}'" + (f" version {version}" if version else "")
         said = f"{self._where.authority} has no {what} to measure: {error.message}"
         try:
@@ -127,7 +127,7 @@ def load_data(options: PerfOptions, facts: ModelFacts) -> InputData:
     facts.check_batch(options.batch_size)
     if facts.decoupled and not options.streaming:
         raise InvalidArgument(
-            f"model '{facts.name}' is decoupled (it answers any number of times), which needs a "
+            f"model '{facts.name}' is decoupled (it sends any number of responses), which needs a "
             f"stream: add -i grpc --streaming"
         )
     given = "string_data" in options.given
@@ -145,15 +145,15 @@ def load_data(options: PerfOptions, facts: ModelFacts) -> InputData:
 def sequence_plan(
     options: PerfOptions, facts: ModelFacts, found: InputData, concurrency: float
 ) -> SequencePlan | None:
-    """How sequences go; None for models that have none. Raises InvalidArgument when there are
-    fewer ids than sequences at once."""
+    """The settings of sequences; None for models without them. Raises InvalidArgument when there
+    are fewer ids than concurrent sequences."""
     if not facts.sequences:
         return None
     first, count = options.sequence_ids()
     at_once = options.num_of_sequences if options.by_rate else concurrency
     if count and count < at_once:
         raise InvalidArgument(
-            f"--sequence-id-range has {count} ids for {at_once:g} sequences at once; widen it"
+            f"--sequence-id-range has {count} ids for {at_once:g} concurrent sequences; widen it"
         )
     return SequencePlan(
         first,
@@ -172,7 +172,7 @@ def job(
     facts: ModelFacts,
     found: InputData,
 ) -> Iterator[LoadJob]:
-    """The job of the workers; shared memory, if any, is known to the server in this block."""
+    """The job of the workers; shared memory, if any, is registered during this block."""
     batch = options.batch_size
     contents = [
         [data.rows(facts, stream, first, batch) for first in range(len(stream))]
@@ -207,10 +207,10 @@ def job(
         )
 
 
-def check_answers(
+def check_responses(
     options: PerfOptions, server: MeasuredServer, facts: ModelFacts, found: InputData
 ) -> None:
-    """Send every step that has an expected answer once, and compare. Raises InvalidArgument."""
+    """Send every step with expected outputs once, and compare. Raises InvalidArgument."""
     for stream, expected in zip(found.streams, found.expected, strict=False):
         for number, (step, wanted) in enumerate(zip(stream, expected, strict=False)):
             _check_step(options, server, facts, step, wanted, number)
@@ -241,8 +241,8 @@ def _check_step(
         answer = np.asarray(result[name]).reshape(-1)
         if answer.shape != right.shape or not np.array_equal(answer, right):
             raise InvalidArgument(
-                f"step {number}: output '{name}' is not what validation_data says; the server "
-                f"answered {answer[:8].tolist()}{' …' if len(answer) > 8 else ''}"
+                f"step {number}: output '{name}' differs from validation_data; the server "
+                f"returned {answer[:8].tolist()}{' …' if len(answer) > 8 else ''}"
             )
 
 
@@ -277,7 +277,7 @@ def _shared(
     contents: list[list[list[Content]]],
     stack: contextlib.ExitStack,
 ) -> tuple[list[list[list[Content]]], dict[str, RegionReference]]:
-    """Lay the inputs into shared memory and make room for the outputs beside them."""
+    """Copy the inputs to shared memory and reserve space for the outputs."""
     sizes = [len(each.raw) for stream in contents for step in stream for each in step]
     room = {
         tensor.name: _output_bytes(tensor, options.batch_size, options.output_shared_memory_size)

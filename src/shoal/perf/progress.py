@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a run is; nothing where there is no terminal."""
+"""A progress line on the terminal; without a terminal it prints nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _BAR = 16
 
 
 class ProgressLine:
-    """Writes over its own line. Silent unless `stream` is a terminal."""
+    """Overwrites its own line. Silent unless `stream` is a terminal."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream if stream is not None and stream.isatty() else None
         self._title = ""
         self._windows = 0
-        self._last = ""  # what the window before said
+        self._last = ""  # the result of the last window
         self._shown = False
 
     def level(self, title: str) -> None:
@@ -28,7 +28,7 @@ class ProgressLine:
         self.note("starting")
 
     def waiting(self, done: float) -> None:
-        """This part of a window has passed."""
+        """This share of a window has passed."""
         full = round(_BAR * done)
         self.note(f"{'█' * full}{'░' * (_BAR - full)} window {self._windows + 1}{self._last}")
 
@@ -41,7 +41,7 @@ class ProgressLine:
         self.note(f"window {number}{self._last}")
 
     def note(self, what: str) -> None:
-        """Say what happens right now."""
+        """Show the current activity."""
         if self._stream is None:
             return
         width = shutil.get_terminal_size().columns - 1
@@ -50,7 +50,7 @@ class ProgressLine:
         self._shown = True
 
     def clear(self) -> None:
-        """Make room for other output."""
+        """Clear the line before other output."""
         if self._stream is not None and self._shown:
             self._stream.write("\r\x1b[2K")
             self._stream.flush()

@@ -2,7 +2,7 @@
 
     prepare --> profile --> text, table, export, report
 
-Output goes to `say` line by line as it is known; what is no result goes to `warn`.
+Results go to `say` line by line as they are known; warnings go to `warn`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shoal.perf.worker_pool import WorkerPool
 
 Say = Callable[[str], None]
 OK, UNSTABLE, INTERRUPTED = 0, 2, 130
-_USUAL_WORKERS = 16
-_STARVED = 0.05  # from this part of the time on, the machine is too busy to measure well
+_DEFAULT_WORKERS = 16
+_STARVED = 0.05  # above this share of the time, the machine is too busy for good measurements
 
 
 @dataclass(slots=True)
 class PerfResult:
-    """What a run came to."""
+    """The result of a run."""
 
     options: PerfOptions
     facts: ModelFacts
@@ -41,7 +41,7 @@ class PerfResult:
 
 
 class _LevelPrinter:
-    """Tells the story of a run while it happens."""
+    """Prints levels and windows as they are measured."""
 
     def __init__(
         self, options: PerfOptions, facts: ModelFacts, say: Say, progress: ProgressLine
@@ -60,15 +60,15 @@ class _LevelPrinter:
         self._progress.level(title or "custom intervals")
 
     def warming_up(self) -> None:
-        """Shown on terminals only."""
+        """Shown only on terminals."""
         self._progress.note("warming up")
 
     def waiting(self, done: float) -> None:
-        """Shown on terminals only."""
+        """Shown only on terminals."""
         self._progress.waiting(done)
 
     def window_ended(self, number: int, summary: LoadSummary) -> None:
-        """A line of its own when asked for."""
+        """Printed with -v."""
         percentile = self._options.only_percentile
         if self._options.verbose and not self._options.request_count:
             self._progress.clear()
@@ -76,11 +76,11 @@ class _LevelPrinter:
         self._progress.window(number, summary)
 
     def grew(self, workers: int) -> None:
-        """Shown on terminals only."""
+        """Shown only on terminals."""
         self._progress.note(f"{workers} processes send")
 
     def level_ended(self, result: LevelResult) -> None:
-        """What it came to."""
+        """Printed if it is part of the report."""
         self._progress.clear()
         if result.ok:
             for line in text.level_block(self._options, self._facts, result):
@@ -88,7 +88,7 @@ class _LevelPrinter:
 
 
 def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> PerfResult:
-    """Measure, say and write what was asked for. Raises ShoalError for what cannot be done."""
+    """Measure, print and write the reports. Raises ShoalError."""
     for sentence in options.warnings():
         warn(sentence)
     where = preparation.endpoint(options)
@@ -104,12 +104,12 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> Pe
             )
         asynchronous = options.asynchronous_calls or (facts.sequences and not options.synchronous)
         if found.expected:
-            preparation.check_answers(options, server, facts, found)
+            preparation.check_responses(options, server, facts, found)
         _trace(options, server)
         levels, kind = _levels(options)
         for line in text.settings(options, facts, levels, asynchronous=asynchronous):
             say(line)
-        narrator = _LevelPrinter(options, facts, say, progress)
+        printer = _LevelPrinter(options, facts, say, progress)
         with preparation.job(options, server, where, facts, found) as job:
             measure = measure_options(options, asynchronous=asynchronous)
             metrics = _metrics(options)
@@ -121,7 +121,7 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> Pe
                     kind,
                     functools.partial(server.snapshot, facts),
                     functools.partial(server.compare, facts),
-                    narrator,
+                    printer,
                     metrics.between if metrics else lambda _begin, _end: {},
                 )
                 way = search.binary if options.binary_search else search.linear
@@ -137,7 +137,7 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> Pe
 
 
 def measure_options(options: PerfOptions, *, asynchronous: bool) -> MeasureOptions:
-    """How to measure, in the profiler's words."""
+    """The profiler's options."""
     counted = options.measurement_mode == "count_windows"
     return MeasureOptions(
         interval_secs=options.measurement_interval / 1000,
@@ -153,7 +153,7 @@ def measure_options(options: PerfOptions, *, asynchronous: bool) -> MeasureOptio
         percentile=options.only_percentile,
         batch=options.batch_size,
         workers=options.workers,
-        most_workers=options.max_threads or _USUAL_WORKERS,
+        most_workers=options.max_threads or _DEFAULT_WORKERS,
     )
 
 
@@ -193,11 +193,11 @@ def _trace(options: PerfOptions, server: preparation.MeasuredServer) -> None:
 def _conclude(
     options: PerfOptions, facts: ModelFacts, profile: Profile, say: Say, warn: Say
 ) -> PerfResult:
-    """Everything that is said and written when all is measured."""
+    """Print and write everything after the last measurement."""
     outcome = PerfResult(options, facts, profile)
     if profile.interrupted:
         outcome.code = INTERRUPTED
-        warn("interrupted; what was measured until then follows")
+        warn("interrupted; the results so far follow")
     if profile.unstable is not None:
         outcome.code = UNSTABLE
         label = "request rate" if options.by_rate else "concurrency"
@@ -209,8 +209,8 @@ def _conclude(
         starved = profile.unstable.summary.starved
         if starved > _STARVED:
             warn(
-                f"the client had to wait for a processor {starved:.0%} of the time: other programs "
-                f"keep this machine busy"
+                f"the client waited for a CPU {starved:.0%} of the time: other programs keep this "
+                f"machine busy"
             )
         if not profile.results:
             return outcome

@@ -1,8 +1,8 @@
-"""Which levels to measure, and in what order.
+"""The levels to measure, and their order.
 
     search = linear(…) | binary(…);  level = next(search);  level = search.send(met_the_limit)
 
-A search is a generator that is told of each level whether it kept to the latency limit.
+A search is a generator; it is sent whether each level met the latency limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Search = Generator[float, bool, None]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """`start:end:step`; an end of 0 goes on until the latency limit is reached."""
+    """`start:end:step`; an end of 0 continues until the latency limit is reached."""
 
     start: float
     end: float
@@ -31,7 +31,7 @@ class Range:
 
 
 def parse_range(flag: str, text: str, *, whole: bool) -> Range:
-    """Read `start[:end[:step]]`. InvalidArgument says what is accepted."""
+    """Read `start[:end[:step]]`. Raises InvalidArgument."""
     kind = "whole numbers" if whole else "numbers"
     problem = InvalidArgument(
         f"{flag} takes start:end:step, {kind} such as 1:8:1; end and step may be left out; "
@@ -56,7 +56,7 @@ def parse_range(flag: str, text: str, *, whole: bool) -> Range:
 
 
 def linear(levels: Range) -> Search:
-    """From the start in steps, until the end or until a level misses the limit."""
+    """From start to end in steps, until a level exceeds the limit."""
     level = levels.start
     count = 0
     while not levels.end or level <= levels.end:
@@ -68,7 +68,7 @@ def linear(levels: Range) -> Search:
 
 
 def binary(levels: Range) -> Search:
-    """Both ends, then halves, until the highest level within the limit is known to a step."""
+    """Bisection: the highest level within the limit, to a precision of one step."""
     low, high = levels.start, levels.end
     met = yield low
     if not met or low == high:

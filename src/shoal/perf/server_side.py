@@ -1,8 +1,8 @@
-"""What the server says it did between two looks at its statistics.
+"""The work of the server between two snapshots of its statistics.
 
     Snapshot before, Snapshot after --difference--> ServerSide: counts, and where time went
 
-An ensemble's own numbers say little; those of the models it is composed of are kept beside it.
+An ensemble's own numbers are of little use; those of its composing models are kept, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PARTS = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hi
 
 @dataclass(slots=True)
 class Tally:
-    """One model's work between two snapshots. Sums in nanoseconds, by the server's own words."""
+    """One model's work between two snapshots. Sums in nanoseconds, by the server's names."""
 
     inferences: int = 0
     executions: int = 0
@@ -29,7 +29,7 @@ class Tally:
     sums_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_PARTS, 0))
 
     def add(self, other: Tally) -> None:
-        """Count another window as well."""
+        """Add another window."""
         self.inferences += other.inferences
         self.executions += other.executions
         self.successes += other.successes
@@ -44,41 +44,36 @@ class Tally:
         return _mean_us(self.success_ns, self.successes)
 
     def part_us(self, part: str) -> float:
-        """Mean time in one part, of all requests that were answered."""
+        """Mean time in one part, over all successful requests."""
         return _mean_us(self.sums_ns[part], self.successes)
 
     def each_us(self, part: str) -> float:
-        """Mean time in one part, of the requests that came through it."""
+        """Mean time in one part, over the requests that had it."""
         return _mean_us(self.sums_ns[part], self.counts[part])
 
     @property
     def compute_us(self) -> float:
-        """Input, inference and output together."""
+        """The sum of input, inference and output."""
         return sum(self.part_us(f"compute_{part}") for part in ("input", "infer", "output"))
 
     @property
     def cache_us(self) -> float:
-        """Hits and misses together."""
+        """The sum of hits and misses."""
         return self.part_us("cache_hit") + self.part_us("cache_miss")
 
 
 @dataclass(slots=True)
 class ServerSide:
-    """The model under load and, of an ensemble, the models it is composed of."""
+    """The model under load and, for an ensemble, its composing models."""
 
     model: Tally
     composing: dict[Key, Tally] = field(default_factory=dict)
 
     def part_us(self, part: str) -> float:
-        """A part's mean time per request; an ensemble spends it in its models."""
+        """A part's mean time per request; for an ensemble, the sum over its models."""
         if not self.composing:
             return self.model.part_us(part)
         return sum(_mean_us(t.sums_ns[part], self.model.successes) for t in self.composing.values())
-
-    @property
-    def overhead_us(self) -> float:
-        """What is left of a request's time when all parts are taken off."""
-        return max(0.0, self.model.request_us - sum(map(self.part_us, _PARTS)))
 
 
 def read(rows: Sequence[Statistics]) -> Snapshot:
@@ -89,7 +84,7 @@ def read(rows: Sequence[Statistics]) -> Snapshot:
 def difference(
     before: Snapshot, after: Snapshot, model: Key, composing: Sequence[Key] = ()
 ) -> ServerSide:
-    """What was done in between. A version may be empty: then all loaded ones count."""
+    """The difference of two snapshots. An empty version means all loaded versions."""
     return ServerSide(
         _tally(before, after, model),
         {
@@ -101,7 +96,7 @@ def difference(
 
 
 def merge(windows: Sequence[ServerSide | None]) -> ServerSide | None:
-    """Several windows as one; None when the server told nothing."""
+    """Several windows as one; None when the server has no statistics."""
     known = [window for window in windows if window is not None]
     if not known:
         return None
@@ -137,7 +132,7 @@ def _tally(before: Snapshot, after: Snapshot, wanted: Key) -> Tally:
 
 
 def _gain(new: Statistics, old: Statistics, name: str) -> int:
-    """A counter's increase; one that fell was started anew."""
+    """The increase of a counter; one that decreased was reset."""
     now, then = int(new.get(name, 0)), int(old.get(name, 0))
     return now - then if now >= then else now
 

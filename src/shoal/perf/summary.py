@@ -1,4 +1,4 @@
-"""What windows come to: rates, means and percentiles of what clients saw.
+"""The summary of windows: rates, means and percentiles on the client side.
 
 [MeasurementWindow, …] --summarise--> LoadSummary          several windows count as one long one
 """
@@ -18,16 +18,16 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """One window as it was measured, from both sides."""
+    """One window, measured by client and server."""
 
     measurement: LevelMeasurement
-    server: ServerSide | None = None  # None where the server tells nothing
+    server: ServerSide | None = None  # None without server statistics
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """What clients saw, all windows together. Times are in microseconds."""
+    """The client side of all windows. Times are in microseconds."""
 
     requests: int
     duration_secs: float
@@ -42,14 +42,14 @@ class LoadSummary:
     send_us: float
     receive_us: float
     overhead_percent: float  # share of the slots' time without a request in flight
-    histogram: tuple[tuple[float, int], ...]  # up to so many µs: how many requests
-    busiest: float  # of the client's workers, as a part of one processor
+    histogram: tuple[tuple[float, int], ...]  # upper edge in µs, and number of requests
+    busiest: float  # CPU share of the busiest worker
     starved: float
     workers: int
 
     @property
     def sequences_per_second(self) -> float:
-        """How many sequences came to their end."""
+        """Completed sequences a second."""
         return self.sequences / self.duration_secs if self.duration_secs else 0.0
 
     @property
@@ -58,7 +58,7 @@ class LoadSummary:
         return max(0.0, self.average_us - self.send_us - self.receive_us)
 
     def latency_us(self, percentile: int | None) -> float:
-        """What is compared between windows and with limits: the mean or a percentile."""
+        """The latency to compare with other windows and limits: the mean or a percentile."""
         return self.average_us if percentile is None else self.percentiles_us[percentile]
 
 
@@ -69,7 +69,7 @@ def summarise(
     percentile: int | None = None,
     concurrency: int = 0,
 ) -> LoadSummary:
-    """All windows as one; without a request in them every number is 0."""
+    """Summarise all windows; without requests every number is 0."""
     latencies_us = np.concatenate(
         [(measurement.ends - measurement.starts) / 1000 for measurement in measurements]
         or [np.empty(0)]
@@ -111,7 +111,7 @@ def _sum(measurements: Sequence[LevelMeasurement], name: str) -> int:
 
 
 def _histogram(latencies_us: np.ndarray, bars: int = 40) -> tuple[tuple[float, int], ...]:
-    """Counts between powers of a common ratio: latencies spread over decades."""
+    """Counts in logarithmic bins."""
     if not len(latencies_us):
         return ()
     low = max(1.0, float(latencies_us.min()))

@@ -1,4 +1,4 @@
-"""The report in words, laid out as perf_analyzer lays out its own: scripts read it.
+"""The report as text, in perf_analyzer's format, which scripts parse.
 
 settings(…)   level_title(…)   level_block(…)   final_table(…)
 """
@@ -16,14 +16,14 @@ from shoal.perf.summary import LoadSummary
 
 
 def number(value: float) -> str:
-    """Six digits that count, without an exponent."""
+    """Six significant digits, without an exponent."""
     return f"{value:.0f}" if abs(value) >= 1e6 else f"{value:.6g}"
 
 
 def settings(
     options: PerfOptions, facts: ModelFacts, levels: Range, *, asynchronous: bool
 ) -> Iterator[str]:
-    """What is about to be measured, and how."""
+    """The settings of the measurement."""
     yield "*** Measurement Settings ***"
     yield f"  Batch size: {options.batch_size}"
     yield "  Service Kind: TRITON"
@@ -62,7 +62,7 @@ def _windows(options: PerfOptions, *, asynchronous: bool) -> Iterator[str]:
 
 
 def level_title(options: PerfOptions, value: float) -> str:
-    """The line before a level; intervals from a file have none."""
+    """The line before a level; empty for intervals from a file."""
     if options.request_intervals:
         return ""
     if options.by_rate:
@@ -80,7 +80,7 @@ def window_line(count: int, summary: LoadSummary, percentile: int | None) -> str
 
 
 def level_block(options: PerfOptions, facts: ModelFacts, result: LevelResult) -> Iterator[str]:
-    """What one level came to, from both sides."""
+    """The results of one level, of client and server."""
     yield from _client(options, facts, result.summary)
     if result.server is not None:
         yield "  Server: "
@@ -208,13 +208,13 @@ def _tally(tally: Tally, *, cached: bool, indent: str) -> Iterator[str]:
 
 
 def _missed_us(tally: Tally) -> float:
-    """A request that the cache did not know: looking it up, computing, keeping the answer."""
+    """The time of a cache miss: lookup, computation and insertion."""
     parts = ("cache_miss", "compute_input", "compute_infer", "compute_output")
     return sum(tally.each_us(part) for part in parts)
 
 
 def _rest(whole: float, *parts: float) -> int:
-    """What the parts leave, once all are cut to whole numbers: they add up to the whole."""
+    """The remainder after the parts, in whole numbers that add up to the whole."""
     return max(0, int(whole) - sum(int(part) for part in parts))
 
 

@@ -1,9 +1,9 @@
-"""Between configs and points of the search: what a config says, and a config that says it.
+"""Converts between configs and points of the search.
 
     ModelConfig --start_of--> ConfigPoint          ModelConfig, ConfigPoint --applied--> ModelConfig
 
-A model is measured with its whole config, as the server completes it; what is written to disk is
-the config.pbtxt that was there, with those fields changed that the search changed.
+A model is measured with its complete config; the output is the existing config.pbtxt with only the
+searched fields changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shoal.config.model import (
 from shoal.errors import InvalidArgument
 from shoal.tune.space import DELAYS_US, ConfigPoint, Space, doubling, with_value
 
-_CROWD = 2  # instances per core, at most
+_INSTANCES_PER_CORE = 2  # at most
 
 
 class Change(NamedTuple):
-    """One field that differs."""
+    """One changed field."""
 
     field: str
     before: str
@@ -35,35 +35,35 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far the search goes."""
+    """The limits of the search."""
 
     most_rows: int
-    most_instances: int = 0  # 0 goes by the cores
-    rows: int = 1  # of one request
+    most_instances: int = 0  # 0: derived from the cores
+    rows: int = 1  # per request
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model as it is: its config as written, and as the server completes it."""
+    """A model: its config as written and as completed by the server."""
 
     whole: ModelConfig
     cores: int
     written: ModelConfig | None = None  # None where there is no config.pbtxt
-    bare: bool = False  # a file without a folder: in a repository it will have the usual name
+    bare: bool = False  # a file without a folder: in a repository it has the default name
 
     def __post_init__(self) -> None:
         if self.whole.ensemble_scheduling is not None:
             names = [step.model_name for step in self.whole.ensemble_scheduling.step]
             raise InvalidArgument(
-                f"model '{self.whole.name}' is an ensemble, which runs nothing itself; tune the "
-                f"models it is made of: {', '.join(dict.fromkeys(names))}"
+                f"model '{self.whole.name}' is an ensemble, which runs no model itself; tune "
+                f"its models: {', '.join(dict.fromkeys(names))}"
             )
 
-    # ---- what there is to choose
+    # ---- the search space
 
     @property
     def batches(self) -> bool:
-        """Whether requests can be merged. Sequences have a way of their own."""
+        """Whether requests can be merged; sequences have their own scheduler."""
         return self.whole.max_batch_size > 0 and self.whole.sequence_batching is None
 
     @property
@@ -73,23 +73,23 @@ class Subject:
 
     @property
     def thread_parameter(self) -> str:
-        """The parameter for threads, or nothing where they are not to be chosen."""
+        """The parameter for threads; empty where they are not tuned."""
         backend = BACKENDS.get(self.whole.backend)
         return "" if self.on_gpu or backend is None else backend.thread_parameter
 
     @property
     def fixed(self) -> list[str]:
-        """A sentence for each setting that stays as it is, and why."""
+        """A sentence for each setting that is not tuned, with the reason."""
         notes = []
         if self.whole.sequence_batching is not None:
-            notes.append("sequences are batched by a scheduler of their own: batches stay")
+            notes.append("sequences have their own scheduler: batching is not tuned")
         elif not self.batches:
-            notes.append("the model does not batch (max_batch_size is 0): batches stay")
+            notes.append("the model does not batch (max_batch_size is 0): batching is not tuned")
         if len(self.whole.instance_group) > 1:
-            notes.append("there are several instance groups: instances stay")
+            notes.append("there are several instance groups: instances are not tuned")
         if not self.thread_parameter:
             where = "on a GPU" if self.on_gpu else f"of the backend '{self.whole.backend}'"
-            notes.append(f"a model {where} has no number of threads to set: threads stay")
+            notes.append(f"a model {where} has no thread setting: threads are not tuned")
         return notes
 
     def start(self, rows: int = 1) -> ConfigPoint:
@@ -104,7 +104,7 @@ class Subject:
         return ConfigPoint(batch, delay_us, groups[0].count, self._threads(groups[0].count))
 
     def space(self, bounds: Bounds, levels: tuple[int, ...], limit_us: float = 0.0) -> Space:
-        """What to try. Raises InvalidArgument when a request has more rows than a batch may."""
+        """The space to search. Raises InvalidArgument when a request has more rows than a batch."""
         rows, start = bounds.rows, self.start(bounds.rows)
         if rows > 1 and not self.whole.max_batch_size:
             raise InvalidArgument(
@@ -114,42 +114,42 @@ class Subject:
         batches: tuple[int, ...] = (start.batch,)
         delays_us: tuple[int, ...] = (start.delay_us,)
         if self.batches:
-            # More rows than all clients send never come together.
+            # A batch never has more rows than all clients send.
             most = min(max(bounds.most_rows, rows), levels[-1] * rows)
             batches = with_value(doubling(rows, most), start.batch)
-            # Where the wait alone is over the limit, answers are, too.
+            # A delay above the limit alone exceeds it.
             allowed = [each for each in DELAYS_US if not limit_us or each < limit_us]
             delays_us = with_value(allowed, start.delay_us)
         instances: tuple[int, ...] = (start.instances,)
         if len(self.whole.instance_group) <= 1:
-            most = bounds.most_instances or _CROWD * self.cores
+            most = bounds.most_instances or _INSTANCES_PER_CORE * self.cores
             instances = with_value(doubling(1, max(1, min(most, levels[-1]))), start.instances)
         threads: tuple[int, ...] = (start.threads,)
         if self.thread_parameter:
             threads = with_value(doubling(1, self.cores), start.threads)
         return Space(batches, delays_us, instances, threads, levels, rows)
 
-    # ---- a config for a point
+    # ---- the config of a point
 
     def measured(self, point: ConfigPoint, rows: int = 1) -> ModelConfig:
-        """The config to load for a measurement: whole, and without a cache, which would answer
-        in the model's place."""
+        """The config to load for a measurement: complete, and without a response cache, which
+        would answer instead of the model."""
         made = self._applied(self.whole, point, rows)
         return dataclasses.replace(made, response_cache=None)
 
     def output(self, point: ConfigPoint, rows: int = 1) -> ModelConfig:
-        """The config to write. Fields that the search left alone are as they were."""
+        """The config to write. Fields that were not searched are unchanged."""
         base = self._short() if self.written is None else self.written
         if point == self.start(rows):
             return base
         unmerged = self.batches and point.batch <= rows
         if unmerged and self.whole.dynamic_batching is not None:
-            # A config that lists no tensors is completed with dynamic batching.
+            # A config without tensors would be completed with dynamic batching.
             base = dataclasses.replace(base, input=self.whole.input, output=self.whole.output)
         return self._applied(base, point, rows)
 
     def _short(self) -> ModelConfig:
-        """A config for a model that has none: without what is a default wherever it lies."""
+        """A config for a model without one, without default values."""
         whole = self.whole
         groups = tuple(dataclasses.replace(group, name="") for group in whole.instance_group)
         dynamic = whole.dynamic_batching
@@ -164,7 +164,7 @@ class Subject:
         )
 
     def changes(self, point: ConfigPoint, rows: int = 1) -> list[Change]:
-        """What the point changes of the config."""
+        """The fields that the point changes."""
         before, after = self.measured(self.start(rows), rows), self.measured(point, rows)
         found = [
             Change("max_batch_size", f"{before.max_batch_size}", f"{after.max_batch_size}"),
@@ -187,7 +187,7 @@ class Subject:
         return int(text) if text.isdecimal() and int(text) else self._share(instances)
 
     def _share(self, instances: int) -> int:
-        """What an instance gets where nobody says how many threads it has."""
+        """The default number of threads of an instance."""
         return max(1, self.cores // max(1, instances))
 
     def _applied(self, config: ModelConfig, point: ConfigPoint, rows: int) -> ModelConfig:
@@ -208,11 +208,11 @@ class Subject:
     def _with_batching(self, config: ModelConfig, point: ConfigPoint, rows: int) -> ModelConfig:
         dynamic = config.dynamic_batching
         if point.batch <= rows and not _promises(dynamic):
-            # Requests are not merged; what a client may send in one of them stays as it was.
+            # Requests are not merged; the limit on the rows of one request stays.
             most = max(self.whole.max_batch_size, rows)
             return dataclasses.replace(config, max_batch_size=most, dynamic_batching=None)
         dynamic = dynamic or ModelDynamicBatching()
-        # A size that is the whole batch of before is no wish but a default.
+        # A preferred size equal to the previous maximum is a default, not a preference.
         preferred = tuple(
             size
             for size in dynamic.preferred_batch_size
@@ -227,7 +227,7 @@ class Subject:
 
 
 def _promises(dynamic: ModelDynamicBatching | None) -> bool:
-    """Whether clients may rely on more in the block than on batches."""
+    """Whether the block has guarantees other than batching, such as ordering and priorities."""
     return dynamic is not None and bool(
         dynamic.preserve_ordering
         or dynamic.priority_levels

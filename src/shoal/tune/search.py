@@ -1,15 +1,14 @@
-"""The search: few measurements that find what the whole grid would.
+"""The search: finds with few measurements what the whole grid would.
 
-    seeds --> pattern search, wide steps first --> a careful look at the best few
+    seeds --> pattern search, large steps first --> careful measurements of the best few
 
-Why it gets by with so few. Along each axis a model behaves in one of a few ways: it gains and then
-levels off, or it gains and then loses. So steps begin wide, go on while they gain and are halved
-when they do not; a grid would look at every value. Two settings that share the processor are moved
-together as well, one up and the other down, because each alone may look like a loss. What the
-measurements imply is not measured at all (`Implied`), and a config that is too slow for the limit
-with some clients *and* answers less than the best so far is not tried with fewer, for fewer
-clients never get more answers. First looks are short; the best few are measured again, for longer,
-so that no config wins by luck.
+Why few are enough: along each axis, performance rises and then levels off, or rises and then falls.
+So steps start large, continue while they improve and are halved when they do not; a grid would
+measure every value. Two settings that share the CPU are also moved together, one up and the other
+down, because each alone may look like a loss. What measurements imply is not measured (`Implied`).
+A config that exceeds the limit with some clients *and* has a lower throughput than the best so far
+is not tried with fewer clients, because that never raises throughput. First measurements are short;
+the best few are measured again for longer, so that no config is chosen by chance.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ FIFTH = 5
 _LEAST_BUDGET = 8
 _FINALISTS = 3
 _MOST_FINALISTS = 5  # when the first ones turn out to be over the limit
-_FULL = 0.97  # of the rows an execution may have: longer waits add nothing
-_NO_QUEUE = 0.05  # of the time of computing: nobody waits for an instance
-_STARTS = 3  # places from which to search
-# Settings that share something: what one gives up, others can use. Instances share the processor
-# with threads and the waiting requests with the rows of a batch.
+_FULL = 0.97  # of the maximum batch: a longer delay adds no rows
+_NO_QUEUE = 0.05  # of the compute time: requests do not wait for an instance
+_STARTS = 3  # starting points of the pattern search
+# Settings that share a resource: instances share the CPU with threads, and the queued requests with
+# the rows of a batch.
 _TOGETHER: tuple[dict[str, int], ...] = (
     {"instances": 1, "threads": -1},
     {"instances": -1, "threads": 1},
@@ -45,44 +44,44 @@ _TOGETHER: tuple[dict[str, int], ...] = (
 
 
 class SearchListener(Protocol):
-    """Who is told what happens."""
+    """Receives the progress of a search."""
 
     def begins(self, point: ConfigPoint, clients: int, *, careful: bool) -> None:
         """A measurement begins."""
 
     def measured(self, measurement: Measurement, *, best: bool) -> None:
-        """It is over; `best` says that nothing before was better."""
+        """A measurement is complete; `best` is true if none before was better."""
 
 
 @dataclass(slots=True)
 class SearchResult:
-    """What the search came to."""
+    """The result of a search."""
 
     chosen: Measurement
     start: Measurement  # the config as it was
     tries: list[Measurement] = field(default_factory=list)  # in the order measured
-    implied: int = 0  # questions that earlier measurements answered
-    grid: int = 0  # measurements a whole grid takes
-    met: bool = True  # whether the limit was
+    implied: int = 0  # results inferred from other measurements
+    grid: int = 0  # measurements of the whole grid
+    met: bool = True  # whether the limit was met
 
 
 class _Spent(Exception):
-    """No measurements are left."""
+    """The budget of measurements is used up."""
 
 
 class Implied:
-    """What measurements say about configs that were not measured."""
+    """Infers the results of configs that were not measured."""
 
     def __init__(self) -> None:
         self._known: list[Measurement] = []
 
     def add(self, measurement: Measurement) -> None:
-        """Learn from a measurement."""
+        """Add a measurement."""
         if not measurement.error:
             self._known.append(measurement)
 
     def find(self, point: ConfigPoint, clients: int) -> Measurement | None:
-        """The measurement of another config that must have behaved the same."""
+        """The measurement of another config that must behave the same."""
         for known in self._known:
             if known.clients == clients and self._alike(known, point):
                 return known
@@ -94,10 +93,10 @@ class Implied:
         if not peak or (one.instances, one.threads) != (point.instances, point.threads):
             return False
         if one.delay_us == point.delay_us and one.batch > peak:
-            # The limit on rows was never reached. A batch that can be full leaves without a wait,
-            # so with a delay the limit must stay out of reach to change nothing.
+            # The limit on rows was never reached. A full batch is sent without the delay, so with
+            # a delay the limit must be above the peak to have no effect.
             return point.batch > peak or (point.batch == peak and not point.delay_us)
-        # Batches were full already, so waiting longer fills none of them further.
+        # Batches were full already, so a longer delay adds no rows.
         full = known.mean_batch >= _FULL * one.batch
         return full and one.batch == point.batch and point.delay_us >= one.delay_us
 
@@ -113,8 +112,8 @@ class Search:
         listener: SearchListener | None = None,
         budget: int | None = None,
     ) -> None:
-        """`budget` is the most measurements; a fifth of the grid unless said, and a few more than
-        that for grids so small that a fifth would be next to nothing."""
+        """`budget` is the maximum number of measurements; by default a fifth of the grid, with a
+        minimum for small grids."""
         self._space = space
         self._goal = goal
         self._measure = measure
@@ -125,19 +124,17 @@ class Search:
         self._known: dict[tuple[ConfigPoint, int], Measurement] = {}
         self._implied = Implied()
         self._asked_free: set[tuple[ConfigPoint, int]] = set()
-        self._standing: dict[
-            ConfigPoint, Measurement
-        ] = {}  # each config with the clients it does best
+        self._standing: dict[ConfigPoint, Measurement] = {}  # the best result of each config
         self._best: Measurement | None = None
-        self._center: Measurement | None = None  # where the search stands
+        self._center: Measurement | None = None  # the current position of the search
 
     def run(self, start: ConfigPoint) -> SearchResult:
-        """Search from the config as it is. Raises ShoalError when even that cannot be measured."""
+        """Search from the config as it is. Raises ShoalError when it cannot be measured."""
         start = self._space.plain(start)
         first = self._look(start)
         if first.error:
             raise ShoalError(first.error)
-        # The end needs measurements, too: of the best few, and of the start to compare with.
+        # Reserve measurements for the best few and the start.
         last = min(_FINALISTS + 1, self._budget // 3)
         try:
             for point in self._seeds(start):
@@ -157,12 +154,12 @@ class Search:
             met=self._goal.met(chosen),
         )
 
-    # ---- where to look
+    # ---- where to measure
 
     def _seeds(self, start: ConfigPoint) -> Iterator[ConfigPoint]:
-        """Ways to split the processor and the clients among instances, far apart from each other:
-        one instance with all threads and large batches, many with few of both. Batches that the
-        clients can just fill lose nothing by a delay, so each comes with one and without."""
+        """Different ways to divide CPU and clients among instances: one instance with all threads
+        and large batches, up to many with few of both. Batches that the clients can just fill
+        lose nothing by a delay, so each is tried with and without one."""
         space = self._space
         rows = space.levels[-1] * space.rows
         delays = dict.fromkeys((space.delays_us[0], space.delays_us[len(space.delays_us) // 2]))
@@ -174,7 +171,7 @@ class Search:
         yield space.plain(start._replace(delay_us=space.delays_us[0]))
 
     def _starts(self) -> Iterator[Measurement]:
-        """The best places so far; those close to one that was searched are left out."""
+        """The best starting points so far, each with another number of instances."""
         seeds = sorted(self._standing.values(), key=self._goal.rank, reverse=True)
         yield self._here(self._best)
         used = {self._here(self._best).point.instances}
@@ -184,7 +181,7 @@ class Search:
                 yield seed
 
     def _pattern(self, reserved: int) -> None:
-        """Steps along each axis, wide ones first, until no step gains anything."""
+        """Step along each axis, large steps first, until no step improves."""
         strides = {axis: max(1, len(self._space.values(axis)) // 2) for axis in AXES}
         while True:
             moved = False
@@ -196,11 +193,11 @@ class Search:
                 return
 
     def _order(self) -> list[str]:
-        """The axes with a choice, those that usually matter most first."""
+        """The axes with several values, usually the most important first."""
         return [axis for axis in AXES if len(self._space.values(axis)) > 1]
 
     def _walk(self, axis: str, stride: int, reserved: int) -> bool:
-        """Step up or down while that gains; returns whether it did."""
+        """Step up or down while that improves; returns whether it did."""
         moved = False
         for direction in self._directions(axis):
             steps = 1
@@ -213,7 +210,7 @@ class Search:
                 elif self._standing[neighbour].point == neighbour or self._is_last(axis, neighbour):
                     break
                 else:
-                    steps += 1  # it behaves as another does: the next may not
+                    steps += 1  # this one was inferred; the next may differ
             if moved:
                 break
         return moved
@@ -223,19 +220,19 @@ class Search:
         return getattr(point, axis) in (values[0], values[-1])
 
     def _directions(self, axis: str) -> list[int]:
-        """Which ways are worth a step, by what the best measurement tells."""
+        """The directions worth a step, from the current measurement."""
         best = self._here(self._center)
         counted = bool(best.compute_us) and not best.point.delay_us
         if axis == "instances" and counted and best.queue_us < _NO_QUEUE * best.compute_us:
-            return [-1]  # nobody waits for an instance
+            return [-1]  # requests do not wait for an instance
         if axis == "delay_us" and best.mean_batch:
             most = best.clients * self._space.rows
             if best.mean_batch >= _FULL * min(best.point.batch, most):
-                return [-1]  # batches hold all that there is
+                return [-1]  # batches contain all requests
         return [1, -1]
 
     def _diagonals(self, reserved: int) -> bool:
-        """Several axes at once; returns whether one such step gained."""
+        """Step along several axes at once; returns whether one improved."""
         for steps in _TOGETHER:
             point: ConfigPoint | None = self._here(self._center).point
             for axis, step in steps.items():
@@ -245,8 +242,8 @@ class Search:
         return False
 
     def _just_full(self, reserved: int) -> bool:
-        """Batches that the clients at hand can just fill, which a delay completes without being
-        waited for; returns whether such a step gained."""
+        """Try batches that the clients can just fill, with each delay; returns whether one
+        improved."""
         space, center = self._space, self._here(self._center)
         rows = center.clients * space.rows // center.point.instances
         full = center.point._replace(batch=_at_most(space.batches, rows))
@@ -258,7 +255,7 @@ class Search:
     def _neighbour(
         self, axis: str, step: int, start: ConfigPoint | None = None, *, clamp: bool = True
     ) -> ConfigPoint | None:
-        """The point some values away; the last one on that side where there are fewer."""
+        """The point `step` values away; clamped to the end of the axis."""
         point = start or self._here(self._center).point
         values = self._space.values(axis)
         index = values.index(getattr(point, axis))
@@ -275,10 +272,10 @@ class Search:
         assert measurement is not None
         return measurement
 
-    # ---- looking
+    # ---- measuring
 
     def _move(self, point: ConfigPoint, reserved: int) -> bool:
-        """Look at a config and go there if it is better; returns whether. Raises _Spent."""
+        """Measure a config and move there if it is better; returns whether. Raises _Spent."""
         standing = self._standing.get(point) or self._look(point, reserved)
         if standing.point != point or not self._goal.better(standing, self._center):
             return False
@@ -286,7 +283,7 @@ class Search:
         return True
 
     def _look(self, point: ConfigPoint, reserved: int = 0) -> Measurement:
-        """A config with the numbers of clients that matter; the best of them."""
+        """Measure a config with the relevant numbers of clients; returns the best result."""
         levels = self._space.levels
         begin = len(levels) - 1 if self._best is None else levels.index(self._best.clients)
         found: list[Measurement] = []
@@ -294,15 +291,15 @@ class Search:
             for index in self._climb(begin, found):
                 found += [self._at(point, levels[index], reserved)]
         finally:
-            if found:  # also when nothing is left for more clients, or fewer
+            if found:  # also when the budget is used up
                 standing = self._standing[point] = max(found, key=self._goal.rank)
-                measured = standing.point == point  # not implied by another's
+                measured = standing.point == point  # not inferred
                 if measured and self._goal.better(standing, self._best):
                     self._best = standing
         return standing
 
     def _climb(self, index: int, found: list[Measurement]) -> Iterator[int]:
-        """Numbers of clients to look at, by what was `found` with those before."""
+        """The numbers of clients to measure, depending on the results so far."""
         levels, goal = self._space.levels, self._goal
         if not goal.limit_us or len(levels) == 1:
             yield index
@@ -316,7 +313,7 @@ class Search:
         while index > 0 and not goal.met(found[-1]) and not found[-1].error:
             best = self._best
             if best is not None and goal.met(best) and found[-1].per_second <= best.per_second:
-                return  # fewer clients never get more answers
+                return  # fewer clients never raise throughput
             index -= 1
             yield index
 
@@ -348,10 +345,10 @@ class Search:
             self._listener.measured(made, best=better)
         return made
 
-    # ---- the end
+    # ---- choosing
 
     def _finals(self, start: ConfigPoint) -> tuple[Measurement, Measurement]:
-        """Measure the best few again, carefully: the one to choose, and the start."""
+        """Measure the best few again, carefully; returns the chosen one and the start."""
         ranked = sorted(self._standing.values(), key=self._goal.rank, reverse=True)
         entries = list(dict.fromkeys((each.point, each.clients) for each in ranked))
         begun = self._standing[start]
@@ -372,12 +369,12 @@ class Search:
             again = [each for each in working if each.point == begun.point]
             begun = again[0] if again else begun
             if not self._goal.better(chosen, begun):
-                chosen = begun  # no gain beyond chance is worth a change
+                chosen = begun  # keep the config without a measurable gain
         else:
             begun = chosen
         return chosen, begun
 
 
 def _at_most(values: tuple[int, ...], limit: int) -> int:
-    """The largest value up to a limit, or the smallest there is."""
+    """The largest value up to a limit, or the smallest value."""
     return max((value for value in values if value <= limit), default=values[0])

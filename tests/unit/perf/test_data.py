@@ -148,18 +148,18 @@ def test_several_files_and_validation(tmp_path):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ({"data": 3}, 'no list "data"'),
         ([], 'no list "data"'),
-        ({"data": []}, "holds no step"),
-        ({"data": [[]]}, "holds no step"),
+        ({"data": []}, "has no steps"),
+        ({"data": [[]]}, "has no steps"),
         ({"data": [3]}, "must be an object"),
         ({"data": [{"A": [1, 2]}]}, "no data for input 'B'"),
         ({"data": [{"A": [1, 2], "B": [1], "Z": [1]}]}, "no tensor 'Z'; it has 'A', 'B'"),
         ({"data": [{"A": [1], "B": [1]}]}, "1 values for 'A'"),
-        ({"data": [{"A": [1, "x"], "B": [1]}]}, "are no INT32"),
-        ({"data": [{"A": [1, 2.5], "B": [1]}]}, "are no INT32"),
-        ({"data": [{"A": [1, 2**40], "B": [1]}]}, "are no INT32"),
+        ({"data": [{"A": [1, "x"], "B": [1]}]}, "are not INT32"),
+        ({"data": [{"A": [1, 2.5], "B": [1]}]}, "are not INT32"),
+        ({"data": [{"A": [1, 2**40], "B": [1]}]}, "are not INT32"),
         ({"data": [{"A": {"b64": "?"}, "B": [1]}]}, "not valid Base64"),
         ({"data": [{"A": {"b64": "AAAA"}, "B": [1]}]}, "3 bytes do not fill"),
         ({"data": [{"A": {}, "B": [1]}]}, '"content" or "b64"'),
@@ -202,5 +202,5 @@ def test_wrong_folders(tmp_path):
 def test_nothing_there():
     with pytest.raises(InvalidArgument, match="no such file or folder"):
         load(PAIR, DataOptions(("nowhere.json",)))
-    with pytest.raises(InvalidArgument, match="stand alone"):
+    with pytest.raises(InvalidArgument, match="are single"):
         load(PAIR, DataOptions(("zero", "random")))

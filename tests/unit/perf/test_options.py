@@ -190,7 +190,7 @@ def test_levels(words, levels):
         ("-m m --concurrency-range 1:0", "add -l"),
         ("-m m -d", "add -l"),
         ("-m m -c 5", "add -d"),
-        ("-m m -t 5 -d -c 3", "lies below the start"),
+        ("-m m -t 5 -d -c 3", "is below the start"),
         ("-m m --binary-search -l 5", "start and the end"),
         ("-m m --binary-search --concurrency-range 1:4", "add -l"),
         ("-m m --percentile 0", "1 to 99"),
@@ -207,7 +207,7 @@ def test_levels(words, levels):
         ("-m m --sequence-id-range 0:5", "1 or more"),
         ("-m m --sequence-id-range 5:5", "after the start"),
         ("-m m --grpc-compression-algorithm gzip", "add -i grpc"),
-        ("-m m -i grpc --input-tensor-format json", "over HTTP only"),
+        ("-m m -i grpc --input-tensor-format json", "JSON tensors need HTTP"),
         ("-m m -z --input-data zero", "leave it out"),
     ],
 )

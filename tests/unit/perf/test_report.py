@@ -61,7 +61,7 @@ def test_what_the_numbers_say(result):
     said = " ".join(findings.verdict(OPTIONS, Profile([calm, busy], over=result(8, [9000] * 9))))
     assert "highest throughput is 20 inferences a second, at a concurrency of 4" in said
     assert "the client was the bottleneck: it was busy 98% of the time" in said
-    assert "At a concurrency of 8 latency went over the limit" in said
+    assert "At a concurrency of 8 latency exceeded the limit" in said
     assert "Nothing was measured." in findings.verdict(OPTIONS, Profile())
     assert "not the bottleneck" in " ".join(findings.verdict(OPTIONS, Profile([calm])))
 

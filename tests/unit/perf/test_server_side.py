@@ -37,7 +37,6 @@ def test_a_difference():
     assert found.model.request_us == 100
     assert found.part_us("queue") == 10
     assert found.model.compute_us == 40
-    assert found.overhead_us == 50
 
 
 def test_versions():

@@ -69,7 +69,7 @@ def test_a_model_that_does_not_batch_has_instances_and_threads_only():
     space = made.space(Bounds(64), (32,))
     assert (space.batches, space.delays_us) == ((0,), (0,))
     assert len(space.instances) > 1
-    assert made.fixed == ["the model does not batch (max_batch_size is 0): batches stay"]
+    assert made.fixed == ["the model does not batch (max_batch_size is 0): batching is not tuned"]
     with pytest.raises(InvalidArgument, match="leave --batch-size at 1"):
         made.space(Bounds(64, rows=2), (32,))
 
@@ -78,7 +78,7 @@ def test_other_backends_and_gpus_have_no_threads_to_choose():
     made = subject(backend="python")
     assert made.start().threads == 0
     assert made.space(Bounds(64), (32,)).threads == (0,)
-    assert "of the backend 'python' has no number of threads" in made.fixed[0]
+    assert "of the backend 'python' has no thread setting" in made.fixed[0]
     gpu = subject(WHOLE.replace("KIND_CPU", "KIND_GPU"))
     assert "on a GPU" in gpu.fixed[0]
 
@@ -86,7 +86,7 @@ def test_other_backends_and_gpus_have_no_threads_to_choose():
 def test_ensembles_are_told_apart():
     text = """name: "e" platform: "ensemble" max_batch_size: 4
     ensemble_scheduling { step { model_name: "a" } step { model_name: "b" } }"""
-    with pytest.raises(InvalidArgument, match="tune the models it is made of: a, b"):
+    with pytest.raises(InvalidArgument, match="tune its models: a, b"):
         subject(text, None)
 
 
