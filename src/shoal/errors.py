@@ -1,17 +1,17 @@
-"""What can go wrong, with no word about HTTP or gRPC: each frontend maps `code` with one table.
+"""The error tree, independent of protocols: each frontend maps `code` with one table.
 
 ShoalError
 ├── InvalidArgument      the request (or the config) is wrong: change it
 │   └── ConfigError      a model's configuration is wrong: file, field, found, what to write
 ├── NotFound             no such model, version or region
 ├── AlreadyExists        the name is taken
-├── Unavailable          not now: unloading, queue full, timed out; trying again may help
+├── Unavailable          not now: unloading, queue full, timed out; a retry may succeed
 │   └── QueueRejected    refused by a queue policy (full or expired); counted as REJECTED
-├── Unsupported          understood, but this server does not do it
-├── Cancelled            the client took the request back
-├── Internal             our fault, or the model's
-│   └── BackendFailure   the model raised while it ran; counted as BACKEND
-└── Unknown              an error of other code that we cannot classify
+├── Unsupported          understood, but not supported by this server
+├── Cancelled            the client cancelled the request
+├── Internal             an error of the server or the model
+│   └── BackendFailure   the model raised during execution; counted as BACKEND
+└── Unknown              an error that cannot be classified
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Code(enum.Enum):
 
 
 class ShoalError(Exception):
-    """Base of every error a client or operator may see. Its text is meant for them."""
+    """Base of every error that a client or operator may see. Its text is written for them."""
 
     code = Code.UNKNOWN
 
@@ -43,7 +43,7 @@ class ShoalError(Exception):
 
 
 class InvalidArgument(ShoalError):
-    """The caller must change something before trying again."""
+    """The caller must change something before a retry."""
 
     code = Code.INVALID_ARGUMENT
 
@@ -64,13 +64,13 @@ class ConfigError(InvalidArgument):
 
 
 class NotFound(ShoalError):
-    """There is no such thing."""
+    """There is no such object."""
 
     code = Code.NOT_FOUND
 
 
 class AlreadyExists(ShoalError):
-    """There is one already."""
+    """There is such an object already."""
 
     code = Code.ALREADY_EXISTS
 
@@ -82,11 +82,11 @@ class Unavailable(ShoalError):
 
 
 class QueueRejected(Unavailable):
-    """A queue policy turned the request away: the queue was full or its time ran out."""
+    """A queue policy rejected the request: the queue was full, or the request timed out."""
 
 
 class Unsupported(ShoalError):
-    """Understood, but not done by this server or this build of it."""
+    """Understood, but not supported by this server or this build of it."""
 
     code = Code.UNSUPPORTED
 
@@ -98,7 +98,7 @@ class Cancelled(ShoalError):
 
 
 class Internal(ShoalError):
-    """Something failed that the caller could not have prevented."""
+    """A failure that the caller could not have prevented."""
 
     code = Code.INTERNAL
 

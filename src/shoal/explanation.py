@@ -1,4 +1,4 @@
-"""What there is to say about a model that serves: from its counters and its config to the facts.
+"""The explanation of a loaded model's batches, from its counters and config.
 
 model --> Facts --> scheduler.explain --> JSON
 """
@@ -11,33 +11,34 @@ from typing import Any, TypeAlias
 from shoal.config import shapes
 from shoal.models.ensemble import ServedModel
 from shoal.models.version import Model
-from shoal.scheduler.explain import Facts, Step, explain, explain_ensemble
+from shoal.scheduler.explain import Facts, StepFacts, explain, explain_ensemble
 from shoal.scheduler.policy import Reason
 
-# Finds another model by name and version, as an ensemble's step names it.
+# Finds a model by name and version, as in the step of an ensemble.
 LookUp: TypeAlias = Callable[[str, int], ServedModel | None]
 
 _NS_PER_US = 1000
 
 
 def explained(model: ServedModel, look_up: LookUp) -> dict[str, Any]:
-    """Why a model's batches are as they are; `look_up` finds those that an ensemble is made of."""
+    """Explains a model's batches; `look_up` finds the models that an ensemble runs."""
     facts = facts_of(model)
     graph = model.spec.ensemble
     if graph is None:
-        told = explain(facts)
+        explanation = explain(facts)
     else:
-        names = dict.fromkeys((step.model.name, step.model.version) for step in graph.steps)
-        parts = [(name, look_up(name, version)) for name, version in names]
-        told = explain_ensemble(
-            facts, [Step(name, facts_of(part)) for name, part in parts if part is not None]
+        wanted = dict.fromkeys((step.model.name, step.model.version) for step in graph.steps)
+        parts = [(name, look_up(name, version)) for name, version in wanted]
+        explanation = explain_ensemble(
+            facts, [StepFacts(name, facts_of(part)) for name, part in parts if part is not None]
         )
     execution = model.execution_placement.report()
-    return {"name": model.name, "version": str(model.version), **told, "execution": execution}
+    names = {"name": model.name, "version": str(model.version)}
+    return {**names, **explanation, "execution": execution}
 
 
 def facts_of(model: ServedModel) -> Facts:
-    """What the config says and the counters show."""
+    """The facts from a model's config and counters."""
     config, counted = model.config, model.statistics.snapshot()
     times = counted["inference_stats"]
 
@@ -76,7 +77,7 @@ def facts_of(model: ServedModel) -> Facts:
 
 
 def _cuts(model: ServedModel, preferred: frozenset[int]) -> list[tuple[Reason, int]]:
-    """Why the last batches were cut. A batch of a size that is not preferred was full."""
+    """Why the last batches were closed. A batch of a size that is not preferred was full."""
     cuts = model.recent_cuts() if isinstance(model, Model) else []
     return [
         (Reason.FULL if why is Reason.PREFERRED and rows not in preferred else why, rows)

@@ -117,7 +117,7 @@ def test_ensembles(running):
     assert infer(name="A").send(running, "both").status == 200
     told = explain(running, "both")
     assert [step["model"] for step in told["steps"]] == ["plain"]
-    assert "100 % goes to 'plain'" in told["summary"]
+    assert "100 % of it in 'plain'" in told["summary"]
     assert told["advice"].startswith("For 'plain': ")
 
 
@@ -152,7 +152,7 @@ def test_prose(running, place, headers):
     assert answer.body.decode().splitlines() == [
         "plain, version 1",
         "  No batch has been executed yet.",
-        "  Send some requests first; then there is something to say.",
+        "  Send some requests first.",
     ]
     everything = running.get(f"/v2/explain{place}", headers).body.decode()
     assert everything.count("version") == 8

@@ -1,9 +1,9 @@
-"""One loaded version of an ensemble: to its callers a model like any other.
+"""One loaded version of an ensemble, which callers use as any other model.
 
-    engine --accept--> EnsembleScheduler --infer--> the models it is made of
+    engine --accept--> EnsembleScheduler --infer--> the models that it runs
 
 It has no backend and no instances. Its graph was checked against its models when the repository
-made the spec; a change to one of them makes a new spec.
+made the spec; a change of one of them makes a new spec.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class EnsembleModel:
-    """An ensemble that serves. Its public attributes do not change while it lives."""
+    """A loaded ensemble. Its public attributes do not change."""
 
     def __init__(self, spec: ModelSpec, version: int) -> None:
         assert spec.ensemble is not None
@@ -58,10 +58,10 @@ class EnsembleModel:
             self.statistics.task = self.task.statistics
 
     def _use_cache(self, store: CacheStore) -> None:
-        """Be told apart from other models in the cache and, if the config says so, use it."""
+        """Set the identity for cache keys and, if the config enables it, use the cache."""
         spec = self.spec
         self._own_identity = store.identity(self.version, spec.config, spec.folder)
-        if not spec.caches_answers:
+        if not spec.caches_responses:
             return
         self._cache = CachingScheduler(
             store,
@@ -74,7 +74,7 @@ class EnsembleModel:
 
     @property
     def cache_identity(self) -> bytes:
-        """What stands in the keys of cached answers for it and the models it runs now."""
+        """Identifies it, and the models that it runs now, in the keys of cached responses."""
         find, steps = self.spec.find, self._scheduler.graph.steps
         models = [find(step.model.name, step.model.version) for step in steps] if find else ()
         return combined_identity(
@@ -85,8 +85,8 @@ class EnsembleModel:
     def load(cls, spec: ModelSpec, version: int) -> EnsembleModel:
         """Make the ensemble ready.
 
-        Raises ConfigError when a label file cannot be read, or when answers are to be cached that
-        cannot be.
+        Raises ConfigError when a label file cannot be read, or when responses are to be cached
+        that cannot be.
         """
         _check_cacheable(spec)
         limit = spec.ensemble.max_inflight if spec.ensemble is not None else 0
@@ -100,7 +100,7 @@ class EnsembleModel:
 
     @property
     def decoupled(self) -> bool:
-        """Whether a request may have any number of responses: a step of it is decoupled."""
+        """Whether a request may have any number of responses, as with a decoupled step."""
         return self._scheduler.graph.decoupled
 
     @property
@@ -110,11 +110,11 @@ class EnsembleModel:
 
     @property
     def asks_readiness(self) -> bool:
-        """Whether `ready` may take a while."""
+        """Whether `ready` may block."""
         return False
 
     def ready(self) -> bool:
-        """Whether it can be asked now."""
+        """Whether it is ready."""
         return True
 
     def accept(self, request: Request) -> None:
@@ -137,7 +137,7 @@ class EnsembleModel:
         self.config = spec.config
 
     def in_flight(self) -> int:
-        """Requests accepted and not yet answered to the end."""
+        """Requests whose final response has not been sent."""
         pending = self._cache.pending if self._cache is not None else 0
         pending += self.task.calls if self.task is not None else 0
         return pending + self._scheduler.in_flight()
@@ -147,18 +147,18 @@ class EnsembleModel:
         return not self.in_flight()
 
     def counters(self) -> Mapping[str, object]:
-        """Nothing beside what all models count."""
+        """No additional counters."""
         return {}
 
     def memory_bytes(self) -> int:
-        """Nothing: what it is made of counts its own."""
+        """None: the models that it runs count their own."""
         return 0
 
     def begin_exit(self) -> None:
         """Nothing to do: sequences begin and end in the models of the steps."""
 
     def close(self) -> None:
-        """Refuse new requests and wait until those at hand are answered. Blocks."""
+        """Refuse new requests and wait until all others are answered. Blocks."""
         if self.task is not None:
             self.task.finish()
         if self._cache is not None:
@@ -167,7 +167,7 @@ class EnsembleModel:
 
 
 def _check_cacheable(spec: ModelSpec) -> None:
-    """An ensemble can be cached where all models that it is made of could be."""
+    """An ensemble can be cached if all models that it runs could be."""
     wanted = spec.config.response_cache
     if wanted is None or not wanted.enable:
         return
@@ -186,7 +186,7 @@ def _check_cacheable(spec: ModelSpec) -> None:
 
 
 def _models_of(spec: ModelSpec) -> Iterator[ServedModel]:
-    """The models that an ensemble runs, and those that they run."""
+    """The models that an ensemble runs, directly or through others."""
     if spec.ensemble is None or spec.find is None:
         return
     for step in spec.ensemble.steps:
@@ -196,11 +196,11 @@ def _models_of(spec: ModelSpec) -> Iterator[ServedModel]:
             yield from _models_of(model.spec)
 
 
-ServedModel: TypeAlias = Model | EnsembleModel  # whatever serves requests under a name
+ServedModel: TypeAlias = Model | EnsembleModel
 
 
 def load_version(spec: ModelSpec, version: int) -> ServedModel:
-    """Load a version of whatever `spec` describes. On failure nothing stays behind."""
+    """Load a version of the model or ensemble `spec`. On failure, release everything."""
     if spec.ensemble is not None:
         return EnsembleModel.load(spec, version)
     with footprint_meter.measure(spec.bare_file or spec.version_folders[version]) as footprint:

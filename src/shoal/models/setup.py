@@ -1,4 +1,4 @@
-"""From a config to how its requests wait and where they run: the scheduler and the pace."""
+"""Builds the scheduler and the execution placement of a model from its config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NS_PER_US = 1000
 
 
 def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
-    """The queue of a version; `on_dropped` hears of requests that leave it without having run."""
+    """The queue of a version; `on_dropped` answers requests that are dropped from it."""
     config = spec.config
     if config.sequence_batching is not None:
         return sequence_setup.build(
@@ -28,11 +28,8 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
     batching = config.dynamic_batching
     policy: Policy
     if batching is None:
-        policy, queue, ordered = (
-            SingleRequestPolicy(),
-            RequestQueue(_policy_of_parameters(config)),
-            False,
-        )
+        policy, ordered = SingleRequestPolicy(), False
+        queue = RequestQueue(_policy_of_parameters(config))
     else:
         policy = in_order = BatchPolicy(
             max(1, config.max_batch_size),
@@ -44,7 +41,7 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
             policy = LookAhead(in_order, ahead.window or DEFAULT_WINDOW)
         queue = _queue_of(batching)
         # With a response cache, the caching scheduler keeps the order.
-        ordered = batching.preserve_ordering and not spec.caches_answers
+        ordered = batching.preserve_ordering and not spec.caches_responses
     return Batcher(
         policy,
         queue,
@@ -90,7 +87,7 @@ def _queue_policy(policy: ModelQueuePolicy | None) -> QueuePolicy:
 
 
 def _policy_of_parameters(config: ModelConfig) -> QueuePolicy:
-    """Queue limits where the config has no `dynamic_batching` block to say them in."""
+    """Queue limits for a config without a `dynamic_batching` block."""
     return QueuePolicy(
         default_timeout_ns=(value_of(config, "default_timeout_microseconds") or 0) * _NS_PER_US,
         max_size=value_of(config, "max_queue_size") or 0,

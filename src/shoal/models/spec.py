@@ -1,4 +1,4 @@
-"""What is known about a model before it is loaded, and what its config makes of its tensors."""
+"""Everything known about a model before it is loaded, and its signature from the config."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Everything known about a model before it is loaded: what the repository found and decided."""
+    """Everything the repository found and decided about a model before it is loaded."""
 
     name: str
     folder: Path
@@ -44,22 +44,22 @@ class ModelSpec:
     cores: int = 1
     hold_until: int = 0
     loop: LoopHandle | None = None  # where quick models may run
-    execution: str = "auto"  # auto | loop | threads, unless the config says
+    execution: str = "auto"  # auto | loop | threads, unless the config sets it
     ensemble: EnsembleGraph | None = None  # for an ensemble: its steps, checked
-    infer: Callable[[Request], None] | None = None  # the way to other models
-    models: OtherModels | None = None  # for models that ask or manage others
-    metrics: CustomMetrics | None = None  # for metrics of models' own
+    infer: Callable[[Request], None] | None = None  # for requests of an ensemble's steps
+    models: OtherModels | None = None  # for models that call or manage others
+    metrics: CustomMetrics | None = None  # for metrics that models define
     counted: StatisticsOptions = field(default_factory=StatisticsOptions)
-    namespace: str = ""  # its repository, where models are told apart by that
-    bare_file: Path | None = None  # the model, where its version's folder holds other things too
-    cache: CacheStore | None = None  # where answers may be kept
+    namespace: str = ""  # its repository, with namespaces
+    bare_file: Path | None = None  # the model, if its version's folder has other files, too
+    cache: CacheStore | None = None  # for its responses
     limiter: RateLimiter | None = None  # grants resources to instances before they run
-    find: Callable[[str, int], Any] | None = None  # for an ensemble: who serves a name now
+    find: Callable[[str, int], Any] | None = None  # for an ensemble: the model of a step now
     task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 
     @property
-    def caches_answers(self) -> bool:
-        """Whether answers are kept: the server has a cache and the config asks for it."""
+    def caches_responses(self) -> bool:
+        """Whether responses are cached: the server has a cache and the config enables it."""
         wanted = self.config.response_cache
         return self.cache is not None and wanted is not None and wanted.enable
 
@@ -69,7 +69,7 @@ class ModelSpec:
         return self.limiter is not None and is_limited(self.config.instance_group)
 
     def serves_like(self, other: ModelSpec, version: int) -> bool:
-        """Whether `version` would be the same model, instance groups aside."""
+        """Whether `version` would be the same model, except for instance groups."""
         return (
             self.fingerprints.get(version) == other.fingerprints.get(version)
             and replace(self.config, instance_group=()) == replace(other.config, instance_group=())
@@ -92,7 +92,7 @@ class ModelSpec:
 
 
 def _first_response_edges(spec: ModelSpec) -> Sequence[float]:
-    """The bounds of the first-response histogram: the config's, or Triton's; none without one."""
+    """The bounds of the first-response histogram: the config's, or Triton's; none if it is off."""
     if not spec.counted.first_response:
         return ()
     metrics = spec.config.model_metrics
@@ -112,7 +112,7 @@ def _first_response_edges(spec: ModelSpec) -> Sequence[float]:
 
 
 def build_signature(config: ModelConfig, folder: Path) -> Signature:
-    """The config's tensors in the form validation needs, with their labels read in."""
+    """The config's tensors as validation needs them, with their labels."""
     inputs = {
         tensor.name: TensorSpec(
             tensor.name,

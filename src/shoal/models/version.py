@@ -1,9 +1,9 @@
-"""One loaded version of a model: its config, its queue, its instances, its statistics.
+"""One loaded version of a model: its config, queue, instances and statistics.
 
     engine --accept--> [ batcher ] <--pull-- instances
 
-Made whole or not at all: `Model.load` returns a model that is warmed up and pulling, or raises
-and leaves nothing behind. `close` serves what is queued, then gives everything back.
+`Model.load` returns a model that is warmed up and pulling, or raises and leaves nothing behind.
+`close` serves queued requests, then releases everything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
 
 
 class Model:
-    """A version that serves. Its public attributes do not change while it lives."""
+    """A loaded version. Its public attributes do not change."""
 
     def __init__(self, spec: ModelSpec, version: int, loaded: LoadedModel) -> None:
         self.spec = spec
@@ -50,7 +50,7 @@ class Model:
         self._loaded = loaded
         self._batcher = build_scheduler(spec, self._dropped)
         self.statistics.pending = self._batcher.pending
-        self.cache_identity = b""  # what stands for it in the keys of cached answers
+        self.cache_identity = b""  # identifies it in the keys of cached responses
         self._cache: CachingScheduler | None = None
         self._enqueue = self._batcher.enqueue
         if spec.cache is not None:
@@ -92,11 +92,11 @@ class Model:
             self.statistics.task = self.task.statistics
 
     def _use_cache(self, store: CacheStore) -> None:
-        """Be told apart from other models in the cache and, if the config says so, use it."""
+        """Set the identity for cache keys and, if the config enables it, use the cache."""
         spec, version = self.spec, self.version
         folder = spec.version_folders[version]
         self.cache_identity = store.identity(version, spec.config, spec.folder, folder)
-        if not spec.caches_answers:
+        if not spec.caches_responses:
             return
         batching = spec.config.dynamic_batching
         self._cache = CachingScheduler(
@@ -111,7 +111,7 @@ class Model:
 
     @classmethod
     def load(cls, spec: ModelSpec, version: int) -> Model:
-        """Load `version`, warm it up and start its instances. On failure nothing stays behind."""
+        """Load `version`, warm it up and start its instances. On failure, release everything."""
         started = time.monotonic()
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
@@ -147,16 +147,16 @@ class Model:
 
     @property
     def takes_device_tensors(self) -> bool:
-        """Whether other steps of an ensemble may hand it tensors on a device."""
+        """Whether other steps of an ensemble may pass it tensors on a device."""
         return self._loaded.takes_device_tensors
 
     @property
     def asks_readiness(self) -> bool:
-        """Whether `ready` asks the model itself, which may take a while."""
+        """Whether `ready` calls the model itself, which may block."""
         return self._loaded.asks_readiness
 
     def ready(self) -> bool:
-        """Whether it can be asked now. Blocks where it `asks_readiness`."""
+        """Whether it is ready. May block where it `asks_readiness`."""
         return self._loaded.ready()
 
     def accept(self, request: Request) -> None:
@@ -203,24 +203,24 @@ class Model:
         return not (self.in_flight() or sequences or self._loaded.owed())
 
     def recent_cuts(self) -> list[tuple[Reason, int]]:
-        """Of the last batches, the oldest first: why each was cut, and with how many rows."""
+        """Of the last batches, the oldest first: why each was closed, and its rows."""
         return list(self._batcher.recent)
 
     def counters(self) -> Mapping[str, object]:
-        """What its backend counts beside what all models do."""
+        """The additional counters of its backend."""
         return self._loaded.counters()
 
     def memory_bytes(self) -> int:
-        """About how much memory it holds, in this process and in others of its own."""
+        """Its estimated memory, in this process and in others of its own."""
         return self.held_bytes + self._loaded.memory_elsewhere()
 
     def begin_exit(self) -> None:
-        """The server is going: sequences that have begun may go on, no other begins."""
+        """The server exits: sequences that have begun may continue, no new one begins."""
         if self._sequences is not None:
             self._sequences.refuse_new()
 
     def close(self) -> None:
-        """Refuse new requests, serve the queued ones, then give everything back. Blocks."""
+        """Refuse new requests, serve the queued ones, then release everything. Blocks."""
         if self.task is not None:
             self.task.finish()
         if self._cache is not None:

@@ -1,4 +1,4 @@
-"""Why batches are as they are, in words: what was seen lately, and the one change that would help.
+"""Explains the batches of a model: recent batch sizes and times, and the change that would help.
 
     Facts --> explain --> numbers for programs, sentences for people
 
@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 
 from shoal.scheduler.policy import Reason
 
-_MOST = 0.5  # a reason behind this share of the batches is the reason
+_MOST = 0.5  # a reason with this share of the batches is the main one
 _NEARLY_FULL = 0.9
-_LONELY_ROWS = 1.5  # batches of fewer rows on average found no company
+_FEW_ROWS = 1.5  # with fewer rows on average, requests were hardly batched
 _SHORT_US = 100.0  # a shorter wait does not matter
 _OWN_DELAY = 1.5  # a wait for a larger batch may take this many times the configured delay
 
+_NO_REQUESTS = "Send some requests first."
+
 
 class Advice(NamedTuple):
-    """What would help most, and the lines of the config that would do it, where there are some."""
+    """The change that would help most, and its lines of the config, if any."""
 
     sentence: str
     change: str = ""
@@ -36,7 +38,7 @@ class Facts:
     scheduling: str = "none"  # none | dynamic | sequence
     max_delay_us: int = 0
     preferred_rows: frozenset[int] = frozenset()
-    by_shape: bool = False  # whether requests of equal shape overtake others
+    by_shape: bool = False  # whether requests of equal shape may overtake others
     instances: int = 1
     kind: str = "KIND_CPU"
     cores: int = 1
@@ -51,12 +53,12 @@ class Facts:
 
     @property
     def spent_us(self) -> float:
-        """All of a request's time that is accounted for."""
+        """The total time of a request."""
         return self.queue_us + self.input_us + self.compute_us + self.output_us
 
     @property
     def mean_rows(self) -> float:
-        """Rows of the last batches, on average."""
+        """Mean rows of the last batches."""
         return sum(rows for _, rows in self.cuts) / len(self.cuts) if self.cuts else 0.0
 
     @property
@@ -66,19 +68,19 @@ class Facts:
         return self.queue_us > max(own, _SHORT_US)
 
     def share(self, reason: Reason) -> float:
-        """What part of the last batches was cut for a reason."""
+        """The share of the last batches that were cut for a reason."""
         return sum(found is reason for found, _ in self.cuts) / len(self.cuts) if self.cuts else 0.0
 
 
-class Step(NamedTuple):
-    """A model that an ensemble is made of, and what it knows about itself."""
+class StepFacts(NamedTuple):
+    """A model of an ensemble, and its facts."""
 
     name: str
     facts: Facts
 
 
 def explain(facts: Facts) -> dict[str, Any]:
-    """What is known, as JSON: numbers for programs, sentences for people."""
+    """The explanation as JSON: numbers for programs, sentences for people."""
     reasons = Counter(reason.value for reason, _ in facts.cuts)
     lately = Counter(rows for _, rows in facts.cuts)
     advice = advise(facts)
@@ -98,17 +100,17 @@ def explain(facts: Facts) -> dict[str, Any]:
     }
 
 
-def explain_ensemble(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
-    """As `explain`, for a model that has no batches of its own: its steps have."""
+def explain_ensemble(facts: Facts, steps: Sequence[StepFacts]) -> dict[str, Any]:
+    """As `explain`, for an ensemble, which has no batches of its own."""
     slowest = max(steps, key=lambda step: step.facts.spent_us, default=None)
     total = sum(step.facts.spent_us for step in steps)
-    summary = ["An ensemble has no batches of its own; its models batch for everybody."]
-    advice = Advice("Send some requests first; then there is something to say.")
+    summary = ["An ensemble has no batches of its own; its models have."]
+    advice = Advice(_NO_REQUESTS)
     if slowest is not None and total and facts.requests:
         percent = 100 * slowest.facts.spent_us / total
         summary.append(
-            f"Of what its models take for a request, {total:.0f} µs together, {percent:.0f} % goes "
-            f"to '{slowest.name}'."
+            f"Its models take {total:.0f} µs for a request, {percent:.0f} % of it in "
+            f"'{slowest.name}'."
         )
         inner = advise(slowest.facts)
         advice = Advice(f"For '{slowest.name}': {inner.sentence}", inner.change)
@@ -123,7 +125,7 @@ def explain_ensemble(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def as_text(explanation: Mapping[str, Any]) -> str:
-    """An explanation as people read it."""
+    """An explanation as text."""
     lines = [f"{explanation['name']}, version {explanation['version']}"]
     lines += [f"  {explanation['summary']}", f"  {explanation['advice']}"]
     if explanation["change"]:
@@ -132,9 +134,9 @@ def as_text(explanation: Mapping[str, Any]) -> str:
 
 
 def advise(facts: Facts) -> Advice:
-    """The one change to the config that would help most, or that none would."""
+    """The change to the config that would help most, or that none is needed."""
     if not facts.cuts:
-        return Advice("Send some requests first; then there is something to say.")
+        return Advice(_NO_REQUESTS)
     if facts.scheduling == "none":
         return _advise_single(facts)
     found = _advise_shapes(facts) or _advise_delay(facts)
@@ -150,14 +152,14 @@ def _advise_single(facts: Facts) -> Advice:
         return _advise_calm(facts)
     if facts.max_batch_size > 1:
         return Advice(
-            "Requests wait while others run alone: have one execution serve many.",
+            "Requests wait while others run alone: batch them.",
             "dynamic_batching { }",
         )
     if _has_room(facts):
         return _more_instances(facts)
     return Advice(
-        "Requests wait and the model takes one at a time: give it a batch dimension and a "
-        "max_batch_size, if it can be changed."
+        "Requests wait and the model runs one at a time: give it a batch dimension and a "
+        "max_batch_size, if possible."
     )
 
 
@@ -166,19 +168,18 @@ def _advise_shapes(facts: Facts) -> Advice | None:
         return None
     if facts.by_shape:
         return Advice(
-            "Most batches end because the next request has another shape, even among those that "
-            "could overtake: have the server pad them, if the model can tell padding from data.",
+            "Most batches are closed by a request of another shape, even with batch_by_shape: let "
+            "the server pad inputs, if the model supports padding.",
             _parameter("padding", "true"),
         )
     return Advice(
-        "Most batches end because the next request has another shape: let requests of equal shape "
-        "go together.",
+        "Most batches are closed by a request of another shape: batch requests of equal shape.",
         _parameter("batch_by_shape", "true"),
     )
 
 
 def _advise_delay(facts: Facts) -> Advice | None:
-    if not facts.max_delay_us or facts.waits or facts.mean_rows >= _LONELY_ROWS:
+    if not facts.max_delay_us or facts.waits or facts.mean_rows >= _FEW_ROWS:
         return None
     if facts.share(Reason.DELAY) <= _MOST:
         return None
@@ -186,7 +187,7 @@ def _advise_delay(facts: Facts) -> Advice | None:
     if facts.scheduling == "sequence":
         where = "sequence_batching"
     return Advice(
-        f"Requests wait up to {facts.max_delay_us} µs for requests that do not come: lower "
+        f"Requests wait up to {facts.max_delay_us} µs for others, without success: lower "
         f"max_queue_delay_microseconds in {where}.",
         f"max_queue_delay_microseconds: {facts.max_delay_us // 10}",
     )
@@ -197,14 +198,14 @@ def _advise_full(facts: Facts) -> Advice:
     full = facts.mean_rows >= _NEARLY_FULL * facts.max_batch_size
     if full or facts.share(Reason.FULL) > _MOST:
         return Advice(
-            f"Batches are as large as max_batch_size ({facts.max_batch_size}) lets them be, and "
-            "requests still wait: raise it, if the model and its memory allow that.",
+            f"Batches are as large as max_batch_size ({facts.max_batch_size}) allows, and requests "
+            "still wait: raise it, if the model and memory allow.",
             f"max_batch_size: {2 * facts.max_batch_size}",
         )
     if facts.share(Reason.PREFERRED) > _MOST and largest < facts.max_batch_size:
         return Advice(
-            f"Batches leave with the preferred {largest} rows while more wait: prefer as many as "
-            "the model takes.",
+            f"Batches have the preferred {largest} rows while more requests wait: prefer the "
+            "largest size.",
             f"preferred_batch_size: [ {facts.max_batch_size} ]",
         )
     if _has_room(facts):
@@ -223,21 +224,21 @@ def _advise_sequences(facts: Facts) -> Advice:
 def _advise_calm(facts: Facts) -> Advice:
     if facts.input_us + facts.output_us > max(facts.compute_us, _SHORT_US):
         return Advice(
-            "More time goes into moving tensors than into computing: ask for the outputs you need "
-            "only, and send smaller types or smaller batches."
+            "Moving tensors takes more time than computing: request only the outputs that you "
+            "need, and send smaller data types or batches."
         )
-    return Advice("Requests hardly wait; nothing needs to change.")
+    return Advice("Requests hardly wait; no change is needed.")
 
 
 def _has_room(facts: Facts) -> bool:
-    """Whether another instance has something to run on."""
+    """Whether there is a core or GPU for another instance."""
     return facts.instances < (facts.cores if facts.kind == "KIND_CPU" else 2)
 
 
 def _more_instances(facts: Facts) -> Advice:
     have = f"{facts.instances} instance{'s' if facts.instances > 1 else ''}"
     room = f" on {facts.cores} cores" if facts.kind == "KIND_CPU" else ""
-    return Advice(f"Requests wait for {have}{room}: have more of them.", _instances(facts))
+    return Advice(f"Requests wait for {have}{room}: add another one.", _instances(facts))
 
 
 def _instances(facts: Facts) -> str:
@@ -259,8 +260,8 @@ def _sentences(facts: Facts) -> list[str]:
         else f"The only batch had {facts.cuts[0][1]} of at most {most} rows."
     ]
     reasons = Counter(reason.value for reason, _ in facts.cuts)
-    told = [f"{_of(many, count)} because {reason}" for reason, many in reasons.most_common(3)]
-    found.append(f"They left as they were: {', '.join(told)}.")
+    shares = [f"{_of(many, count)} because {reason}" for reason, many in reasons.most_common(3)]
+    found.append(f"They were closed: {', '.join(shares)}.")
     if facts.spent_us:
         found.append(
             f"A request takes {facts.spent_us:.0f} µs: {_percent(facts, facts.queue_us)} in the "

@@ -14,16 +14,16 @@ from typing import Protocol
 
 
 class Reason(enum.Enum):
-    """Why a batch was cut where it was cut, or why it is still growing."""
+    """Why a batch was closed, or why it is still growing."""
 
     PREFERRED = "a preferred size was reached"
     FULL = "the next request would not fit"
     SHAPE = "the next request has other shapes or inputs"
-    DELAY = "the oldest request had waited long enough"
+    DELAY = "the delay of the oldest request was over"
     NO_DELAY = "no queue delay is configured"
-    SHARED = "other instances were idle and took their share"
+    SHARED = "other instances were idle and took a part"
     SINGLE = "the model runs one request at a time"
-    SLOTS = "enough sequences had something to run"
+    SLOTS = "enough sequences had requests"
     WAITING = "waiting for more requests"
 
     def __hash__(self) -> int:  # a member equals itself alone; the hash of its name takes longer

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shoal.config import codec, pbtxt
-from shoal.scheduler.explain import Facts, Step, advise, as_text, explain, explain_ensemble
+from shoal.scheduler.explain import Facts, StepFacts, advise, as_text, explain, explain_ensemble
 from shoal.scheduler.policy import Reason
 
 CALM = Facts(
@@ -34,7 +34,7 @@ def facts(base, **changes):
     return dataclasses.replace(base, **changes)
 
 
-NOTHING = ("Requests hardly wait; nothing needs to change.", "")
+NOTHING = ("Requests hardly wait; no change is needed.", "")
 ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
 
 
@@ -56,14 +56,14 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
         ),
         (
             facts(BUSY, cuts=cut(Reason.SHAPE), by_shape=True),
-            "even among those",
+            "even with batch_by_shape",
             'parameters { key: "padding" value: { string_value: "true" } }',
         ),
         (facts(CALM, cuts=cut(Reason.SHAPE, count=4) + cut(Reason.NO_DELAY)), *NOTHING),
         # The delay.
         (
             facts(CALM, cuts=cut(Reason.DELAY), max_delay_us=500, queue_us=510),
-            "wait up to 500 µs for requests that do not come",
+            "wait up to 500 µs for others, without success",
             "max_queue_delay_microseconds: 50",
         ),
         (
@@ -78,14 +78,14 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
         (facts(BUSY, cuts=cut(Reason.FULL, 5)), "max_batch_size (8)", "max_batch_size: 16"),
         (
             facts(BUSY, cuts=cut(Reason.PREFERRED, 4), preferred_rows=frozenset({2, 4})),
-            "with the preferred 4 rows",
+            "have the preferred 4 rows",
             "preferred_batch_size: [ 8 ]",
         ),
         # Room for more.
         (facts(BUSY, instances=1), "for 1 instance on 2 cores", ONE_MORE),
         (
             facts(BUSY, instances=1, kind="KIND_GPU"),
-            "for 1 instance: have more",
+            "for 1 instance: add another",
             "instance_group [ { count: 2 kind: KIND_GPU } ]",
         ),
         (BUSY, "the machine is busy", ""),
@@ -94,7 +94,7 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
         (facts(BUSY, scheduling="sequence", instances=1), "behind other sequences", ONE_MORE),
         (facts(CALM, scheduling="sequence", cuts=cut(Reason.SLOTS, 3)), *NOTHING),
         # Tensors.
-        (facts(CALM, input_us=300, output_us=200), "moving tensors", ""),
+        (facts(CALM, input_us=300, output_us=200), "Moving tensors", ""),
         # A queue that nobody would notice.
         (facts(CALM, queue_us=90, compute_us=10), *NOTHING),
     ],
@@ -140,7 +140,7 @@ def test_numbers_and_words():
     }
     assert sum(told["percent"].values()) == pytest.approx(100, abs=0.2)
     assert told["summary"] == (
-        "The last 3 batches had 6.0 rows on average, of at most 8. They left as they were: 2 "
+        "The last 3 batches had 6.0 rows on average, of at most 8. They were closed: 2 "
         "because the next request would not fit, 1 because no queue delay is configured. A request "
         "takes 112 µs: 9 % in the queue, 1 % for its inputs, 89 % computing, 1 % for its outputs."
     )
@@ -163,18 +163,16 @@ def test_before_the_first_request():
 
 
 def test_ensembles_point_at_the_slowest_of_their_models():
-    steps = [Step("quick", CALM), Step("slow", facts(BUSY, instances=1))]
+    steps = [StepFacts("quick", CALM), StepFacts("slow", facts(BUSY, instances=1))]
     told = explain_ensemble(facts(CALM, cuts=(), requests=4), steps)
-    assert "91 % goes to 'slow'" in told["summary"]
-    assert (
-        told["advice"] == "For 'slow': Requests wait for 1 instance on 2 cores: have more of them."
-    )
+    assert "91 % of it in 'slow'" in told["summary"]
+    assert told["advice"] == "For 'slow': Requests wait for 1 instance on 2 cores: add another one."
     assert told["change"] == ONE_MORE
     assert [step["model"] for step in told["steps"]] == ["quick", "slow"]
     assert told["steps"][1]["mean_us"]["queue"] == 1000
 
 
-@pytest.mark.parametrize("steps", [[], [Step("quick", Facts(max_batch_size=1))]])
+@pytest.mark.parametrize("steps", [[], [StepFacts("quick", Facts(max_batch_size=1))]])
 def test_an_ensemble_that_nobody_asked(steps):
     told = explain_ensemble(Facts(max_batch_size=1), steps)
     assert "no batches of its own" in told["summary"]

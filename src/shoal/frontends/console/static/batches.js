@@ -74,11 +74,11 @@ function explained(found) {
         ? [
             h("h3", {}, lately.count === 1 ? "The only batch" : `The last ${lately.count} batches`),
             columns(
-              "How many had so many rows",
+              "Batches by size",
               Object.entries(lately.rows).map(([rows, number]) => ({ label: rows, value: number })),
               count,
             ),
-            h("h3", {}, "Why they left as they were"),
+            h("h3", {}, "Why batches were closed"),
             h(
               "ul",
               { class: "reasons" },
