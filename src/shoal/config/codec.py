@@ -3,8 +3,8 @@
     protobuf message <--to_message / from_message--> ModelConfig --to_dict--> GET /config
                                                           ^--parse_json-- "config" of a model load
 
-Each direction is one walk along the schema, so a field that joins the schema and `model.py` is
-carried everywhere without another line here.
+Each direction is one traversal of the schema, so a field that is added to the schema and
+`model.py` needs no change here.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ def _enum_name(enum: Enum, number: int, file: str, path: str) -> str:
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:
-    """What GET /v2/models/M/config answers.
+    """The response of GET /v2/models/M/config.
 
-    Field names are the schema's, enums their names, 64-bit integers are numbers. Every plain,
-    repeated and map field is there, empty or not; message fields and "one of" members that are
-    not set are left out.
+    Fields and enums have the schema's names, 64-bit integers are numbers. Every plain, repeated
+    and map field is included, even if empty; message fields and "one of" members that are not set
+    are omitted.
     """
     return _plain_fields(config)
 
@@ -179,17 +179,17 @@ def parse_json(text: str, where: str) -> ModelConfig:
 
 
 class _JsonPairs(list[tuple[str, Any]]):
-    """A JSON object with its members as written, so that one written twice is noticed."""
+    """The members of a JSON object as written, so that duplicates are detected."""
 
 
 class _JsonReader:
-    """Walks JSON values along the schema; `path` is where in the document a value stands."""
+    """Reads JSON values by the schema; `path` is the position of a value in the document."""
 
     def __init__(self, where: str) -> None:
         self._where = where
 
     def message(self, kind: MessageType, value: Any, path: str) -> object:
-        """An object of JSON as the class that holds such a message."""
+        """A JSON object as the class of its message."""
         camel_case = {field.json_name: field for field in kind.fields.values()}
         values: dict[str, object] = {}
         groups: dict[str, str] = {}
@@ -277,7 +277,7 @@ class _JsonReader:
         try:
             value.encode()
         except UnicodeEncodeError:
-            message = f"{_shown(value)} holds half of a surrogate pair"
+            message = f"{_shown(value)} contains half of a surrogate pair"
             self._refuse(path, message, "Write valid Unicode")
         return value
 
@@ -300,7 +300,7 @@ class _JsonReader:
 
 
 def _shown(value: Any) -> str:
-    """A JSON value in an error, cut short."""
+    """A JSON value in an error, truncated."""
     if isinstance(value, list):
         return "an object" if isinstance(value, _JsonPairs) else "a list"
     text = json.dumps(value)
@@ -322,4 +322,4 @@ def shortest_float(value: float) -> float:
         short = float(f"{single:.{digits}g}")
         if struct.pack("<f", short) == packed:
             return short
-    return float(f"{single:.9g}")  # nine digits tell any two apart
+    return float(f"{single:.9g}")  # nine digits distinguish any two

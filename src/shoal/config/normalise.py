@@ -2,9 +2,8 @@
 
     normalise --> infer_backend --> (backend completes) --> normalise --> resolve_instance_groups
 
-Every function takes a config and gives a new one; what the user wrote is kept. Each may be applied
-again to its own result without changing it, so `normalise` also runs after the backend has found
-out the batch size.
+Every function takes a config and returns a new one that keeps what the user wrote. All are
+idempotent, so `normalise` also runs after the backend has determined the batch size.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 def normalise(config: ModelConfig, *, directory_name: str, file: str) -> ModelConfig:
     """Set the name and every default that does not depend on the model file or the machine.
 
-    ConfigError when the config has another name than the directory it lies in.
+    ConfigError when the config's name differs from its directory's.
     """
     if config.name and config.name != directory_name:
         raise ConfigError(
@@ -47,7 +46,7 @@ def normalise(config: ModelConfig, *, directory_name: str, file: str) -> ModelCo
     )
     config = _with_batching_defaults(config)
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
-        return config  # it has nothing to optimise
+        return config  # an ensemble has nothing to optimise
     optimization = config.optimization or ModelOptimizationPolicy()
     pinned = ModelOptimizationPolicy.PinnedMemoryBuffer(enable=True)
     return dataclasses.replace(
@@ -83,11 +82,11 @@ def resolve_instance_groups(
     gpu_fallback_cpu: bool,
     file: str,
 ) -> ModelConfig:
-    """Settle name, kind, count and GPUs of every instance group; none written means one.
+    """Set name, kind, count and GPUs of every instance group; by default there is one group.
 
-    `gpus` are the devices that models may use here. KIND_AUTO takes a GPU where all that it lists
-    exist, else the CPU. A KIND_GPU group whose GPUs do not exist is a ConfigError, or with
-    `gpu_fallback_cpu` makes do with those that do exist, and with the CPU where none does.
+    `gpus` are the devices that models may use. KIND_AUTO uses GPUs if all that it lists exist, else
+    the CPU. A KIND_GPU group whose GPUs do not exist is a ConfigError; with `gpu_fallback_cpu` it
+    uses those that exist, or the CPU if none does.
     """
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         return config
@@ -121,7 +120,7 @@ def _resolve_auto(group: ModelInstanceGroup, gpus: Sequence[int]) -> ModelInstan
 
 
 def _missing_gpus(group: ModelInstanceGroup, gpus: Sequence[int]) -> str:
-    """What is wrong with a KIND_GPU group on this machine, or nothing."""
+    """What is wrong with a KIND_GPU group on this machine, or ""."""
     if not gpus:
         return "has kind KIND_GPU but no GPUs are available"
     for gpu in group.gpus:
@@ -135,7 +134,7 @@ def _missing_gpus(group: ModelInstanceGroup, gpus: Sequence[int]) -> str:
 
 
 def _use_gpus(group: ModelInstanceGroup, gpus: Sequence[int]) -> ModelInstanceGroup:
-    """The group on those of its GPUs that exist (none listed: all), else on the CPU."""
+    """The group on its existing GPUs (all if it lists none), else on the CPU."""
     usable = tuple(gpu for gpu in group.gpus or gpus if gpu in gpus)
     kind = "KIND_GPU" if usable else "KIND_CPU"
     return dataclasses.replace(group, kind=kind, gpus=usable)

@@ -1,7 +1,7 @@
 """config.pbtxt: protobuf text format in, a `ModelConfig` out, and back.
 
-protobuf's own parser decides what is legal. What it refuses is told again here in the user's
-terms: the block and field at that place, what was found, and what to write instead.
+protobuf's own parser decides what is valid. Its errors are rewritten here in the user's terms:
+the block and field at that position, what was found, and what to write instead.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TOKEN = re.compile(
       | \S                                         # punctuation, or half a string""",
     re.VERBOSE,
 )
-# An escape that C does not have, in the group; or one that it has, so that the search goes past it.
+# An escape that C does not have (the group), or one that it has, which the search skips.
 _ESCAPE = re.compile(r"""\\((?![abfnrtv\\'"xuU0-7]).|[4-7][0-7][0-7])|\\.""", re.DOTALL)
-# For each kind of field: what it wants, the tokens that are that, and one of them.
+# For each kind of field: its name in errors, its tokens, and an example.
 _KINDS = {
     "integer": ("an integer", r"-?\d+", "4"),
     "float": ("a number", r"-?\d+(\.\d+)?", "0.5"),
@@ -46,10 +46,10 @@ _MOST_SHOWN = 40
 
 
 def parse_pbtxt(text: str, file: str) -> ModelConfig:
-    """Read the text of a config.pbtxt. ConfigError says where in `file` it is wrong, and how."""
+    """Read the text of a config.pbtxt. ConfigError has the position in `file` and the problem."""
     from google.protobuf import text_format
 
-    text = text.removeprefix("\ufeff")  # some editors begin files with a byte order mark
+    text = text.removeprefix("\ufeff")  # some editors write a byte order mark
     message: Message = messages.ModelConfig()
     try:
         text.encode()
@@ -73,7 +73,7 @@ def to_pbtxt(config: ModelConfig) -> str:
 
 
 def _refuse_unknown_escapes(text: str, file: str) -> None:
-    """Windows paths are full of them, and the parser would only mutter a warning."""
+    """Report unknown escapes, common in Windows paths; the parser only warns of them."""
     if "\\" not in text:
         return
     for token in _TOKEN.finditer(text):
@@ -94,12 +94,12 @@ def _refuse_unknown_escapes(text: str, file: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where in the file the parser stopped."""
+    """The position in the file where the parser stopped."""
 
-    blocks: tuple[str, ...]  # names of the blocks that are open
-    opened_line: int  # where the innermost of them begins
-    name: str  # the field being written there, "" between fields
-    found: str  # what stands at the place, "" at the end of the file
+    blocks: tuple[str, ...]  # names of the open blocks
+    opened_line: int  # where the innermost of them starts
+    name: str  # the field at that position, "" between fields
+    found: str  # the token there, "" at the end of the file
     after_comma: bool
 
     @property
@@ -109,7 +109,7 @@ class _Position:
 
     @property
     def field(self) -> Field | None:
-        """The schema's field of that name, where there is one."""
+        """The schema's field of that name, if there is one."""
         inside: Mapping[str, Field] = message_type().fields
         for block in self.blocks:
             field = inside.get(block)
@@ -133,7 +133,7 @@ def _explain(error: ParseError, text: str, file: str) -> ConfigError:
     lines = text.split("\n")
     said = _POSITION.sub("", str(error)).rstrip(".")
     said = said.removeprefix(f"'{lines[line - 1]}': ")
-    if said in ('Expected "}"', 'Expected ">"'):  # said at the end, of the token before it
+    if said in ('Expected "}"', 'Expected ">"'):  # reported at the end, for the token before it
         line, column = len(lines), len(lines[-1]) + 1
     place = _place(text, sum(len(before) + 1 for before in lines[: line - 1]) + column - 1)
     message, fix = _sentence(said, place)
@@ -141,7 +141,7 @@ def _explain(error: ParseError, text: str, file: str) -> ConfigError:
 
 
 def _sentence(said: str, place: _Position) -> tuple[str, str]:
-    """What is wrong and what to write, from the parser's own words and the place."""
+    """The problem and the fix, from the parser's message and the position."""
     unknown = re.fullmatch(r'Message type "([\w.]+)" has no field named "(.*)"', said)
     if unknown:
         block = f" in '{place.blocks[-1]}'" if place.blocks else ""
@@ -158,7 +158,7 @@ def _sentence(said: str, place: _Position) -> tuple[str, str]:
         return "a string does not end in its line", f"Close it with {place.found[:1]}"
     if "Couldn't parse string: " in said:
         why = said.split("Couldn't parse string: ", 1)[1]
-        return f"the string before this place is not UTF-8: {why}", "Write it without escapes"
+        return f"the string before this position is not UTF-8: {why}", "Write it without escapes"
     if not place.found:
         if place.blocks:
             opened = f"the block '{place.blocks[-1]}' that opens in line {place.opened_line}"
@@ -167,8 +167,8 @@ def _sentence(said: str, place: _Position) -> tuple[str, str]:
     if place.found == "}" and not place.blocks and not place.name:
         return "a '}' closes a block that was never opened", "Remove it, or open the block above"
     if place.found == "{" and not place.blocks and not place.name:
-        fix = "Write the fields without braces around them; this file is no JSON"
-        return "a '{' stands where a field should begin", fix
+        fix = "Write the fields without braces around them; this file is not JSON"
+        return "found '{' where a field should start", fix
     if place.found == "]" and place.after_comma:
         return "a comma before ']'", "Remove the comma"
     shown = _shown(place.found)
@@ -183,7 +183,7 @@ def _sentence(said: str, place: _Position) -> tuple[str, str]:
 
 
 def _wrong_value(field: Field, token: str, said: str) -> tuple[str, str]:
-    """The field is known, but what stands there is no value of its kind."""
+    """The field is known, but its value is of another kind."""
     shown = _shown(token)
     if field.key is not None:
         return f"expected {_KINDS['message'][0]}, found {shown}", _example(field)
@@ -200,7 +200,7 @@ def _wrong_value(field: Field, token: str, said: str) -> tuple[str, str]:
 
 
 def _example(field: Field | None, token: str = "") -> str:
-    """How a field of this kind is written, with the token in it where it is a value for it."""
+    """How to write a field of this kind, with the token if it is a valid value."""
     if field is None:
         return 'Write fields as name: value, for example max_batch_size: 8 or backend: "python"'
     return "Write " + _written(field, token)
@@ -211,7 +211,7 @@ def _written(field: Field, token: str) -> str:
         return f'{field.name}: {{ key: "…" value: … }}'
     if field.message is not None:
         inner = list(field.message.fields.values())
-        # The value of `parameters` is { string_value: … }: one field can be shown whole.
+        # The value of `parameters` is { string_value: … }: one field can be shown completely.
         inside = _written(inner[0], token) if len(inner) == 1 else "…"
         return f"{field.name}: {{ {inside} }}"
     if field.enum is not None:
@@ -231,7 +231,7 @@ def _shown(token: str) -> str:
 
 def _place(text: str, stop: int) -> _Position:
     """Follow the text up to offset `stop` and note which blocks and which field are open there."""
-    blocks: list[tuple[str, int, bool]] = []  # name, line, whether it stands in a list
+    blocks: list[tuple[str, int, bool]] = []  # name, line, whether it is in a list
     name, in_list, field_open, previous = "", False, False, ""
     found = ""
     for token in _TOKEN.finditer(text):
@@ -256,7 +256,7 @@ def _place(text: str, stop: int) -> _Position:
             else:  # a value
                 field_open = False
         previous = word
-    if not field_open and not in_list:  # between fields: what stands here should be a name
+    if not field_open and not in_list:  # between fields: a name is expected
         name = found if found[:1].isidentifier() else ""
     open_blocks = tuple(block for block, _, _ in blocks)
     opened_line = blocks[-1][1] if blocks else 0

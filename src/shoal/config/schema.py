@@ -1,6 +1,6 @@
-"""The schema of config.pbtxt as plain data: what every message holds, for those who walk it.
+"""The schema of config.pbtxt as plain data.
 
-The descriptors of protobuf are looked at here and nowhere else in this package.
+Only this module of the package reads protobuf's descriptors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Field:
     """One field of a message. For a map, the kind is that of its values."""
 
     name: str
-    attribute: str  # in model.py: the name, or `global_` where Python keeps the name for itself
+    attribute: str  # in model.py: the name, or `global_` for a Python keyword
     json_name: str  # the name in camelCase
     kind: str  # "integer", "float", "double", "bool", "string", "enum" or "message"
     values: range  # of an integer
@@ -38,7 +38,7 @@ class Field:
     key: Field | None  # of a map
     repeated: bool
     group: str  # the "one of" group it belongs to, if any
-    presence: bool  # whether "not set" is told apart from the default
+    presence: bool  # whether "not set" differs from the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Enum:
 
     @property
     def names(self) -> list[str]:
-        """What may be written."""
+        """The valid names."""
         return list(self.numbers)
 
     def name_of(self, number: int) -> str | None:
@@ -60,7 +60,7 @@ class Enum:
 
 @dataclass(frozen=True, slots=True)
 class MessageType:
-    """A message, its fields by name, and the class in `model.py` that holds one."""
+    """A message, its fields by name, and its class in `model.py`."""
 
     name: str
     fields: Mapping[str, Field]
@@ -108,6 +108,6 @@ def _enum(descriptor: Any) -> Enum:
 
 def _is_repeated(descriptor: Any) -> bool:
     known = getattr(descriptor, "is_repeated", None)
-    if known is None:  # protobuf before 6.31 says it with a label, which later ones warn about
+    if known is None:  # protobuf before 6.31 has a label for it, which later versions warn about
         return bool(descriptor.label == descriptor.LABEL_REPEATED)
     return bool(known)

@@ -2,8 +2,8 @@
 
     parameters { key: "padding" value: { string_value: "input_ids=0, attention_mask=0" } }
 
-Triton has no fields for them, so they are entries of a config's `parameters`. What is read here is
-only what is written; `rules.shapes` holds it against the rest of the config.
+Triton has no fields for them, so they are entries of a config's `parameters`. This module only
+parses them; `rules.shapes` compares them with the rest of the config.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BUCKET = "batch_by_shape_bucket"
 WINDOW = "batch_by_shape_window"
 KEYS = (PADDING, AXES, MASK, MULTIPLE, BY_SHAPE, BUCKET, WINDOW)
 
-NO_LENGTH = "_"  # in `padding_axes`: a dimension that follows no length
+NO_LENGTH = "_"  # in `padding_axes`: a dimension without a common length
 
 _ENTRY = re.compile(r"\s*(?P<tensor>[^\[\],]+?)\s*\[(?P<names>[^\[\]]*)\]\s*(?:,|$)")
 _LENGTH = re.compile(r"[A-Za-z_][\w.+*/-]*")
 
 
 class WrongParameter(Exception):
-    """A parameter that cannot be read: which, what is wrong with it and what to write."""
+    """A parameter that cannot be parsed, with the problem and the fix."""
 
     def __init__(self, key: str, message: str, fix: str) -> None:
         super().__init__(message)
@@ -43,9 +43,9 @@ class WrongParameter(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PaddingParameters:
-    """How a batch is to be padded, in the config's own words."""
+    """How a batch is padded, as the config says."""
 
-    fills: Mapping[str, str] | None = None  # by input; None: every input of variable shape
+    fills: Mapping[str, str] | None = None  # by input; None: all inputs of variable shape
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the lengths of a tensor
     masks: tuple[str, ...] = ()
     multiple: int = 1
@@ -53,17 +53,17 @@ class PaddingParameters:
 
 @dataclass(frozen=True, slots=True)
 class ByShapeParameters:
-    """How far, and for what, to look past the head of the queue."""
+    """Which requests of the queue may be batched before older ones."""
 
     window: int | None = None
-    width: int = 0  # of buckets, where they are equally wide
-    edges: tuple[int, ...] = ()  # where buckets end, where they are not
+    width: int = 0  # of buckets, if they are equally wide
+    edges: tuple[int, ...] = ()  # where buckets end, if they are not
 
 
 def padding_of(config: ModelConfig) -> PaddingParameters | None:
-    """What `padding` and its companions say; None where batches are not to be padded.
+    """The settings of `padding`; None if batches are not padded.
 
-    Models that are handed requests as they are have no padded batches: the parameters are theirs.
+    Python models receive single requests, never padded batches; such parameters are their own.
     """
     if config.backend == "python":
         return None
@@ -143,7 +143,7 @@ def _axes(text: str) -> dict[str, tuple[str, ...]]:
             if _LENGTH.fullmatch(name) is None:
                 raise WrongParameter(AXES, f"'{name}' cannot be the name of a length", example)
         if tensor in axes:
-            raise WrongParameter(AXES, f"'{tensor}' stands there twice", example)
+            raise WrongParameter(AXES, f"'{tensor}' is listed twice", example)
         axes[tensor] = names
         place = match.end()
     return axes

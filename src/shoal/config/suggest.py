@@ -1,4 +1,4 @@
-"""The half-sentence that helps after a misspelling."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def near_match(written: str, known: Sequence[str]) -> str | None:
 
 
 def did_you_mean(written: str, known: Sequence[str], what: str) -> str:
-    """`Did you mean 'dims'?`, or what there is to choose from when nothing is close."""
+    """`Did you mean 'dims'?`, or the known names if none is close."""
     found = near_match(written, known)
     if found is not None:
         return f"Did you mean '{found}'?"

@@ -1,4 +1,4 @@
-"""Choosing token after token: what happens between two runs of a decoder, with numpy alone.
+"""Token selection: what happens between two runs of a decoder, with numpy alone.
 
-No runtime and no protocol in here, so that all of it can be tested with a decoder made of arrays.
+It depends on no runtime and no protocol, so a decoder made of arrays is enough to test it.
 """

@@ -2,8 +2,8 @@
 
     job --join--> [ groups ] --step--> a token for each text --> job.on_token … job.on_result
 
-A step runs the decoder once for all texts that have the same number of beams, however long each of
-them is by now: they share a group. What goes wrong with one text ends that one alone.
+A step runs the decoder once for all texts that have the same number of beams, whatever their
+lengths: they share a group. An error in one text ends only that text.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class GenerationJob(Protocol):
         """Whether it was cancelled; checked before each step."""
 
     def on_token(self, token: int) -> None:
-        """A token was chosen, and more will come. Beams tell nothing before the end."""
+        """A token was chosen, and more will follow. Not called for beams."""
 
     def on_result(self, result: Generated) -> None:
         """The text is complete."""
 
     def on_error(self, error: Exception) -> None:
-        """There will be no text."""
+        """The text failed."""
 
     def on_cancelled(self) -> None:
         """It was cancelled."""
 
 
 class ContinuousBatch:
-    """All texts that one decoder is at. For one thread."""
+    """All texts that one decoder generates. For one thread."""
 
     def __init__(self, decoder: Decoder, max_rows: int) -> None:
         """At most `max_rows` rows: a text takes one, or one for each of its beams."""
@@ -55,25 +55,25 @@ class ContinuousBatch:
 
     @property
     def rows(self) -> int:
-        """Rows that are taken."""
+        """Rows in use."""
         return sum(group.states.rows for group in self._groups.values())
 
     @property
     def texts(self) -> int:
-        """Texts under way."""
+        """Texts in progress."""
         return sum(len(group.jobs) for group in self._groups.values())
 
     @property
     def nbytes(self) -> int:
-        """What all states take."""
+        """Bytes of all states."""
         return sum(group.states.nbytes for group in self._groups.values())
 
     def has_room(self, job: GenerationJob) -> bool:
-        """Whether the job may join now."""
+        """Whether there are rows for the job."""
         return self.rows + job.options.num_beams <= self.max_rows
 
     def join(self, jobs: Sequence[GenerationJob], contexts: Sequence[Sequence[np.ndarray]]) -> None:
-        """Take part from the next step on. What is wrong with a job is told to that job."""
+        """Add jobs from the next step on. A job that fails is notified."""
         longer: list[tuple[GenerationJob, Sequence[np.ndarray]]] = []
         for job, context in zip(jobs, contexts, strict=True):
             if len(job.prompt) == 1:
@@ -82,7 +82,7 @@ class ContinuousBatch:
                 longer.append((job, context))
         if longer:
             self._begin(longer)
-        self._forget_empty()
+        self._remove_empty()
 
     def step(self) -> list[int]:
         """A token for every text; returns how many rows each run of the decoder had."""
@@ -92,7 +92,7 @@ class ContinuousBatch:
             if group.jobs:
                 sizes.append(group.states.rows)
                 group.step()
-        self._forget_empty()
+        self._remove_empty()
         return sizes
 
     def fail_all(self, error: Exception) -> None:
@@ -109,8 +109,8 @@ class ContinuousBatch:
             group = self._groups[width] = _WidthGroup(self._decoder, width)
         return group
 
-    def _forget_empty(self) -> None:
-        """Give back the memory of groups without texts."""
+    def _remove_empty(self) -> None:
+        """Free the memory of groups without texts."""
         for width in [width for width, group in self._groups.items() if not group.jobs]:
             del self._groups[width]
 
@@ -118,7 +118,7 @@ class ContinuousBatch:
         """Compute the states of all but the last tokens of prompts, then let them join."""
         lengths = [len(job.prompt) - 1 for job, _ in jobs]
         shape = self._decoder.shape
-        tokens = np.zeros((len(jobs), max(lengths)), np.int64)  # what fills up is never looked at
+        tokens = np.zeros((len(jobs), max(lengths)), np.int64)  # padding is never read
         for row, (job, _) in enumerate(jobs):
             tokens[row, : lengths[row]] = job.prompt[:-1]
         nothing = np.zeros((len(jobs), shape.heads, 1, shape.head_size), np.float32)
@@ -136,53 +136,53 @@ class ContinuousBatch:
             return
         for row, (job, given) in enumerate(jobs):
             group = self._group(job)
-            place = group.join(job, given)
-            group.states.begin(place, states[:, row], lengths[row])
+            slot = group.join(job, given)
+            group.states.begin(slot, states[:, row], lengths[row])
 
 
 class _WidthGroup:
     """Texts with the same number of beams."""
 
     def __init__(self, decoder: Decoder, width: int) -> None:
-        self.jobs: list[GenerationJob] = []  # by their place in the states
+        self.jobs: list[GenerationJob] = []  # by their slot in the states
         self.states = States(decoder.shape, width)
         self._decoder = decoder
         self._searches: list[TokenSampler | BeamSearch] = []
-        self._next = np.zeros(width, np.int64)  # by row: the token that the next step begins with
+        self._next = np.zeros(width, np.int64)  # by row: the token the next step starts with
 
     def join(self, job: GenerationJob, context: Sequence[np.ndarray]) -> int:
-        """Take a text in, whose next step begins with the last token of its prompt."""
-        place = self.states.join(context)
+        """Add a text, whose next step starts with the last token of its prompt."""
+        slot = self.states.join(context)
         width = self.states.width
         search = TokenSampler(job.options) if width == 1 else BeamSearch(job.options)
         self.jobs.append(job)
         self._searches.append(search)
         if len(self._next) < self.states.rows:
             self._next = np.resize(self._next, 2 * self.states.rows)
-        self._next[place * width : (place + 1) * width] = job.prompt[-1]
-        return place
+        self._next[slot * width : (slot + 1) * width] = job.prompt[-1]
+        return slot
 
     def drop_cancelled(self) -> None:
         """Remove cancelled jobs."""
-        for place in reversed(range(len(self.jobs))):
-            if self.jobs[place].cancelled:
-                self.jobs[place].on_cancelled()
-                self._leave(place)
+        for slot in reversed(range(len(self.jobs))):
+            if self.jobs[slot].cancelled:
+                self.jobs[slot].on_cancelled()
+                self._leave(slot)
 
     def step(self) -> None:
-        """Run the decoder once for all, and where that fails once for each."""
+        """Run the decoder once for all texts, or if that fails once for each."""
         try:
             self._run(0, len(self.jobs))
-        except Exception:  # noqa: BLE001 - whose fault it is shows when each runs alone
-            for place in reversed(range(len(self.jobs))):
+        except Exception:  # noqa: BLE001 - running each alone shows the cause
+            for slot in reversed(range(len(self.jobs))):
                 try:
-                    self._run(place, place + 1)
+                    self._run(slot, slot + 1)
                 except Exception as error:  # noqa: BLE001 - reported to the request
-                    self.jobs[place].on_error(error)
-                    self._leave(place)
+                    self.jobs[slot].on_error(error)
+                    self._leave(slot)
 
     def _run(self, first: int, last: int) -> None:
-        """One step for the texts in these places. If this raises, nothing has changed."""
+        """One step for the texts in these slots. If this raises, nothing has changed."""
         states, width = self.states, self.states.width
         rows = slice(first * width, last * width)
         states.make_room(int(states.lengths[rows].max()) + 1)
@@ -197,39 +197,39 @@ class _WidthGroup:
         if not sane.all():
             raise BackendFailure("the decoder computed logits that are not numbers")
         states.append(new, first)
-        for place in reversed(range(first, last)):  # those that end are filled from behind
-            at = (place - first) * width
+        for slot in reversed(range(first, last)):  # free slots are filled from the end
+            at = (slot - first) * width
             try:
-                self._advance(place, logits[at : at + width], int(most_likely[at]))
-            except Exception as error:  # noqa: BLE001 - its own: the others' states are in order
-                self.jobs[place].on_error(error)
-                self._leave(place)
+                self._advance(slot, logits[at : at + width], int(most_likely[at]))
+            except Exception as error:  # noqa: BLE001 - of this text; the others are intact
+                self.jobs[slot].on_error(error)
+                self._leave(slot)
 
-    def _advance(self, place: int, logits: np.ndarray, most_likely: int) -> None:
-        job, search = self.jobs[place], self._searches[place]
+    def _advance(self, slot: int, logits: np.ndarray, most_likely: int) -> None:
+        job, search = self.jobs[slot], self._searches[slot]
         if isinstance(search, TokenSampler):
             token = search.advance(logits[0], most_likely)
-            self._next[place] = token
+            self._next[slot] = token
         else:
             step = search.advance(logits)
-            self.states.reorder(place, step.parents)
+            self.states.reorder(slot, step.parents)
             width = self.states.width
-            self._next[place * width : (place + 1) * width] = step.tokens
+            self._next[slot * width : (slot + 1) * width] = step.tokens
         result = search.result()
         if result is not None:
-            self._leave(place)
+            self._leave(slot)
             job.on_result(result)
         elif isinstance(search, TokenSampler):
             job.on_token(token)
 
-    def _leave(self, place: int) -> None:
-        """Give a place back; the last text moves there."""
+    def _leave(self, slot: int) -> None:
+        """Free a slot; the last text moves into it."""
         width, last = self.states.width, len(self.jobs) - 1
-        self.states.leave(place)
-        self._next[place * width : (place + 1) * width] = self._next[
+        self.states.leave(slot)
+        self._next[slot * width : (slot + 1) * width] = self._next[
             last * width : (last + 1) * width
         ]
-        self.jobs[place], self._searches[place] = self.jobs[last], self._searches[last]
+        self.jobs[slot], self._searches[slot] = self.jobs[last], self._searches[last]
         self.jobs.pop()
         self._searches.pop()
 
@@ -239,7 +239,7 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def as_shoal_error(error: Exception) -> ShoalError:
-    """What a client is told about an exception."""
+    """The error that a client receives for an exception."""
     if isinstance(error, ShoalError):
         return error
     return BackendFailure(f"{type(error).__name__}: {error}")

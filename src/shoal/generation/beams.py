@@ -1,9 +1,9 @@
-"""Beam search: the likeliest texts so far are all continued, and the best complete one wins.
+"""Beam search: continue the likeliest texts, and return the best complete one.
 
-    beams x logits --advance--> which beam each goes on from, and with which token
+    beams x logits --advance--> the parent and the token of each beam
 
-The rules are those of transformers' `generate(num_beams=…)`, down to when it stops looking, so that
-a model gives the texts that its authors saw.
+The rules are those of transformers' `generate(num_beams=…)`, including when the search stops, so
+that a model returns the texts that its authors saw.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 from shoal.generation.options import FinishReason, Generated, GenerationOptions, without
 
-_NEVER = np.float32(-1e9)  # the score of what must not be chosen
+_NEVER = np.float32(-1e9)  # the score of excluded tokens
 
 
 class BeamStep(NamedTuple):
-    """How the beams go on: each from the states of `parents`, with `tokens`."""
+    """How beams continue: each from the states of its parent, with its token."""
 
     parents: np.ndarray
     tokens: np.ndarray
@@ -32,12 +32,12 @@ class BeamSearch:
         self._options = options
         self._stop_ids = np.array(sorted(options.stop_ids), np.int64)
         width = self.width
-        # At least `width` of these do not stop, unless it is for length.
+        # At least `width` of these do not end the text, unless by its length.
         self._candidates = max(2, 1 + len(self._stop_ids)) * width
         self._length = 0
         self._tokens = np.zeros((width, options.max_tokens), np.int64)
         self._scores = np.full(width, _NEVER, np.float32)
-        self._scores[0] = 0  # all begin alike: let the first alone bring continuations
+        self._scores[0] = 0  # all are equal at first: continue only the first
         self._complete: list[tuple[np.float32, np.ndarray]] = []  # the best first
         self._done = False
 
@@ -62,7 +62,7 @@ class BeamSearch:
         return step
 
     def result(self) -> Generated | None:
-        """The best text, once no other can be better."""
+        """The best text, as soon as no other can be better."""
         if not self._done:
             return None
         score, tokens = self._complete[0]
@@ -71,12 +71,12 @@ class BeamSearch:
         return Generated(tokens.tolist(), reason, float(score))
 
     def _best(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The best continuations of all beams together, the best first: beam, token and score."""
+        """The best continuations of all beams, best first: beam, token and score."""
         vocabulary = logits.shape[1]
         count = min(self._candidates, vocabulary)
-        # Within a beam the order of logits is that of probabilities: few need to be looked at.
+        # Within a beam the order of logits is that of probabilities: few need to be examined.
         tokens = np.argpartition(logits, vocabulary - count, axis=1)[:, vocabulary - count :]
-        tokens.sort(axis=1)  # among equals the lower token comes first
+        tokens.sort(axis=1)  # the lower token first among equals
         largest = logits.max(axis=1, keepdims=True)
         normaliser = largest + np.log(np.exp(logits - largest).sum(axis=1, keepdims=True))
         chances = np.take_along_axis(logits, tokens, axis=1) - normaliser
@@ -96,11 +96,11 @@ class BeamSearch:
             text[-1] = tokens[index]
             score = scores[index] / np.float32(length**options.length_penalty)
             self._complete.append((score, text))
-        self._complete.sort(key=lambda entry: -entry[0])  # keeps the order of equals
+        self._complete.sort(key=lambda entry: -entry[0])  # stable
         del self._complete[width:]
 
     def _cannot_improve(self) -> bool:
-        """Whether what is complete stays the best, as far as can be told."""
+        """Whether no text in progress can beat the complete ones."""
         if len(self._complete) < self.width:
             return False
         if self._options.early_stopping:

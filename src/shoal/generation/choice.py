@@ -1,4 +1,4 @@
-"""One token after the other: the most likely one, or one drawn by probability."""
+"""One token after the other: the likeliest one, or one sampled by probability."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shoal.generation.options import FinishReason, Generated, GenerationOptions,
 
 
 class TokenSampler:
-    """The tokens of one text for which nothing else is tried."""
+    """The tokens of one text: greedy search, or sampling with a temperature."""
 
     width = 1
 
@@ -28,7 +28,7 @@ class TokenSampler:
         return token
 
     def result(self) -> Generated | None:
-        """The text, once it is complete."""
+        """The text, as soon as it is complete."""
         tokens, options = self._tokens, self._options
         if tokens and tokens[-1] in options.stop_ids:
             return Generated(tokens, FinishReason.STOP)
@@ -38,7 +38,7 @@ class TokenSampler:
 
 
 def sample(logits: np.ndarray, options: GenerationOptions, random: np.random.Generator) -> int:
-    """A token by its probability, among those that `top_k` and `top_p` leave."""
+    """A token sampled by probability from the `top_k` likeliest, within `top_p`."""
     scaled = logits.astype(np.float64) / options.temperature
     count = options.top_k if 0 < options.top_k < scaled.size else scaled.size
     if count < scaled.size:
@@ -49,7 +49,7 @@ def sample(logits: np.ndarray, options: GenerationOptions, random: np.random.Gen
     weights /= weights.sum()
     if options.top_p < 1:
         order = np.argsort(-weights, kind="stable")
-        # The one that reaches `top_p` is among them, so there is always one.
+        # The token that reaches `top_p` is included, so at least one remains.
         kept = order[: int(np.searchsorted(np.cumsum(weights[order]), options.top_p)) + 1]
         among, weights = among[kept], weights[kept] / weights[kept].sum()
     return int(random.choice(among, p=weights))

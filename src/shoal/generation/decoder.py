@@ -11,19 +11,19 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a decoder keeps for each token and what it is given for each text."""
+    """The sizes of a decoder's states and inputs."""
 
     states: int  # keys and values of all layers
     heads: int
     head_size: int
     max_length: int  # tokens, prompt included
     vocabulary: int
-    # The tensors that a text is about, such as an encoded photo, without a batch dimension.
+    # Further inputs for each text, such as an encoded photo, without a batch dimension.
     context: tuple[tuple[int, ...], ...] = ()
 
     @property
     def bytes_per_token(self) -> int:
-        """What one more token of one row takes."""
+        """Bytes of the states of one token in one row."""
         return 4 * self.states * self.heads * self.head_size
 
 
@@ -41,8 +41,8 @@ class Decoder(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Logits after the last of `token_ids`, and the states of all of them.
 
-        `token_ids` is [rows, new]. Row r goes on after `lengths[r]` tokens, whose states are the
-        first of `past`, each [rows, heads, most, head size]; what lies behind them has no meaning.
-        `context` has a row for each text, and each text as many rows of tokens, one after the
-        other. Returns logits [rows, vocabulary] and states [states, rows, heads, new, head size].
+        `token_ids` is [rows, new]. Row r continues after `lengths[r]` tokens, whose states are the
+        first of `past`, each [rows, heads, most, head size]; the rest is undefined.
+        `context` has a row for each text; all texts have the same number of token rows, in
+        order. Returns logits [rows, vocabulary] and states [states, rows, heads, new, head size].
         """

@@ -139,7 +139,7 @@ class Tracer:
     def _check(self, setting: TraceSetting) -> None:
         """The only settings that cannot be used are those that trace nothing anyway."""
         if self._spans and setting.level & TraceLevel.TENSORS:
-            raise InvalidArgument("spans hold no tensors: trace_level TENSORS needs mode triton")
+            raise InvalidArgument("spans contain no tensors: trace_level TENSORS needs mode triton")
         if setting.level is TraceLevel.OFF or self._usable(setting):
             return
         reason = "trace file name is not given" if setting.rate else "sample rate must be non-zero"

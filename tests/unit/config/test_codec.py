@@ -195,8 +195,8 @@ def test_json_is_read(text, config):
             'expected true or false, found "true"',
         ),
         ('{"name": 5}', "name: expected a string, found 5"),
-        ('{"name": "\\ud800"}', 'name: "\\ud800" holds half of a surrogate pair'),
-        ('{"\\ud800": 1}', '"\\ud800" holds half of a surrogate pair'),
+        ('{"name": "\\ud800"}', 'name: "\\ud800" contains half of a surrogate pair'),
+        ('{"\\ud800": 1}', '"\\ud800" contains half of a surrogate pair'),
         ('{"name": "a", "name": "b"}', "name: 'name' is written twice. Keep one of them"),
         ('{"max_batch_size": 1, "maxBatchSize": 2}', "'max_batch_size' is written twice"),
         (

@@ -107,18 +107,17 @@ def test_defaults():
             {"model_memory_budget": "4G", "model_control_mode": "explicit"},
             (
                 "--model-memory-budget=4G needs --model-control-mode=lazy; in mode explicit "
-                "nothing would load a model again that had to go"
+                "unloaded models would not be loaded again"
             ),
         ),
         (
             {"model_memory_budget": "much", "model_control_mode": "lazy"},
-            "--model-memory-budget=much is no size; write bytes, such as 1073741824 or 1G",
+            "--model-memory-budget=much is not a size; write bytes, such as 1073741824 or 1G",
         ),
         (
             {"load_model": ("a", "*"), "model_control_mode": "explicit"},
             (
-                "--load-model=* stands for every model and cannot be joined by --load-model=a; "
-                "leave one of them out"
+                "--load-model=* loads every model and cannot be combined with --load-model=a; remove one of them"
             ),
         ),
         (
@@ -136,8 +135,8 @@ def test_defaults():
         (
             {"tcp_port": 9999, "http_restricted_api": (NamedSetting("inference", "key", "value"),)},
             (
-                "--tcp-port=9999 would answer everybody, while 'inference' is restricted; leave "
-                "out --tcp-port, or do not restrict 'inference'"
+                "--tcp-port=9999 would be open to everyone, while 'inference' is restricted; "
+                "remove --tcp-port, or do not restrict 'inference'"
             ),
         ),
         (
@@ -146,21 +145,21 @@ def test_defaults():
                 "grpc_restricted_protocol": (NamedSetting("inference", "key", "value"),),
             },
             (
-                "--tcp-port=0 would answer everybody, while 'inference' is restricted; leave out "
+                "--tcp-port=0 would be open to everyone, while 'inference' is restricted; remove "
                 "--tcp-port, or do not restrict 'inference'"
             ),
         ),
         (
             {"http_header_forward_pattern": "("},
             (
-                "--http-header-forward-pattern=( is no regular expression: missing ), unterminated "
+                "--http-header-forward-pattern=( is not a regular expression: missing ), unterminated "
                 "subpattern at position 0"
             ),
         ),
         (
             {"http_restricted_api": (NamedSetting("health,stats", "key", "value"),)},
             (
-                "--http-restricted-api knows no kind of request 'stats'; use health, metadata, "
+                "--http-restricted-api has no kind of request 'stats'; use health, metadata, "
                 "inference, shared-memory, model-config, model-repository, statistics, trace, "
                 "logging"
             ),
@@ -185,7 +184,7 @@ def test_defaults():
                 )
             },
             (
-                "--cache-config names several caches (local, redis), but there can be only one; "
+                "--cache-config names several caches (local, redis), but only one is possible; "
                 "keep the settings of one of them"
             ),
         ),
@@ -289,7 +288,7 @@ def test_a_memory_budget_in_bytes(text, count):
 
 @pytest.mark.parametrize("text", ["0", "-1", "4GB", "G", "4 G", "4.5G", "1e9"])
 def test_what_is_no_memory_budget(text):
-    with pytest.raises(OptionError, match="is no size"):
+    with pytest.raises(OptionError, match="is not a size"):
         Options(model_memory_budget=text, model_control_mode="lazy")
 
 

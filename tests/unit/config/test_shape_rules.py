@@ -110,7 +110,7 @@ def test_a_python_models_parameters_are_its_own():
         ({"padding": "ids=0", "padding_mask": "mask"}, "'mask' is no padded input of m. Write one"),
         ({"padding": "true", "padding_axes": "ids"}, "padding_axes']: cannot read 'ids'. Write"),
         ({"padding": "true", "padding_axes": "ids[n"}, "cannot read 'ids[n'"),
-        ({"padding": "true", "padding_axes": "ids[n], ids[m]"}, "'ids' stands there twice"),
+        ({"padding": "true", "padding_axes": "ids[n], ids[m]"}, "'ids' is listed twice"),
         ({"padding": "true", "padding_axes": "ids[1]"}, "'1' cannot be the name of a length"),
         ({"padding": "true", "padding_axes": "x[n]"}, "m has no input or output 'x'"),
         (

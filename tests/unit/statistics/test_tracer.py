@@ -270,7 +270,7 @@ def test_settings_of_spans(spans):
     }
     tracer.update("m", {"trace_rate": ["0"]})
     assert tracer.settings("m")["trace_rate"] == ["0"]
-    with pytest.raises(InvalidArgument, match="spans hold no tensors"):
+    with pytest.raises(InvalidArgument, match="spans contain no tensors"):
         tracer.update("", {"trace_level": ["TENSORS"]})
     tracer.update("", {"trace_level": ["OFF"]})
     assert not tracer.active

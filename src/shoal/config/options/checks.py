@@ -1,4 +1,4 @@
-"""What no single value can show: whether several of them go together."""
+"""Checks of option values that depend on each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def check_start_models(names: Sequence[str], mode: str) -> None:
-    """`--load-model` belongs to explicit and lazy mode, and `*` stands alone."""
+    """`--load-model` needs explicit or lazy mode, and `*` excludes other names."""
     if names and mode not in ("explicit", "lazy"):
         raise OptionError(
             f"--load-model={names[0]} needs --model-control-mode=explicit or lazy; "
@@ -28,13 +28,13 @@ def check_start_models(names: Sequence[str], mode: str) -> None:
     if "*" in names and len(names) > 1:
         other = next(name for name in names if name != "*")
         raise OptionError(
-            f"--load-model=* stands for every model and cannot be joined by --load-model={other}; "
-            "leave one of them out"
+            f"--load-model=* loads every model and cannot be combined with --load-model={other}; "
+            "remove one of them"
         )
 
 
 def read_size(text: str) -> int:
-    """The bytes that a text like `4G` stands for, one that matches `SIZE`; 0 for none."""
+    """The bytes of a text like `4G`, which matches `SIZE`; 0 for ""."""
     if not text:
         return 0
     digits = text.rstrip("KMGTkmgtiB")
@@ -43,15 +43,15 @@ def read_size(text: str) -> int:
 
 
 def check_budget(text: str, mode: str) -> None:
-    """A budget has models unloaded, and only lazy mode loads them again."""
+    """A budget unloads models, and only lazy mode loads them again."""
     if text and mode != "lazy":
         raise OptionError(
-            f"--model-memory-budget={text} needs --model-control-mode=lazy; in mode {mode} nothing "
-            "would load a model again that had to go"
+            f"--model-memory-budget={text} needs --model-control-mode=lazy; in mode {mode} "
+            "unloaded models would not be loaded again"
         )
     if text and re.fullmatch(SIZE, text) is None:
         raise OptionError(
-            f"--model-memory-budget={text} is no size; write bytes, such as 1073741824 or 1G"
+            f"--model-memory-budget={text} is not a size; write bytes, such as 1073741824 or 1G"
         )
 
 
@@ -70,54 +70,54 @@ def check_ports(listeners: Iterable[tuple[str, str, int]]) -> None:
 
 
 def check_tcp(port: int, restricted: Iterable[str]) -> None:
-    """The plain TCP port knows no headers, so it cannot be opened where inference asks for one."""
+    """The TCP port has no headers, so it cannot be opened if inference requires one."""
     if port >= 0 and "inference" in restricted:
         raise OptionError(
-            f"--tcp-port={port} would answer everybody, while 'inference' is restricted; leave out "
+            f"--tcp-port={port} would be open to everyone, while 'inference' is restricted; remove "
             "--tcp-port, or do not restrict 'inference'"
         )
 
 
 def check_pattern(flag: str, pattern: str) -> None:
-    """The value of `flag` must be a regular expression; `(?-i)` in front says that case counts."""
+    """The value of `flag` must be a regular expression; a leading `(?-i)` makes case matter."""
     try:
         re.compile(pattern.removeprefix("(?-i)"))
     except re.error as error:
-        raise OptionError(f"{flag}={pattern} is no regular expression: {error}") from None
+        raise OptionError(f"{flag}={pattern} is not a regular expression: {error}") from None
 
 
 def read_restrictions(flag: str, settings: Iterable[NamedSetting]) -> dict[str, tuple[str, str]]:
-    """The (key, value) that each restricted kind of request asks for."""
+    """The (key, value) that each restricted kind of request requires."""
     restrictions: dict[str, tuple[str, str]] = {}
     for kinds, key, value in settings:
         for kind in kinds.split(","):
             if kind not in CATEGORIES:
                 raise OptionError(
-                    f"{flag} knows no kind of request '{kind}'; use {', '.join(CATEGORIES)}"
+                    f"{flag} has no kind of request '{kind}'; use {', '.join(CATEGORIES)}"
                 )
             if kind in restrictions:
                 raise OptionError(
-                    f"{flag} names '{kind}' twice; each kind of request can ask for one header"
+                    f"{flag} names '{kind}' twice; each kind of request can require one header"
                 )
             restrictions[kind] = (key, value)
     return restrictions
 
 
 def read_cache(settings: Iterable[NamedSetting]) -> tuple[str, dict[str, str]] | None:
-    """The one cache that --cache-config names, with its settings; None where it names none."""
+    """The cache that --cache-config names, with its settings; None if it names none."""
     found: dict[str, dict[str, str]] = {}
     for name, key, value in settings:
         found.setdefault(name, {})[key] = value
     if len(found) > 1:
         raise OptionError(
-            f"--cache-config names several caches ({', '.join(found)}), but there can be only one; "
+            f"--cache-config names several caches ({', '.join(found)}), but only one is possible; "
             "keep the settings of one of them"
         )
     return next(iter(found.items()), None)
 
 
 def read_resource(text: str) -> tuple[str, int, int | None]:
-    """The parts of a --rate-limit-resource: name, count, and device where one is given."""
+    """The parts of a --rate-limit-resource: name, count, and device if given."""
     name, count, *device = text.split(":")
     return name, int(count), int(device[0]) if device else None
 

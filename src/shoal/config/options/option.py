@@ -17,11 +17,11 @@ Limits = tuple[float, float | None]
 
 
 class OptionError(InvalidArgument):
-    """The command line asks for something that cannot be; the text says what to write instead."""
+    """The command line is invalid; the text says what to write instead."""
 
 
 class NamedSetting(NamedTuple):
-    """One `[<name>,]<key>=<value>`; an empty name means it holds for all."""
+    """One `[<name>,]<key>=<value>`; an empty name means all."""
 
     name: str
     key: str
@@ -30,24 +30,24 @@ class NamedSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table: what the parser, the help and the documentation need to know."""
+    """One row of the table, for the parser, the help and the documentation."""
 
     attribute: str
     type: str  # as annotated: bool, int, float, str, tuple[str, ...] or tuple[NamedSetting, ...]
     default: Any
     group: str
     help: str
-    form: str = ""  # how a value looks, where the type does not say it: "<name>,<key>=<value>"
-    pattern: str = ""  # what such a value must match, whole; a NamedSetting is made of its groups
+    form: str = ""  # the format of a value, if the type does not show it: "<name>,<key>=<value>"
+    pattern: str = ""  # what a value must match; its groups are those of a NamedSetting
     choices: tuple[str, ...] = ()
     limits: Limits | None = None
-    words: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # texts that mean a value
+    words: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # words for values
     aliases: tuple[str, ...] = ()
     bare: bool = False  # a switch: it never takes the following word as its value
     empty: bool = True  # whether the empty text is a value
-    no_effect: str = ""  # why setting it changes nothing
-    honoured: Any = None  # the value that needs no warning, since Shoal is like that already
-    instead: str = ""  # deprecated: what to write nowadays
+    no_effect: str = ""  # why it has no effect
+    honoured: Any = None  # the value without a warning: Shoal's behaviour
+    instead: str = ""  # deprecated: what to write instead
 
     @property
     def flag(self) -> str:
@@ -56,12 +56,12 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Every name it answers to; the one to show comes first."""
+        """All its names; the one to show first."""
         return (self.flag, *self.aliases)
 
     @property
     def repeatable(self) -> bool:
-        """Whether each use adds a value; elsewhere the last use wins."""
+        """Whether each use adds a value; otherwise the last one counts."""
         return self.type.startswith("tuple")
 
 

@@ -1,4 +1,4 @@
-"""What `--trace-config` and the older `--trace-…` flags ask for, together.
+"""The trace options, from `--trace-config` and the older `--trace-…` flags.
 
 level=TIMESTAMPS, rate=100, mode=opentelemetry, opentelemetry,url=…  -->  TraceOptions
 """
@@ -18,7 +18,7 @@ LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
 MOST_RATE = 2**32 - 1
 MOST_COUNT = 2**31 - 1
 
-# What people write for a level; MIN and MAX are from before there were two kinds of detail.
+# Accepted words for a level; MIN and MAX are older than the two kinds of detail.
 _LEVEL_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("off", "false"), "OFF"),
     **dict.fromkeys(("timestamps", "true", "on", "min", "max"), "TIMESTAMPS"),
@@ -43,7 +43,7 @@ class OtlpOptions:
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How requests are traced from the start."""
+    """How requests are traced initially."""
 
     levels: tuple[str, ...] = ()  # none: off
     rate: int = 1000
@@ -54,21 +54,21 @@ class TraceOptions:
     otlp: OtlpOptions = field(default_factory=OtlpOptions)
 
     def problem(self) -> str:
-        """Why nothing is traced although that was asked for; empty if all is well."""
+        """Why nothing is traced although a level is set; "" if there is no reason."""
         if not self.levels:
             return ""
         if self.mode == OPENTELEMETRY:
             if "TENSORS" in self.levels:
-                return "spans hold no tensors: level=TENSORS has no effect in mode opentelemetry"
+                return "spans contain no tensors: level=TENSORS has no effect in mode opentelemetry"
         elif not self.file:
-            return "there is no file to trace to: add --trace-config=triton,file=<file>"
+            return "no trace file is set: add --trace-config=triton,file=<file>"
         elif not self.rate:
-            return "one in 0 requests is none: --trace-config=rate=0 is for mode opentelemetry"
+            return "rate=0 traces no request: use it only in mode opentelemetry"
         return ""
 
 
 def levels(words: Iterable[str], flag: str) -> tuple[str, ...]:
-    """The levels that were asked for, in their order; OFF anywhere switches all of them off."""
+    """The levels in `words`, in order; OFF among them disables all."""
     found = set()
     for word in words:
         level = _LEVEL_WORDS.get(word.lower())
@@ -85,7 +85,7 @@ def read(
     older: TraceOptions,
     environment: Mapping[str, str] = os.environ,
 ) -> TraceOptions:
-    """The options that `settings` make of `older`, what the deprecated flags say.
+    """The options of `settings`, on top of `older`, those of the deprecated flags.
 
     Raises OptionError for an unknown setting or an invalid value.
     """
@@ -94,7 +94,7 @@ def read(
         place = f"{mode.lower()}," if mode else ""
         if place + key not in _KNOWN:
             raise OptionError(
-                f"--trace-config knows no setting '{place}{key}'; it knows {', '.join(_KNOWN)}"
+                f"--trace-config has no setting '{place}{key}'; it has {', '.join(_KNOWN)}"
             )
         given.setdefault(place + key, []).append(value)
 
@@ -130,7 +130,7 @@ def _otlp(
     number: Callable[[str, int, int, int], int],
     environment: Mapping[str, str],
 ) -> OtlpOptions:
-    """What is not given comes from the environment variables that OpenTelemetry defines."""
+    """Defaults come from the environment variables that OpenTelemetry defines."""
 
     def processor(key: str, otherwise: int, least: int) -> int:
         name = f"OTEL_{key.upper()}"
@@ -167,7 +167,7 @@ def _url(environment: Mapping[str, str]) -> str:
 
 
 def _pairs(environment: Mapping[str, str], name: str) -> dict[str, str]:
-    """A variable of the form `a=1,b=2`, with %xx for what would be mistaken."""
+    """A variable of the form `a=1,b=2`, with %xx for special characters."""
     pairs: dict[str, str] = {}
     for text in filter(None, environment.get(name, "").split(",")):
         key, equals, value = text.partition("=")

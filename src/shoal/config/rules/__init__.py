@@ -1,9 +1,9 @@
-"""What a configuration must be before a model may be served from it.
+"""The rules that a configuration must satisfy before a model is served.
 
     for fault in tensors(config): ...   each rule finds faults; `check` raises the first of them
 
-A fault's message is Triton's text where there is one, because people search for it; its fix says
-what to write. Fields that are right but have no effect yet are listed in `support`.
+A fault's message is Triton's text if there is one, because people search for it; its fix says
+what to write. Fields that are valid but have no effect are listed in `support`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
 
 
 def check(config: ModelConfig, *, file: str) -> None:
-    """Raise a ConfigError for the first thing that is wrong with a complete config.
+    """Raise a ConfigError for the first fault of a complete config.
 
     Call it after the backend has filled in what the file left out: a tensor without dims or data
     type is a fault here.
@@ -67,6 +67,6 @@ class InvalidConfig(ConfigError):
 
 
 def faults(config: ModelConfig) -> Iterator[Fault]:
-    """Everything that is wrong with a complete config."""
+    """All faults of a complete config."""
     for rule in _RULES:
         yield from rule(config)
