@@ -26,31 +26,31 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
             config, spec.folder, on_dropped=on_dropped, hold_until=spec.hold_until
         )
     batching = config.dynamic_batching
-    policy: Policy
-    if batching is None:
-        policy, ordered = SingleRequestPolicy(), False
-        queue = RequestQueue(_policy_of_parameters(config))
-    else:
-        policy = in_order = BatchPolicy(
-            max(1, config.max_batch_size),
-            frozenset(batching.preferred_batch_size),
-            batching.max_queue_delay_microseconds * _NS_PER_US,
-        )
-        ahead = shapes.by_shape_of(config)
-        if ahead is not None:
-            policy = LookAhead(in_order, ahead.window or DEFAULT_WINDOW)
-        queue = _queue_of(batching)
-        # With a response cache, the caching scheduler keeps the order.
-        ordered = batching.preserve_ordering and not spec.caches_responses
+    # With a response cache, the caching scheduler keeps the order.
+    ordered = batching is not None and batching.preserve_ordering and not spec.caches_responses
     return Batcher(
-        policy,
-        queue,
+        _batch_policy(config),
+        RequestQueue(_policy_of_parameters(config)) if batching is None else _queue_of(batching),
         on_dropped=on_dropped,
         preserve_ordering=ordered,
         hold_until=spec.hold_until,
         loop=spec.loop,
         shares=all(group.kind == "KIND_CPU" for group in config.instance_group),
     )
+
+
+def _batch_policy(config: ModelConfig) -> Policy:
+    """The batch decision for a config: to add a policy, choose it here."""
+    batching = config.dynamic_batching
+    if batching is None:
+        return SingleRequestPolicy()
+    policy = BatchPolicy(
+        max(1, config.max_batch_size),
+        frozenset(batching.preferred_batch_size),
+        batching.max_queue_delay_microseconds * _NS_PER_US,
+    )
+    ahead = shapes.by_shape_of(config)
+    return policy if ahead is None else LookAhead(policy, ahead.window or DEFAULT_WINDOW)
 
 
 def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> ExecutionPlacement:
