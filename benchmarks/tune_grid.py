@@ -22,11 +22,11 @@ from shoal.cli.check import preparation_settings
 from shoal.config.options import Options
 from shoal.tune.configs import Bounds
 from shoal.tune.goal import Goal
-from shoal.tune.measuring import LoadPlan, Rig
-from shoal.tune.run import Model, find
+from shoal.tune.measuring import LoadPlan, MeasurementSetup
+from shoal.tune.run import TunedModel, find
 from shoal.tune.search import Search
 from shoal.tune.serving import ChildServer
-from shoal.tune.space import Point
+from shoal.tune.space import ConfigPoint
 from shoal.tune.text import described
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
@@ -34,25 +34,25 @@ from tests.support.repositories import add_onnx
 BAR, FIFTH = 0.97, 5
 
 
-def compare(model: Model, plan: LoadPlan, bounds: Bounds, clients: int, turns: int) -> str:
+def compare(model: TunedModel, plan: LoadPlan, bounds: Bounds, clients: int, turns: int) -> str:
     """One row of the table: both ways, on one server."""
     subject, goal = model.subject, Goal()
     space = subject.space(bounds, (clients,))
     options = Options(model_repository=(str(model.repository),))
-    with ChildServer(options) as server, Rig(server, subject, plan) as rig:
-        finding = Search(space, goal, rig).run(subject.start())
-        grid = [rig(point, clients, False) for point in space.points()]
+    with ChildServer(options) as server, MeasurementSetup(server, subject, plan) as setup:
+        finding = Search(space, goal, setup).run(subject.start())
+        grid = [setup(point, clients, False) for point in space.points()]
         winner = max(grid, key=goal.rank)
         places = {"search": finding.chosen.point, "grid": winner.point}
         rates: dict[str, list[float]] = {name: [] for name in places}
         for _ in range(turns):
             for name, point in places.items():
-                rates[name].append(rig(point, clients, True).per_second)
+                rates[name].append(setup(point, clients, True).per_second)
     return _row(model.name, places, rates, len(finding.tries), len(grid))
 
 
 def _row(
-    name: str, places: dict[str, Point], rates: dict[str, list[float]], tries: int, grid: int
+    name: str, places: dict[str, ConfigPoint], rates: dict[str, list[float]], tries: int, grid: int
 ) -> str:
     search, best = (statistics.median(rates[way]) for way in ("search", "grid"))
     good = search >= best * BAR and tries * FIFTH <= grid
