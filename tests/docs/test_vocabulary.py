@@ -79,6 +79,14 @@ def test_source_has_no_retired_terms(term):
     assert uses == [], f"write {term.instead!r}"
 
 
+def test_classes_in_the_glossary_exist():
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    _, terms = glossary.split("## Terms of the source code")
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named = re.findall(r"`([A-Z][A-Za-z]+)`", terms)
+    assert [name for name in named if f"class {name}" not in source] == []
+
+
 def test_terms_are_found_in_names():
     text = "the usual way\nself._usual_way()\nclass UsualWay:\nunusual ways"
     assert [line.split(":")[0] for line in found(text, "usual way")] == ["1", "2", "3"]
