@@ -175,7 +175,7 @@ def test_any_size(image, photos):
     assert image("-m", "any_size", "--size", "12x14", photos)[0] == 0
     code, _, error = image("-m", "any_size", photos)
     assert code == 1
-    assert "say which one with --size HEIGHTxWIDTH" in error
+    assert "choose one with --size HEIGHTxWIDTH" in error
 
 
 def test_what_the_model_takes(image, photos):
@@ -192,7 +192,7 @@ def test_what_the_model_takes(image, photos):
     [
         (("-m", "nope"), "unknown model: 'nope' is not found; the server has any_size, bytes, "),
         (("-m", "nchw", "-x", "7"), "unknown model: 'nchw' version 7 is not found\n"),
-        (("-m", "sum"), "model 'sum' is no image classifier: expecting 1 input, got 2"),
+        (("-m", "sum"), "model 'sum' is not an image classifier: expecting 1 input, got 2"),
         (
             ("-m", "nchw", "-b", "9"),
             "-b 9 is more than model 'nchw' takes: its max_batch_size is 8",

@@ -87,10 +87,10 @@ def test_an_answer_and_what_http_tells_besides(server):
         answer, latency_ms = asker.ask(SEA)
         assert answer == Answer("green")
         assert latency_ms > 0
-        assert asker.place == f"{HERE}:{server.tcp_port} over TCP"
+        assert asker.description == f"{HERE}:{server.tcp_port} over TCP"
     with contextlib.closing(connect(server, "http")) as asker:
         assert asker.ask(SEA)[0] == Answer("green", 0.75, 28, 33, "questions")
-        assert asker.place == f"{HERE}:{server.http_port} over HTTP"
+        assert asker.description == f"{HERE}:{server.http_port} over HTTP"
     assert server.paths == ["/answer"]
 
 
@@ -179,7 +179,7 @@ def test_tcp_is_tried_first_then_http(server, monkeypatch, nobody):
     with contextlib.closing(find(HERE, **settings)) as asker:
         assert isinstance(asker, HttpAsker)
     monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", nobody)
-    with pytest.raises(ConnectionFailed, match=r"\(TCP\) or .* \(HTTP\); is it running"):
+    with pytest.raises(ConnectionFailed, match=r"\(TCP\) or .* \(HTTP\) of .*; is it running"):
         find(HERE, **settings)
 
 
@@ -380,7 +380,7 @@ def test_a_server_that_was_started_again(terminal, tmp_path):
     person.type("And now?\n")
     shown = person.until("question> ")
     assert "no server answers at" in shown
-    assert "your text is kept: ask again when the server is back" in shown
+    assert "your text is kept: ask again when the server is running" in shown
     person.type("exit\n")
     assert person.end()[1] == 0
 

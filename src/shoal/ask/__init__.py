@@ -1,7 +1,7 @@
-"""`shoal ask`: a text and a question in, the answer and how long it took out.
+"""`shoal ask`: questions about a text, their answers and latencies.
 
     Reader --text, question--> Conversation --Asker--> server
                                     '--> Screen
 
-It knows the two ways to ask (plain TCP, HTTP) and nothing of the server behind them.
+It supports plain TCP and HTTP and knows nothing else about the server.
 """

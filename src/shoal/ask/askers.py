@@ -1,8 +1,8 @@
-"""Who is asked, over which protocol: a connection that is kept, and opened again when it was lost.
+"""Connections for questions, over plain TCP or HTTP; they are reopened when lost.
 
     find(host, …) --> TcpAsker | HttpAsker --ask--> Answer
 
-A question changes nothing on the server, so one whose connection broke is sent once more.
+A question changes nothing on the server, so it is resent once when its connection breaks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.ask.question import (
 from shoal.client import http_responses
 from shoal.client.address import Address, parse
 from shoal.client.codec import RawRequest, RawResponse
-from shoal.client.connecting import Limits, context
+from shoal.client.connecting import Limits, NoResponse, context, lost
 from shoal.client.errors import ConnectionFailed, InvalidInput, ProtocolError, Timeout
 from shoal.client.http_transport import HttpTransport
 from shoal.client.sockets import RECEIVE_BYTES, Deadline, SocketConnection
@@ -38,14 +38,14 @@ class Asker(Protocol):
     """One server. Not for several threads at once."""
 
     @property
-    def place(self) -> str:
-        """Where it is and what it speaks, for people."""
+    def description(self) -> str:
+        """Address and protocol, for display."""
 
     def ask(self, question: Question) -> tuple[Answer, float]:
-        """The answer, and how many milliseconds it took.
+        """The answer and its latency in milliseconds.
 
         Raises ServerError when the server refuses, ConnectionFailed, Timeout and ProtocolError;
-        it may be asked again after each of them.
+        it can be used again after each of them.
         """
 
     def close(self) -> None:
@@ -53,58 +53,59 @@ class Asker(Protocol):
 
 
 class TcpAsker:
-    """The plain-TCP port: a line of JSON out, a line of text back."""
+    """The plain-TCP port: sends a line of JSON, receives a line of text."""
 
     def __init__(self, host: str, port: int, model: str, timeout_secs: float) -> None:
-        """Connects. Raises ConnectionFailed and Timeout when nobody is there."""
-        self._host = host
-        self._port = port
+        """Connects. Raises ConnectionFailed and Timeout when there is no server."""
+        self._address = Address("tcp", host, port, encrypted=False)
         self._model = model
         self._timeout_secs = timeout_secs
-        self._line: SocketConnection | None = self._connect()
+        self._connection: SocketConnection | None = self._connect()
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         """Host, port and protocol."""
-        return f"{_authority(self._host, self._port)} over TCP"
+        return f"{self._address.authority} over TCP"
 
     def ask(self, question: Question) -> tuple[Answer, float]:
         """See `Asker`."""
         message = tcp_message(self._model, question)
-        line, self._line = self._line, None  # what happens to it decides whether it is kept
-        if line is not None and line.stale():
-            line.close()
-            line = None
-        used = line is not None
+        connection, self._connection = self._connection, None  # kept only after a success
+        if connection is not None and connection.stale():
+            connection.close()
+            connection = None
+        used = connection is not None
         while True:
-            line = line or self._connect()
+            connection = connection or self._connect()
             try:
-                text, latency_ms = self._exchange(line, message)
-            except _Unanswered as error:
-                line.close()
+                text, latency_ms = self._exchange(connection, message)
+            except NoResponse as error:
+                connection.close()
                 if not used:
-                    raise ConnectionFailed(error.sentence) from None
-                line, used = None, False  # closed while nobody asked: a new one may do
+                    raise lost(self._address, error.reason) from None
+                connection, used = None, False  # closed while idle: retry on a new one
             except BaseException:
-                line.close()
+                connection.close()
                 raise
             else:
-                line.used_secs = time.monotonic()
-                self._line = line
+                connection.used_secs = time.monotonic()
+                self._connection = connection
                 return tcp_answer(text), latency_ms
 
     def close(self) -> None:
-        """Close the connection; asking again opens another one."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        """Close the connection; the next question opens a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _connect(self) -> SocketConnection:
-        where = _authority(self._host, self._port)
+        where = self._address.authority
         try:
-            connection = socket.create_connection((self._host, self._port), CONNECT_SECS)
+            connection = socket.create_connection(
+                (self._address.host, self._address.port), CONNECT_SECS
+            )
         except socket.gaierror as error:
-            raise _unknown_host(self._host, error) from None
+            raise _unknown_host(self._address.host, error) from None
         except TimeoutError:
             raise Timeout(
                 f"no connection to {where} within {CONNECT_SECS:g} s; is the address right?"
@@ -112,32 +113,32 @@ class TcpAsker:
         except OSError as error:
             raise ConnectionFailed(
                 f"no server answers at {where}; is it running? Start one with "
-                f"'shoal serve --demo --tcp-port={self._port}' ({error.strerror or error})"
+                f"'shoal serve --demo --tcp-port={self._address.port}' ({error.strerror or error})"
             ) from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return SocketConnection(connection)
 
-    def _exchange(self, line: SocketConnection, message: bytes) -> tuple[bytes, float]:
-        """Send a message and receive a line. Raises _Unanswered when the connection ends."""
-        where = _authority(self._host, self._port)
+    def _exchange(self, connection: SocketConnection, message: bytes) -> tuple[bytes, float]:
+        """Send a message and receive a line. Raises NoResponse when the connection ends."""
+        where = self._address.authority
         deadline = Deadline(self._timeout_secs)
         received = bytearray()
         begin_ns = time.perf_counter_ns()
         try:
-            line.limit(self._timeout_secs)
-            line.send([message], len(message))
+            connection.limit(self._timeout_secs)
+            connection.send([message], len(message))
             while b"\n" not in received:
-                line.limit(deadline.left())
-                piece = line.socket.recv(RECEIVE_BYTES)
+                connection.limit(deadline.left())
+                piece = connection.socket.recv(RECEIVE_BYTES)
                 if not piece:
-                    raise _Unanswered(where, None)
+                    raise NoResponse(None)
                 received += piece
         except TimeoutError:
             raise Timeout(
                 f"no answer from {where} within {self._timeout_secs:g} s; allow more with --timeout"
             ) from None
         except OSError as error:
-            raise _Unanswered(where, error) from None
+            raise NoResponse(error) from None
         latency_ms = (time.perf_counter_ns() - begin_ns) / 1e6
         text, _, rest = bytes(received).partition(b"\n")
         if rest:
@@ -149,10 +150,10 @@ class TcpAsker:
 
 
 class HttpAsker:
-    """POST …/answer on a connection that is kept."""
+    """POST …/answer on a persistent connection."""
 
     def __init__(self, address: Address, model: str, timeout_secs: float) -> None:
-        """Connects. Raises ConnectionFailed and Timeout when nobody is there."""
+        """Connects. Raises ConnectionFailed and Timeout when there is no server."""
         self._address = address
         self._model = model
         self._timeout_secs = timeout_secs
@@ -164,7 +165,7 @@ class HttpAsker:
         )
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         """Host, port and protocol."""
         kind = "HTTPS" if self._address.encrypted else "HTTP"
         return f"{self._address.authority} over {kind}"
@@ -189,21 +190,21 @@ class HttpAsker:
 def find(
     host: str, *, port: int | None, http: str, model: str, timeout_secs: float
 ) -> TcpAsker | HttpAsker:
-    """Whoever answers: `http` and `port` choose a protocol.
+    """A connected asker; `http` and `port` choose the protocol.
 
-    Where nothing is chosen, TCP's usual port is tried first, then HTTP's. Raises InvalidInput for
-    what contradicts itself, ConnectionFailed and Timeout when nobody is there.
+    Otherwise the default TCP port is tried first, then that of HTTP. Raises InvalidInput for
+    contradicting arguments, ConnectionFailed and Timeout when there is no server.
     """
     if http and port is not None:
-        raise InvalidInput("--port is the TCP port and --http another way to ask; choose one")
+        raise InvalidInput("--port is for TCP and --http for HTTP; choose one of them")
     if http:
         address = parse(http)
         if address.protocol != "http":
-            raise InvalidInput(f"--http takes an address of HTTP, found '{http}'")
+            raise InvalidInput(f"--http takes an HTTP address, found '{http}'")
         return HttpAsker(address, model, timeout_secs)
     if port is not None:
         return TcpAsker(host, port, model, timeout_secs)
-    over_http = Address("http", host, HTTP_PORT, encrypted=False)
+    http_address = Address("http", host, HTTP_PORT, encrypted=False)
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
@@ -211,27 +212,14 @@ def find(
     with contextlib.suppress(ConnectionFailed, Timeout):
         return TcpAsker(host, TCP_PORT, model, timeout_secs)
     try:
-        return HttpAsker(over_http, model, timeout_secs)
+        return HttpAsker(http_address, model, timeout_secs)
     except (ConnectionFailed, Timeout):
         raise ConnectionFailed(
-            f"no server answers at {_authority(host, TCP_PORT)} (TCP) or "
-            f"{over_http.authority} (HTTP); is it running? Start one with 'shoal serve --demo "
-            f"--tcp-port={TCP_PORT}', or say where it is with --host, --port or --http"
+            f"no server answers at port {TCP_PORT} (TCP) or {HTTP_PORT} (HTTP) of '{host}'; is it "
+            f"running? Start one with 'shoal serve --demo "
+            f"--tcp-port={TCP_PORT}', or name its address with --host, --port or --http"
         ) from None
-
-
-class _Unanswered(Exception):
-    """The connection ended before the answer did."""
-
-    def __init__(self, where: str, error: OSError | None) -> None:
-        super().__init__()
-        reason = f" ({error.strerror or error})" if error is not None else ""
-        self.sentence = f"the server at {where} closed the connection before it answered{reason}"
 
 
 def _unknown_host(host: str, error: OSError) -> ConnectionFailed:
     return ConnectionFailed(f"no host '{host}' is known: {error.strerror or error}")
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

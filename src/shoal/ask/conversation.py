@@ -1,4 +1,4 @@
-"""The dialogue: text, question, answer, and again. What goes wrong is said; the text is kept."""
+"""The dialogue: text, question, answer, repeated. Errors are shown; the text is kept."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from shoal.client.errors import ConnectionFailed, Timeout
 from shoal.errors import ShoalError
 
 
-class Show(Protocol):
-    """Where things are shown."""
+class Display(Protocol):
+    """Shows answers and errors."""
 
     def answer(self, question: Question, answer: Answer, latency_ms: float) -> None:
         """A question was answered."""
 
     def problem(self, sentence: str) -> None:
-        """It was not, or what was entered cannot be asked."""
+        """A question was not answered, or the input is not a question."""
 
 
 class Conversation:
-    """One after the other, until the reader has no more."""
+    """Asks one question after the other until the reader has no more."""
 
     def __init__(
         self,
         asker: Asker,
         reader: Reader,
-        show: Show,
+        display: Display,
         *,
         text: str = "",
         fixed: bool = False,
-        patient: bool = False,
+        interactive: bool = False,
     ) -> None:
-        """`text` is the one to begin with, and with `fixed` the only one. Where somebody can
-        start the server again (`patient`), a lost connection does not end the dialogue."""
+        """`text` is the first text, and with `fixed` the only one. With `interactive`, a lost
+        connection does not end the dialogue: the user may restart the server."""
         self._asker = asker
         self._reader = reader
-        self._show = show
+        self._display = display
         self._text = text
         self._fixed = fixed
-        self._patient = patient
-        self.failed = 0  # questions without an answer
+        self._interactive = interactive
+        self.failed = 0  # number of questions without an answer
 
     def run(self) -> None:
-        """Until there are no more questions; or, unless patient, no more server."""
+        """Run until there are no more questions, or the connection is lost and not interactive."""
         while self._next_text():
             question = self._reader.question()
             if question is None:
                 return
             if not question:
-                self._show.problem("there is no question; type one, or 'quit'")
+                self._display.problem("the question is empty; type one, or 'quit'")
                 continue
             if not self._asked(Question(self._text, question)):
                 return
@@ -66,20 +66,20 @@ class Conversation:
                 self._text = text
             if self._text:
                 break
-            self._show.problem("there is no text yet; type one, then an empty line")
+            self._display.problem("there is no text yet; type one, then an empty line")
         return True
 
     def _asked(self, question: Question) -> bool:
-        """Ask and show; false when there is no sense in going on."""
+        """Ask and show the answer; returns whether to continue."""
         try:
             answer, latency_ms = self._asker.ask(question)
         except ShoalError as error:
             self.failed += 1
             sentence = error.message
             gone = isinstance(error, (ConnectionFailed, Timeout))
-            if gone and self._patient:
-                sentence += "; your text is kept: ask again when the server is back"
-            self._show.problem(sentence)
-            return self._patient or not gone
-        self._show.answer(question, answer, latency_ms)
+            if gone and self._interactive:
+                sentence += "; your text is kept: ask again when the server is running"
+            self._display.problem(sentence)
+            return self._interactive or not gone
+        self._display.answer(question, answer, latency_ms)
         return True

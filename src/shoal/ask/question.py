@@ -1,4 +1,4 @@
-r"""A question about a text, its answer, and how both travel: plain TCP and HTTP. No socket here.
+r"""A question about a text, its answer, and their encoding for plain TCP and HTTP. No sockets.
 
 {"text": …, "question": …}\n  --TCP-->  the answer\n            or  error: why not\n
 POST …/answer, the same JSON  --HTTP->  {"answer", "score", "start", "end", …}
@@ -25,7 +25,7 @@ _REFUSED = "error: "
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about which text."""
+    """A question about a text."""
 
     text: str
     question: str
@@ -33,31 +33,31 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. Over TCP that is the text alone."""
+    """An answer. Over TCP only the text is known."""
 
     text: str
     score: float | None = None
-    start: int | None = None  # where it stands in the text, in characters
+    start: int | None = None  # position in the text, in characters
     end: int | None = None
     model: str = ""
 
     @property
     def known(self) -> bool:
-        """Whether the text answers the question; a model may have another word for "Unknown"."""
+        """Whether the text answers the question; a model may use another text for "Unknown"."""
         if self.start is not None:
             return True
-        return self.score is None and self.text != UNKNOWN  # TCP tells neither
+        return self.score is None and self.text != UNKNOWN  # neither is known over TCP
 
     def span(self, text: str) -> tuple[int, int] | None:
-        """Where the answer stands in `text`: as the server said, or where it stands only once."""
+        """The position of the answer in `text`: the server's, or the only occurrence."""
         if not self.known or not self.text.strip():
             return None
         if self.start is not None and self.end is not None:
             return (self.start, self.end) if 0 <= self.start < self.end <= len(text) else None
-        # Over TCP an answer is one line, whatever it was in the text.
+        # Over TCP an answer is one line, even if it spans several in the text.
         pattern = r"\s+".join(map(re.escape, self.text.split()))
-        places = [match.span() for match in re.finditer(pattern, text)]
-        return places[0] if len(places) == 1 else None
+        spans = [match.span() for match in re.finditer(pattern, text)]
+        return spans[0] if len(spans) == 1 else None
 
 
 # ---- plain TCP
@@ -69,7 +69,7 @@ def tcp_message(model: str, question: Question) -> bytes:
 
 
 def tcp_answer(line: bytes) -> Answer:
-    """The answer in a line, without its end. Raises ServerError for one that says why not."""
+    """The answer in a line without its line end. Raises ServerError for an error line."""
     text = line.decode("utf-8", "replace").removesuffix("\r")
     if text.startswith(_REFUSED):
         raise ServerError(text.removeprefix(_REFUSED))
@@ -91,10 +91,10 @@ def http_message(address: Address, model: str, question: Question) -> bytes:
 
 
 def http_answer(document: dict[str, Any]) -> Answer:
-    """The answer in a response's JSON. Raises ProtocolError where there is none."""
+    """The answer in the JSON of a response. Raises ProtocolError without one."""
     text = document.get("answer")
     if not isinstance(text, str):
-        raise ProtocolError(f"the server sent no answer but {str(document)[:80]!r}")
+        raise ProtocolError(f"the response has no answer: {str(document)[:80]!r}")
     start, end, score = (document.get(name) for name in ("start", "end", "score"))
     return Answer(
         text,
@@ -109,4 +109,4 @@ def _json(question: Question, more: Mapping[str, str] = MappingProxyType({})) ->
     try:
         return orjson.dumps({"text": question.text, "question": question.question, **more})
     except orjson.JSONEncodeError as error:
-        raise InvalidInput(f"the text or the question is no proper UTF-8: {error}") from None
+        raise InvalidInput(f"the text or the question is not valid Unicode: {error}") from None

@@ -1,11 +1,11 @@
-"""What a person sees: the text with the answer in it, the question, the answer, the latency.
+"""The output: the text with the answer highlighted, the question, the answer, the latency.
 
     text      A shoal of herring rests by day and feeds at night.
     question  When does it feed?
     answer    at night
     latency   12.3 ms
 
-Lines are fitted to a terminal and coloured there; elsewhere they are as long as the text's own.
+On a terminal, lines are wrapped and coloured; elsewhere they are printed as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from shoal.ask.question import Answer, Question
 
 LABEL_WIDTH = 10
-MOST_LINES = 12  # of a text on a terminal; more would push the answer out of sight
+MOST_LINES = 12  # of a text on a terminal; more would scroll the answer out of sight
 _NARROWEST = 20
 _LABEL, _ANSWER, _UNKNOWN, _PROBLEM = "\x1b[2m", "\x1b[1;32m", "\x1b[33m", "\x1b[31m"
 _PLAIN = "\x1b[0m"
@@ -26,7 +26,7 @@ _PLAIN = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """How to show things: `width` 0 leaves lines as long as they are."""
+    """The output format: `width` 0 does not wrap lines."""
 
     width: int = 0
     colours: bool = False
@@ -41,11 +41,11 @@ class Screen:
         yield from self._labelled("latency", [f"{latency_ms:.1f} ms{self._details(answer)}"])
 
     def problem(self, sentence: str) -> str:
-        """What went wrong, as a line."""
+        """An error as a line."""
         return f"{self.styled('error:', _PROBLEM)} {printable(sentence)}"
 
     def styled(self, text: str, style: str) -> str:
-        """The text in a colour, where there are any."""
+        """The text in a colour, if colours are enabled."""
         return f"{style}{text}{_PLAIN}" if self.colours and text else text
 
     def _labelled(self, label: str, lines: list[str]) -> Iterator[str]:
@@ -54,24 +54,24 @@ class Screen:
             yield f"{self.styled(head, _LABEL) if number == 0 else head}{line}".rstrip()
 
     def _text(self, text: str, answer: Answer) -> list[str]:
-        """The text, with the answer in colour; of a long one what stands around the answer."""
+        """The text with the answer in colour; of a long text, the lines around the answer."""
         text = printable(text)
         span = answer.span(text) or (0, 0)
-        places = list(wrap(text, self._columns()))
-        first, last = 0, len(places)
+        spans = list(wrap(text, self._columns()))
+        first, last = 0, len(spans)
         if self.width and last > MOST_LINES:
-            where = next((n for n, (_, end) in enumerate(places) if end > span[0]), 0)
+            where = next((n for n, (_, end) in enumerate(spans) if end > span[0]), 0)
             first = max(0, min(where - MOST_LINES // 2, last - MOST_LINES))
             last = first + MOST_LINES
-        lines = [self._marked(text, place, span) for place in places[first:last]]
+        lines = [self._marked(text, line, span) for line in spans[first:last]]
         if first:
             lines.insert(0, f"… {_count(first, 'line')} above")
-        if last < len(places):
-            lines.append(f"… {_count(len(places) - last, 'line')} more")
+        if last < len(spans):
+            lines.append(f"… {_count(len(spans) - last, 'line')} more")
         return lines
 
-    def _marked(self, text: str, place: tuple[int, int], span: tuple[int, int]) -> str:
-        begin, end = place
+    def _marked(self, text: str, line: tuple[int, int], span: tuple[int, int]) -> str:
+        begin, end = line
         low, high = max(begin, span[0]), min(end, span[1])
         if low >= high:
             return text[begin:end]
@@ -98,7 +98,7 @@ class Screen:
 
 
 def wrap(text: str, columns: int) -> Iterator[tuple[int, int]]:
-    """Where the lines of `text` begin and end, none wider than `columns` (0: as they are)."""
+    """Start and end of each line of `text`, wrapped to `columns` (0: not wrapped)."""
     stop = -1
     for line in text.rstrip().split("\n"):
         start = stop + 1
@@ -118,10 +118,10 @@ def wrap(text: str, columns: int) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(text: str, begin: int, end: int, columns: int) -> Iterator[tuple[int, int]]:
-    """The words of a paragraph; one that is wider than a line in parts that are not."""
+    """The words of a paragraph; words wider than a line are split."""
     for word in re.compile(r"\S+").finditer(text, begin, end):
         start, stop = word.span()
-        # Counting characters first spares measuring a word of a megabyte again and again.
+        # Comparing lengths first avoids measuring a very long word repeatedly.
         while stop - start > columns or width(text[start:stop]) > columns:
             cut = start + 1
             while cut < stop and width(text[start : cut + 1]) <= columns:
@@ -133,7 +133,7 @@ def _pieces(text: str, begin: int, end: int, columns: int) -> Iterator[tuple[int
 
 
 def width(text: str) -> int:
-    """How many columns a text takes: two for a character of Chinese, none for a combining one."""
+    """The columns of a text: two for wide (East Asian) characters, none for combining ones."""
     if text.isascii():
         return len(text)
     return sum(
@@ -144,13 +144,13 @@ def width(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    """As long as `text`, without what would do things to a terminal."""
+    """`text` with control characters replaced, of the same length."""
     if text.isprintable():
         return text
-    return "".join(map(_harmless, text))
+    return "".join(map(_printable_character, text))
 
 
-def _harmless(character: str) -> str:
+def _printable_character(character: str) -> str:
     if character.isprintable() or character == "\n":
         return character
     return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"

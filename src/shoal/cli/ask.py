@@ -79,14 +79,14 @@ def run(words: Sequence[str]) -> int:
     try:
         screen = _screen()
         if talking:
-            print(f"Asking {asker.place}. {_advice(text)}\n")
+            print(f"Asking {asker.description}. {_advice(text)}\n")
         conversation = Conversation(
             asker,
             _reader(options, screen, talking=talking),
             _Printer(screen, options, talking=talking),
             text=text,
             fixed=bool(text),
-            patient=talking,
+            interactive=talking,
         )
         try:
             conversation.run()

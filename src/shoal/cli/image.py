@@ -176,7 +176,7 @@ def _classify(
     sender = ImageSender(client, model, read, version=options.model_version, classes=asked)
     report = ImageReport(model.output, options.classes, softmax=options.softmax)
     progress = ImageProgress(len(files), _terminal() if len(files) > 1 else None)
-    send = sender.in_turn
+    send = sender.one_by_one
     if options.streaming or options.at_once:
         send = sender.streamed if options.streaming else sender.at_once
     try:

@@ -1,7 +1,7 @@
-"""The image client: photos in, classes out, for any image classifier that a server has.
+"""The image client: classifies images with any image classifier of a server.
 
     files --pixels--> arrays --batches--> requests --sending--> answers --report--> lines
 
-`classifier` reads from a model's metadata and config what its input wants; nothing about the model
-need be said on the command line but its name and how its pixels were scaled in training.
+`classifier` reads the input format from the model's metadata and config; the command line only
+needs the model's name and the scaling of pixels used in training.
 """

@@ -1,9 +1,8 @@
-"""What a model's metadata and config say about the images it wants.
+"""The image format of a classifier, from its metadata and config.
 
     {"inputs": [{"name": "data", "shape": [-1, 3, 224, 224], …}], …}  -->  Classifier(…)
 
-A config's `format` says which dimension holds the channels; where it says nothing, the dimension
-of size 1 or 3 does.
+The config's `format` tells the dimension of the channels; without it, it is the one of size 1 or 3.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Size = tuple[int, int]  # height, width
 
 
 class NoClassifier(InvalidArgument):
-    """The model is none that this client can send images to."""
+    """The model is not an image classifier that this client supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """What images must become before the model can have them, and what comes back."""
+    """The input and output format of an image classifier."""
 
     model: str
     input: str
@@ -41,9 +40,9 @@ class Classifier:
     height: int
     width: int
     channels_first: bool
-    max_batch_size: int  # 0: requests carry one image
-    batch_dim: bool  # whether the input begins with a dimension for the images of a request
-    classes: int  # how many the output tells apart; -1 where only the model knows
+    max_batch_size: int  # 0: one image per request
+    batch_dim: bool  # whether the input has a batch dimension
+    classes: int  # number of classes; -1 if unknown
 
 
 def read_classifier(
@@ -51,9 +50,8 @@ def read_classifier(
 ) -> Classifier:
     """The classifier that a model's `metadata` and `config` describe.
 
-    `size` is for models that take images of any size. Without a config, as some servers have it,
-    a fourth dimension is taken for that of the batch. Raises NoClassifier, which says what does
-    not fit.
+    `size` is for models with dynamic image sizes. Without a config (not every server has one),
+    a fourth dimension is assumed to be the batch. Raises NoClassifier with the reason.
     """
     model = str(metadata.get("name", ""))
     source = _only(metadata.get("inputs", ()), "input", model)
@@ -67,8 +65,8 @@ def read_classifier(
     dims = shape[1:] if batch_dim else shape
     if len(dims) != 3:
         raise NoClassifier(
-            f"model '{model}' is no image classifier: its input '{source['name']}' has the shape "
-            f"{shape}; expected three dimensions (height, width, channels) after the batch's"
+            f"model '{model}' is not an image classifier: its input '{source['name']}' has the "
+            f"shape {shape}; expected three dimensions (height, width, channels) after the batch's"
         )
     declared = _format(config)
     channels_first = _channels_first(model, declared, dims)
@@ -91,14 +89,14 @@ def read_classifier(
     )
 
 
-_LARGEST_BATCH = 1 << 31  # where a server has no word about it, it will say so itself
+_LARGEST_BATCH = 1 << 31  # unknown: the server reports batches that are too large
 
 
 def _only(tensors: Sequence[Mapping[str, Any]], kind: str, model: str) -> Mapping[str, Any]:
     if len(tensors) != 1:
         named = ", ".join(f"'{tensor.get('name')}'" for tensor in tensors) or "none"
         raise NoClassifier(
-            f"model '{model}' is no image classifier: expecting 1 {kind}, got {len(tensors)} "
+            f"model '{model}' is not an image classifier: expecting 1 {kind}, got {len(tensors)} "
             f"({named})"
         )
     return tensors[0]
@@ -118,14 +116,14 @@ def _channels_first(model: str, declared: str, dims: Sequence[int]) -> bool:
                 f"{list(dims)}); this client makes images of 1 (grey) or 3 (colour)"
             )
         return declared == NCHW
-    if dims[0] in _CHANNELS:  # before the last one: three rows of pixels are no image
+    if dims[0] in _CHANNELS:  # checked first: an image of three rows is unlikely
         return True
     if dims[2] in _CHANNELS:
         return False
     raise NoClassifier(
-        f"cannot tell which dimension of the input of model '{model}' holds the channels: it has "
-        f"the dims {list(dims)} and no format; write 'format: FORMAT_NCHW' or 'FORMAT_NHWC' into "
-        f"the input of its config.pbtxt"
+        f"cannot determine which dimension of the input of model '{model}' contains the channels: "
+        f"it has the dims {list(dims)} and no format; write 'format: FORMAT_NCHW' or 'FORMAT_NHWC' "
+        f"into the input of its config.pbtxt"
     )
 
 
@@ -139,7 +137,7 @@ def _size(model: str, dims: Sequence[int], size: Size | None) -> Size:
         return height, width
     if size is None:
         raise NoClassifier(
-            f"model '{model}' takes images of any size (dims {list(dims)}); say which one with "
+            f"model '{model}' takes images of any size (dims {list(dims)}); choose one with "
             f"--size HEIGHTxWIDTH, for instance --size 224x224"
         )
     for fixed, asked in zip(dims, size, strict=True):
@@ -155,22 +153,22 @@ def _datatype(model: str, source: Mapping[str, Any], target: Mapping[str, Any]) 
     for tensor in (source, target):
         if dtypes.from_name(str(tensor["datatype"])) in _NO_NUMBERS:
             raise NoClassifier(
-                f"model '{model}' is no image classifier: '{tensor['name']}' is of datatype "
+                f"model '{model}' is not an image classifier: '{tensor['name']}' is of datatype "
                 f"{tensor['datatype']}; expected numbers"
             )
     return dtypes.from_name(str(source["datatype"]))
 
 
 def _classes(model: str, target: Mapping[str, Any], *, batched: bool) -> int:
-    """The length of the vector that comes back; dimensions of size 1 do not count."""
+    """The length of the output vector; dimensions of size 1 are ignored."""
     shape = [int(dim) for dim in target["shape"]]
     dims = shape[1:] if batched else shape
-    if not batched and len(dims) > 1 and dims[0] == -1:  # a batch dimension that nobody declared
+    if not batched and len(dims) > 1 and dims[0] == -1:  # an undeclared batch dimension
         dims = dims[1:]
     long = [dim for dim in dims if dim != 1]
     if len(long) > 1:
         raise NoClassifier(
-            f"model '{model}' is no image classifier: expecting model output to be a vector, "
+            f"model '{model}' is not an image classifier: expecting model output to be a vector, "
             f"'{target['name']}' has the shape {shape}"
         )
     return long[0] if long else 1

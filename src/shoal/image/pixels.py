@@ -1,8 +1,8 @@
-"""Images as arrays: read, resized, scaled and laid out as a model wants them.
+"""Images as arrays: decoded, resized, scaled and arranged for a model.
 
     photo.jpg --Pillow--> upright, grey or colour --resize--> scale --> datatype --> CHW or HWC
 
-Pillow is imported when the first image is read: it comes with the extra `shoal[image]`.
+Pillow is imported when the first image is read; the extra `shoal[image]` installs it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from shoal.image.classifier import Classifier
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_CROP_MARGIN = 256 / 224  # how much larger than the crop an image is made first; the usual ratio
+_CROP_MARGIN = 256 / 224  # size before cropping relative to the crop; the common ratio
 _FLOATS = (dtypes.FP16, dtypes.FP32, dtypes.FP64, dtypes.BF16)
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How the 0 to 255 of a pixel become what a network was trained with."""
+    """Maps pixel values from 0 to 255 to the range of the training."""
 
     scale: Callable[[np.ndarray], np.ndarray]
     lowest: float
@@ -75,7 +75,7 @@ SCALINGS: Mapping[str, Scaling] = MappingProxyType(
 
 
 def fits(scaling: str, datatype: DataType) -> bool:
-    """Whether scaled pixels can be told in a datatype."""
+    """Whether scaled pixels can be represented in a datatype."""
     kind = SCALINGS[scaling]
     if datatype in _FLOATS:
         return True
@@ -84,25 +84,25 @@ def fits(scaling: str, datatype: DataType) -> bool:
 
 
 def check_scaling(scaling: str, model: Classifier) -> None:
-    """Raise InvalidArgument where the scaled pixels would not fit into the model's input."""
+    """Raises InvalidArgument when the model's datatype cannot represent scaled pixels."""
     if fits(scaling, model.datatype):
         return
     possible = [name for name in SCALINGS if fits(name, model.datatype)]
-    advice = f"use -s {' or -s '.join(possible)}" if possible else "it cannot be sent any pixels"
+    advice = f"use -s {' or -s '.join(possible)}" if possible else "no scaling fits"
     raise InvalidArgument(
-        f"-s {scaling} makes numbers that are no {model.datatype.name}, which model "
-        f"'{model.model}' takes; {advice}"
+        f"-s {scaling} produces values that {model.datatype.name}, the datatype of model "
+        f"'{model.model}', cannot represent; {advice}"
     )
 
 
 def preprocess(path: Path, model: Classifier, scaling: str, *, crop: bool = False) -> np.ndarray:
     """The image in a file as one row of the model's input, without the batch dimension.
 
-    Stretched to the model's size, or with `crop` the middle of it, in proportion. BF16 comes as
+    Resized to the model's size or, with `crop`, cropped to its centre. BF16 is returned as
     float32. Raises NotFound and InvalidArgument, which name the file.
     """
     opened = _read(path)
-    from shoal.tasks.images.decode import flat  # once it is known that Pillow is there
+    from shoal.tasks.images.decode import flat  # after the check for Pillow
 
     image = flat(opened, grey=model.channels == 1)
     image = _cropped(image, model) if crop else _stretched(image, model.width, model.height)
@@ -115,9 +115,9 @@ def preprocess(path: Path, model: Classifier, scaling: str, *, crop: bool = Fals
 
 
 def image_files(paths: list[str]) -> list[Path]:
-    """The files that `paths` name: images as they are, of a folder all images in it, by name.
+    """The files of `paths`; a folder stands for its images, sorted by name.
 
-    Raises NotFound for what is not there and for folders without images.
+    Raises NotFound for missing files and for folders without images.
     """
     found: list[Path] = []
     for text in paths:
@@ -132,8 +132,8 @@ def image_files(paths: list[str]) -> list[Path]:
             )
             if not images:
                 raise NotFound(
-                    f"there are no images in the folder '{text}'; an image's name ends in .jpg, "
-                    f".png or another ending that Pillow knows"
+                    f"there are no images in the folder '{text}'; image files end in .jpg, "
+                    f".png or another extension that Pillow supports"
                 )
             found += images
         elif path.exists():
@@ -152,14 +152,14 @@ def _read(path: Path) -> Image:
     try:
         with pillow.open(path) as image:
             image.load()
-            return upright(image, orientation_of(image))  # as the camera was held
+            return upright(image, orientation_of(image))  # apply the EXIF orientation
     except UnidentifiedImageError:
-        raise InvalidArgument(f"'{path}' is no image that Pillow can read") from None
+        raise InvalidArgument(f"'{path}' is not an image that Pillow can read") from None
     except pillow.DecompressionBombError as error:
         raise InvalidArgument(f"the image '{path}' is too large: {error}") from None
     except FileNotFoundError:
         raise NotFound(f"there is no file '{path}'") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # what its decoders raise
+    except (OSError, SyntaxError, ValueError, EOFError) as error:  # raised by Pillow's decoders
         number = error.errno if isinstance(error, OSError) else None
         reason = os.strerror(number) if number else str(error)
         raise InvalidArgument(f"the image '{path}' cannot be read: {reason}") from None
@@ -170,7 +170,7 @@ def _stretched(image: Image, width: int, height: int) -> Image:
 
 
 def _cropped(image: Image, model: Classifier) -> Image:
-    """The middle, cut from the image in a size that covers the model's with some margin."""
+    """The centre of the image after resizing it to slightly more than the model's size."""
     factor = _CROP_MARGIN * max(model.width / image.width, model.height / image.height)
     width = max(model.width, round(image.width * factor))
     height = max(model.height, round(image.height * factor))

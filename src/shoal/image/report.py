@@ -1,4 +1,4 @@
-"""What is printed: the classes of each image, and at the end how often each came first.
+"""The output: the classes of each image, and how often each class came first.
 
 Request 1, batch size 2
 Image 'mug.jpg': 504 (COFFEE MUG) = 0.777365
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class ImageReport:
-    """Makes the lines of answers, and counts.
+    """Formats results and counts classes.
 
-    With `softmax` all classes were asked for: scores become probabilities, and the best
-    `classes` are shown.
+    With `softmax`, all classes were requested: scores are converted to probabilities, and the
+    best `classes` are shown.
     """
 
     def __init__(self, output: str, classes: int, *, softmax: bool = False) -> None:
@@ -37,7 +37,7 @@ class ImageReport:
         self._totals: Counter[tuple[int, str]] = Counter()
 
     def lines(self, answer: BatchResult) -> Iterator[str]:
-        """The lines of one request. Internal when the answer has not a row for each image."""
+        """The lines of one request. Raises Internal unless there is a row for each image."""
         files = answer.batch.files
         values = answer.result.outputs[self._output].shape
         wanted = math.prod(values) if self._softmax else self._classes
@@ -66,23 +66,23 @@ class ImageReport:
 
 
 class ImageProgress:
-    """A bar on a terminal; nothing at all elsewhere. Other lines are printed through it."""
+    """A progress bar on a terminal; hide it while printing other lines."""
 
     _WIDTH = 30
 
     def __init__(self, total: int, terminal: TextIO | None) -> None:
-        """`terminal` is where the bar is drawn, None draws none."""
+        """Without a `terminal`, no bar is drawn."""
         self._total = total
         self._done = 0
         self._terminal = terminal
 
     def step(self, count: int) -> None:
-        """So many images more are done."""
+        """`count` more images are done."""
         self._done = min(self._total, self._done + count)
         self._draw()
 
     def hide(self) -> None:
-        """Free the line for what is printed next; `step` shows the bar again."""
+        """Clear the line; `step` shows the bar again."""
         if self._terminal is not None:
             self._terminal.write("\r\x1b[K")
             self._terminal.flush()

@@ -1,9 +1,9 @@
-"""Batches of images as requests: one after the other, several at once, or on one stream.
+"""Sends batches of images: one after the other, concurrently, or on one stream.
 
     files --batches--> [0 1 2] [3 4 0] --ImageSender--> BatchResult, BatchResult
 
-Images are read when their request is made, so a folder may be larger than the memory. Answers come
-in the order of the requests, whichever way they went.
+Images are read when their request is created, so a folder may be larger than the memory. Results
+are returned in the order of the requests.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A request and what came back."""
+    """A batch and its result."""
 
     batch: Batch
     result: Result
 
 
 def batches(files: Sequence[Path], size: int) -> Iterator[Batch]:
-    """Requests of `size` images each; the last is filled with the first images once more."""
+    """Batches of `size` images; the last one is filled up with the first images."""
     for number, start in enumerate(range(0, len(files), size), 1):
-        members = (files[place % len(files)] for place in range(start, start + size))
+        members = (files[index % len(files)] for index in range(start, start + size))
         yield Batch(number, tuple(members))
 
 
 class ImageSender:
-    """Sends batches to one model. `read` makes the array of one image."""
+    """Sends batches to one model. `read` returns the array of one image."""
 
     def __init__(
         self,
@@ -68,18 +68,18 @@ class ImageSender:
         self._version = version
         self._classes = classes
 
-    def in_turn(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
-        """Each request after the answer to the one before. Raises what client and `read` raise."""
+    def one_by_one(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
+        """One request after the other. Raises what client and `read` raise."""
         for batch in todo:
-            yield self._ask(batch)
+            yield self._send(batch)
 
     def at_once(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
-        """Up to AT_ONCE requests under way at a time, their images read side by side, too."""
+        """Up to AT_ONCE requests in flight; their images are read concurrently, too."""
         waiting: deque[Future[BatchResult]] = deque()
         with ThreadPoolExecutor(AT_ONCE, "shoal-image") as threads:
             try:
                 for batch in todo:
-                    waiting.append(threads.submit(self._ask, batch))
+                    waiting.append(threads.submit(self._send, batch))
                     if len(waiting) >= AT_ONCE:
                         yield waiting.popleft().result()
                 while waiting:
@@ -89,25 +89,25 @@ class ImageSender:
                     future.cancel()
 
     def streamed(self, todo: Iterator[Batch]) -> Iterator[BatchResult]:
-        """All requests on one gRPC stream, up to AT_ONCE of them unanswered."""
+        """All requests on one gRPC stream, up to AT_ONCE of them in flight."""
         sent: deque[Batch] = deque()
-        come: dict[str, Result] = {}
+        arrived: dict[str, Result] = {}
         with self._client.stream(self._model.model, version=self._version) as stream:
             for batch in todo:
-                stream.send(self._inputs(batch), **self._terms(batch))
+                stream.send(self._inputs(batch), **self._arguments(batch))
                 sent.append(batch)
                 if len(sent) >= AT_ONCE:
-                    yield _next_answer(sent, come, stream.receive)
+                    yield _next_result(sent, arrived, stream.receive)
             while sent:
-                yield _next_answer(sent, come, stream.receive)
+                yield _next_result(sent, arrived, stream.receive)
 
-    def _ask(self, batch: Batch) -> BatchResult:
+    def _send(self, batch: Batch) -> BatchResult:
         result = self._client.infer(
-            self._model.model, self._inputs(batch), version=self._version, **self._terms(batch)
+            self._model.model, self._inputs(batch), version=self._version, **self._arguments(batch)
         )
         return BatchResult(batch, result)
 
-    def _terms(self, batch: Batch) -> dict[str, Any]:
+    def _arguments(self, batch: Batch) -> dict[str, Any]:
         output = self._model.output
         return {
             "id": str(batch.number),
@@ -116,7 +116,7 @@ class ImageSender:
         }
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
-        read = dict.fromkeys(batch.files)  # an image that fills up is read once
+        read = dict.fromkeys(batch.files)  # read repeated images once
         images = {file: self._read(file) for file in read}
         if self._model.batch_dim:
             array = np.stack([images[file] for file in batch.files])
@@ -129,15 +129,15 @@ class ImageSender:
         return {self._model.input: array}
 
 
-def _next_answer(
-    sent: deque[Batch], come: dict[str, Result], receive: Callable[[], Result | None]
+def _next_result(
+    sent: deque[Batch], arrived: dict[str, Result], receive: Callable[[], Result | None]
 ) -> BatchResult:
-    """The answer to the oldest request; those to younger ones are kept in `come`."""
+    """The result of the oldest request; later ones are kept in `arrived`."""
     batch = sent.popleft()
     key = str(batch.number)
-    while key not in come:
+    while key not in arrived:
         result = receive()
         if result is None:
-            raise Internal(f"the server ended the stream before it answered request {key}")
-        come[result.id] = result
-    return BatchResult(batch, come.pop(key))
+            raise Internal(f"the server ended the stream before the response to request {key}")
+        arrived[result.id] = result
+    return BatchResult(batch, arrived.pop(key))

@@ -102,7 +102,7 @@ def test_without_text_or_question_it_says_so():
     assert asked == [("one", "Q1")]
     assert shown.problems == [
         "there is no text yet; type one, then an empty line",
-        "there is no question; type one, or 'quit'",
+        "the question is empty; type one, or 'quit'",
     ]
 
 
@@ -167,7 +167,7 @@ def test_a_lost_server_ends_what_nobody_watches():
 
 def test_a_person_may_start_it_again_and_the_text_is_kept():
     server = Server(ConnectionFailed("gone"), "blue")
-    asked, shown, _ = talk(typed("one", "", "Q1", "", "Q1"), server, patient=True)
+    asked, shown, _ = talk(typed("one", "", "Q1", "", "Q1"), server, interactive=True)
     assert asked == [("one", "Q1"), ("one", "Q1")]
-    assert shown.problems == ["gone; your text is kept: ask again when the server is back"]
+    assert shown.problems == ["gone; your text is kept: ask again when the server is running"]
     assert shown.answers == ["blue"]

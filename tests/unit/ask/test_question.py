@@ -32,7 +32,7 @@ def test_over_tcp_a_model_may_be_named():
 
 
 def test_half_a_character_is_refused_with_a_sentence():
-    with pytest.raises(InvalidInput, match="no proper UTF-8"):
+    with pytest.raises(InvalidInput, match="not valid Unicode"):
         tcp_message("", Question("\udc80", "?"))
 
 

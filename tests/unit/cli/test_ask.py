@@ -40,9 +40,9 @@ def piped(monkeypatch):
         ),
         (
             ["ask", "--http", "localhost", "--port", "1"],
-            "--port is the TCP port and --http another way",
+            "--port is for TCP and --http for HTTP",
         ),
-        (["ask", "--http", "grpc://localhost"], "--http takes an address of HTTP"),
+        (["ask", "--http", "grpc://localhost"], "--http takes an HTTP address"),
         (["stress", "--clients", "1,x"], "expected a whole number from 1 to 100000, found 'x'"),
         (["stress", "--clients", "0"], "expected a whole number from 1 to 100000, found '0'"),
         (["stress", "--protocol", "grpc"], "invalid choice: 'grpc' (choose from"),

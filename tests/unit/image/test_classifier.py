@@ -85,7 +85,7 @@ def test_datatypes(datatype):
 def test_any_size():
     described = describe((-1, 3, -1, -1))
     assert read_classifier(*described, size=(5, 6)).height == 5
-    with pytest.raises(NoClassifier, match=r"any size .* say which one with --size HEIGHTxWIDTH"):
+    with pytest.raises(NoClassifier, match=r"any size .* choose one with --size HEIGHTxWIDTH"):
         read_classifier(*described)
     with pytest.raises(NoClassifier, match="--size 5x6 does not fit model 'm'"):
         read_classifier(*describe((-1, 3, 8, -1)), size=(5, 6))
@@ -98,7 +98,7 @@ def test_any_size():
         ({"shape": (8, 9), "max_batch_size": 0}, "expected three dimensions"),
         ({"shape": (2, 3, 8, 9), "max_batch_size": 0}, "expected three dimensions"),
         ({"shape": (-1, 4, 8, 9), "format": "FORMAT_NCHW"}, "images of 4 channels"),
-        ({"shape": (-1, 5, 8, 9)}, "cannot tell which dimension"),
+        ({"shape": (-1, 5, 8, 9)}, "cannot determine which dimension"),
         ({"datatype": "BYTES"}, "'data' is of datatype BYTES; expected numbers"),
         ({"output_datatype": "BYTES"}, "'prob' is of datatype BYTES; expected numbers"),
         ({"output": (-1, 10, 10)}, "expecting model output to be a vector"),

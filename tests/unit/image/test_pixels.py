@@ -83,9 +83,11 @@ def test_which_scalings_fit_a_datatype(datatype, scalings):
 
 def test_a_scaling_that_does_not_fit_is_told():
     check_scaling("VGG", MODEL)
-    with pytest.raises(InvalidArgument, match="no UINT8, which model 'm' takes; use -s NONE"):
+    with pytest.raises(
+        InvalidArgument, match="UINT8, the datatype of model 'm', cannot represent; use -s NONE"
+    ):
         check_scaling("VGG", replace(MODEL, datatype=dtypes.UINT8))
-    with pytest.raises(InvalidArgument, match="cannot be sent any pixels"):
+    with pytest.raises(InvalidArgument, match="no scaling fits"):
         check_scaling("NONE", replace(MODEL, datatype=dtypes.INT8))
 
 
@@ -146,7 +148,7 @@ def test_what_is_not_there(tmp_path):
 def test_broken_images_are_named(tmp_path, red):
     text = tmp_path / "text.jpg"
     text.write_text("no image at all")
-    with pytest.raises(InvalidArgument, match=r"text\.jpg' is no image that Pillow can read"):
+    with pytest.raises(InvalidArgument, match=r"text\.jpg' is not an image that Pillow can read"):
         preprocess(text, MODEL, "NONE")
     for ending in ("jpg", "png", "gif", "bmp", "tiff", "webp"):
         cut = tmp_path / f"cut.{ending}"
@@ -154,7 +156,7 @@ def test_broken_images_are_named(tmp_path, red):
         content = cut.read_bytes()
         cut.write_bytes(content[: len(content) * 2 // 3])
         with pytest.raises(
-            InvalidArgument, match=rf"cut\.{ending}' (cannot be read: |is no image)"
+            InvalidArgument, match=rf"cut\.{ending}' (cannot be read: |is not an image)"
         ):
             preprocess(cut, MODEL, "NONE")
     with pytest.raises(InvalidArgument, match="cannot be read: Is a directory"):
