@@ -1,4 +1,4 @@
-"""The backend contract, whole: what a runtime must offer to have its models served.
+"""The whole backend contract: what a runtime implements so that Shoal can serve its models.
 
     Backend.complete(config) --> Backend.load(context) --> LoadedModel.executor(placement)
                                      one call per batch:      ├─ Executor.run: tensors in and out
@@ -42,13 +42,13 @@ class Placement:
 
 
 class OtherModels(Protocol):
-    """The server as a model sees it, for one that asks or manages others."""
+    """The server's interface for a model that calls or manages other models."""
 
     def infer(self, request: Request) -> None:
-        """Take the request over; if this raises, it was refused and the caller answers it."""
+        """Submit a request. If this raises, the request was rejected and the caller responds."""
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may answer any number of times. Raises NotFound or Unavailable."""
+        """Whether a model is decoupled. Raises NotFound or Unavailable."""
 
     def model_ready(self, name: str, version: int = -1) -> bool:
         """Whether a model is ready. May block; NotFound for an unknown one."""
@@ -62,17 +62,17 @@ class OtherModels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """Everything a backend may look at while it loads one version of a model."""
+    """Everything that a backend needs to load one version of a model."""
 
     model_folder: Path  # holds config.pbtxt, labels, warm-up data
     version_folder: Path  # holds the model file
     version: int
     config: ModelConfig
-    placements: Sequence[Placement]  # every instance that will be made at first
+    placements: Sequence[Placement]  # of all instances that are created first
     settings: Mapping[str, str] = field(default_factory=dict)  # --backend-config of this backend
-    cores: int = 1  # what this process may use (cgroup-aware), for thread budgets
-    models: OtherModels | None = None  # None: there is no server around this model
-    metrics: CustomMetrics | None = None  # for metrics of the model's own
+    cores: int = 1  # that this process may use, with container limits
+    models: OtherModels | None = None  # None: the model runs without a server
+    metrics: CustomMetrics | None = None  # for the model's own metrics
 
     @property
     def file(self) -> str:
@@ -97,18 +97,18 @@ class Executor(ABC):
         """Compute the named outputs, in that order.
 
         BYTES tensors are object arrays of `bytes`, BF16 tensors are `uint16`. The returned arrays
-        must stay valid after the next call. An exception fails the whole batch with its text.
+        must stay valid after the next call. An exception fails the batch with its text.
         """
 
     def close(self) -> None:
-        """Give back what this instance holds. Called once, after its last `run`."""
+        """Release the instance's resources. Called once, after its last `run`."""
         return
 
 
 class DeviceExecutor(Executor):
-    """An instance on a device that can be handed tensors there, and leave its results there.
+    """An instance on a device that reads tensors on the device and can leave its results there.
 
-    It takes part in ensembles whose tensors stay on the device from step to step.
+    Tensors of ensembles stay on the device between the steps of such instances.
     """
 
     @abstractmethod
@@ -120,16 +120,16 @@ class DeviceExecutor(Executor):
     ) -> Sequence[np.ndarray | OnDevice]:
         """As `run`. An input on a device comes in parts, to be joined along the first dimension.
 
-        Those of the outputs that are in `keep` may be left on the device. When this returns they
-        must have been computed, and must not be written to any more.
+        Outputs in `keep` may stay on the device. When this returns they must have been computed,
+        and must not be written to any more.
         """
 
 
 class PendingRequest(Protocol):
-    """One request in the hands of a RequestExecutor, and the way to answer it.
+    """One request that a RequestExecutor runs, and the way to respond to it.
 
-    `send` may be called from any thread, also after `execute` has returned where the model is
-    decoupled. It raises Internal when the final response has been sent already.
+    `send` may be called from any thread, and for decoupled models also after `execute` has
+    returned. It raises Internal if the final response was sent before.
     """
 
     @property
@@ -144,35 +144,35 @@ class PendingRequest(Protocol):
         parameters: Mapping[str, ParameterValue] | None = None,
         final: bool = True,
     ) -> None:
-        """Send one response. Outputs the client did not ask for are left out."""
+        """Send one response. Outputs that the client did not request are left out."""
 
     def defer(self) -> None:
-        """Promise an answer that comes after `execute` has returned."""
+        """Announce that the response follows after `execute` has returned."""
 
     def reschedule(self) -> None:
-        """Have the request run again, as the next of its sequence; nothing more is sent from here.
+        """Run the request again, as the next of its sequence; nothing more may be sent from here.
 
-        Raises InvalidArgument where sequences are not iterative.
+        Raises InvalidArgument unless sequences are iterative.
         """
 
 
 class RequestExecutor(ABC):
-    """One instance that is handed the requests of a batch themselves and answers each of them."""
+    """One instance that receives the single requests of a batch and responds to each."""
 
-    # How many more batches it would like to have along with one, if they wait already: for an
-    # instance that is far away compared with how long it computes. They are run one by one.
+    # How many more queued batches to pass along with one, which are run one after the other: for
+    # instances whose communication takes long compared with the computation.
     ahead: int = 0
-    # Whether requests are answered long after `execute` has returned, as those whose texts are
-    # generated together. Each is counted once it has had its final response, then.
+    # Whether responses follow long after `execute` has returned, as in text generation. Then each
+    # request is counted when its final response is sent.
     answers_later: bool = False
 
     @abstractmethod
     def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Run a batch. When this returns, every request of a model that is not decoupled must have
-        had its final response, or be deferred. An exception fails the others, with its text."""
+        its final response, or be deferred. An exception fails the others with its text."""
 
     def execute_several(self, batches: Sequence[Sequence[PendingRequest]]) -> Sequence[int]:
-        """Run batches one after the other, as `execute` runs each; how many ns each took."""
+        """Run batches one after the other with `execute`; returns how many ns each took."""
         took: list[int] = []
         for batch in batches:
             start_ns = time.monotonic_ns()
@@ -181,46 +181,46 @@ class RequestExecutor(ABC):
         return took
 
     def close(self) -> None:
-        """Give back what this instance holds. Called once, after its last `execute`."""
+        """Release the instance's resources. Called once, after its last `execute`."""
         return
 
 
 class LoadedModel(ABC):
-    """One version of a model, ready to make instances."""
+    """One loaded version of a model, which creates instances."""
 
-    # Whether `run` only computes: never waits for a device, a lock or the network. Then, while
-    # its executions are short, the event loop may run them itself.
+    # Whether `run` only computes and never waits for a device, a lock or the network. Then the
+    # event loop may run short executions itself.
     may_run_on_loop: bool = False
-    # The names that the model file has for dimensions, by tensor, the batch counted; None where
-    # it has none. Dimensions of one name have one size.
+    # The model file's names for dimensions, by tensor, including the batch; None for dimensions
+    # without a name. Dimensions of one name have one size.
     axis_names: Mapping[str, Sequence[str | None]] = MappingProxyType({})
     # Whether some of its executors are DeviceExecutors.
     takes_device_tensors: bool = False
-    # Whether `ready` asks the model itself, which may take a while.
+    # Whether `ready` calls the model itself, which may take long.
     asks_readiness: bool = False
 
     @abstractmethod
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
-        """Make an instance at `placement`; raises a ShoalError when that cannot be."""
+        """Create an instance at `placement`; raises a ShoalError if that fails."""
 
     def ready(self) -> bool:
-        """Whether the model, which is loaded, can be asked now."""
+        """Whether the loaded model is ready for requests."""
         return True
 
     def owed(self) -> int:
-        """How many requests are to be answered although their execution is over."""
+        """How many requests have no final response after their execution."""
         return 0
 
     def counters(self) -> Mapping[str, object]:
-        """What the model counts beside what all models do, for its statistics."""
+        """Further counters for the model's statistics."""
         return {}
 
     def memory_elsewhere(self) -> int:
-        """Bytes that the model holds in processes of its own."""
+        """Bytes that the model uses in other processes."""
         return 0
 
     def close(self) -> None:
-        """Give the model's memory back. Called once, after all its executors are closed."""
+        """Free the model's memory. Called once, after all its executors are closed."""
         return
 
 
@@ -228,7 +228,7 @@ class Backend(ABC):
     """One runtime."""
 
     name: str
-    default_cpu_instances: int = 1  # what an empty instance_group means on a CPU
+    default_cpu_instances: int = 1  # the default of instance_group on a CPU
     uses_gpus: bool = True  # false: KIND_AUTO is the CPU, also on a machine with GPUs
 
     @abstractmethod
@@ -239,10 +239,10 @@ class Backend(ABC):
         version_folder: Path,
         settings: Mapping[str, str],
     ) -> ModelConfig:
-        """Fill what the config leaves out from the model file. Only max_batch_size, input, output,
-        the scheduling choice and the transaction policy may change. Raises ConfigError."""
+        """Complete the config from the model file. Only max_batch_size, input, output, the
+        scheduling choice and the transaction policy may change. Raises ConfigError."""
 
     @abstractmethod
     def load(self, context: LoadContext) -> LoadedModel:
-        """Load one version and check it against its config. Raises a ShoalError with a sentence
-        for the operator; on failure nothing stays allocated."""
+        """Load one version and check its config. Raises a ShoalError with a sentence for the
+        operator; on failure nothing stays allocated."""

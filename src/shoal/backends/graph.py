@@ -1,8 +1,8 @@
-"""What a model file declares: its inputs and outputs, in words that all backends share.
+"""The inputs and outputs that a model file declares, in one form for all backends.
 
     model file --a backend reads--> Graph --graph_config--> a config completed, and checked
 
-A backend that makes one of these need not know the rules of `config.pbtxt`.
+A backend that returns a Graph need not know the rules of `config.pbtxt`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shoal.core.dtypes import DataType
 class GraphTensor:
     """One input or output as the model file declares it; -1 is a dimension of any size.
 
-    `dims` is () for a scalar, and also where the file declares no shape: not every runtime tells
-    the two apart. `datatype` is None for what no request can carry: sequences, maps, sparse
-    tensors, complex numbers.
+    `dims` is () for a scalar, and also if the file declares no shape: not every runtime
+    distinguishes the two. `datatype` is None for types that requests cannot contain: sequences,
+    maps, sparse tensors, complex numbers.
     """
 
     name: str
-    type_name: str  # the runtime's own word for the type, for messages
+    type_name: str  # the runtime's name of the type, for messages
     datatype: DataType | None
     dims: tuple[int, ...]
     optional: bool = False

@@ -1,9 +1,9 @@
-"""A config against the graph of its model: filling in what is missing, refusing what conflicts.
+"""A config and the graph of its model: completing what is missing, rejecting conflicts.
 
     Graph + ModelConfig --complete--> ModelConfig          Graph + ModelConfig --check--> ok
 
-Completion follows Triton's rule to the letter. Checking is kinder: a variable dimension fits a
-fixed one on either side. Every refusal names the field, what the model has and what to write.
+Completion follows Triton's rules exactly. Checking is more lenient: a variable dimension matches
+a fixed one on either side. Every error names the field, what the model has and what to write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_complete(config: ModelConfig) -> bool:
-    """Whether the config says it all, so that the model file need not be looked at."""
+    """Whether the config has inputs and outputs, so that the model file need not be read."""
     return bool(config.input or config.batch_input) and bool(config.output)
 
 
@@ -37,8 +37,8 @@ def complete(
 ) -> ModelConfig:
     """Fill in max_batch_size, the missing side of input and output, and dynamic batching.
 
-    Raises ConfigError when the config asks for batches the model cannot take, or when an input is
-    of a type that no request can carry.
+    Raises ConfigError when the config has batches that the model does not support, or when an
+    input is of a type that requests cannot contain.
     """
     if is_complete(config):
         return config
@@ -71,7 +71,7 @@ def complete(
 
 
 def check(config: ModelConfig, graph: Graph, file: str) -> None:
-    """Raise ConfigError when requests that fit the config could not be run by the model."""
+    """Raise ConfigError if the model could not run requests that match the config."""
     known = {**graph.inputs, **graph.defaults}
     for index, tensor in enumerate(config.input):
         where = f"input[{index}] '{tensor.name}'"
@@ -97,14 +97,14 @@ def check(config: ModelConfig, graph: Graph, file: str) -> None:
         if found is None:
             raise _unexpected("output", output.name, graph.outputs, f"{where}.name", file)
         _check_datatype(output, found, where, config, file)
-        if output.name not in scattered:  # those are cut up by the shapes of an input
+        if output.name not in scattered:  # those are split by the shapes of an input
             _check_dims(output, found, where, config, file)
     _check_server_made_tensors(config, known, graph.outputs, file)
     _check_nothing_missing(config, graph, file)
 
 
 def server_made_inputs(config: ModelConfig) -> dict[str, str]:
-    """Inputs the server fills in itself, each with the config field that says so."""
+    """Inputs that the server provides, each with the config field that declares it."""
     made = {
         name: f"batch_input[{index}].target_name"
         for index, batch_input in enumerate(config.batch_input)
@@ -130,8 +130,8 @@ def model_dims(tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
 def scalar_dims(
     tensors: Sequence[ModelInput | ModelOutput], config: ModelConfig
 ) -> dict[str, tuple[int, ...]]:
-    """The dims of tensors that hold one element, as a config must write where the model has a
-    scalar. With a batch dimension there are no scalars."""
+    """The dims of tensors with one element, which a config needs where the model has a scalar.
+    With a batch dimension there are no scalars."""
     if config.max_batch_size:
         return {}
     dims = {tensor.name: model_dims(tensor) for tensor in tensors}
@@ -144,7 +144,7 @@ def format_dims(dims: Iterable[int]) -> str:
 
 
 def _servable_outputs(config: ModelConfig, graph: Graph) -> list[GraphTensor]:
-    """The outputs a response can carry; what is left out is logged."""
+    """The outputs that responses can contain; others are logged."""
     servable = [tensor for tensor in graph.outputs.values() if tensor.datatype is not None]
     if not config.output:
         for tensor in graph.outputs.values():
@@ -160,9 +160,9 @@ def _servable_outputs(config: ModelConfig, graph: Graph) -> list[GraphTensor]:
 
 
 def _lists_whole_shapes(config: ModelConfig, graph: Graph) -> bool:
-    """Whether the side that is written down counts the batch dimension among its dims.
+    """Whether the dims in the config include the batch dimension.
 
-    Then the operator means max_batch_size 0: another value would contradict those dims.
+    Then max_batch_size is meant to be 0: another value would contradict those dims.
     """
     written: list[tuple[ModelInput | ModelOutput, GraphTensor | None]] = [
         *((tensor, graph.inputs.get(tensor.name)) for tensor in config.input),
@@ -203,7 +203,7 @@ def _output(tensor: GraphTensor, batching: bool) -> ModelOutput:
 def _config_dims(
     tensor: GraphTensor, batching: bool
 ) -> tuple[tuple[int, ...], ModelTensorReshape | None]:
-    """`dims` may not be empty: one element stands for a scalar, reshaped away under a batch."""
+    """`dims` must not be empty: a scalar has one element, which a batch removes by reshaping."""
     dims = tensor.dims[1:] if batching else tensor.dims
     if dims:
         return dims, None
@@ -234,7 +234,7 @@ def _check_datatype(
 def _check_dims(
     tensor: ModelInput | ModelOutput, found: GraphTensor, where: str, config: ModelConfig, file: str
 ) -> None:
-    if not found.dims:  # a scalar, or no shape declared: what arrives decides
+    if not found.dims:  # a scalar, or no shape declared
         return
     batching = config.max_batch_size > 0
     if batching:
@@ -269,7 +269,7 @@ def _check_dims(
 def _check_batch_dimension(
     found: GraphTensor, config: ModelConfig, file: str, *, for_completion: bool = False
 ) -> None:
-    """A model is batched along a variable first dimension; for single rows a 1 is as good."""
+    """A batch needs a variable first dimension; for batches of one row a 1 is enough."""
     if found.dims[:1] == (-1,) or (config.max_batch_size == 1 and found.dims[:1] == (1,)):
         return
     detail = (
@@ -337,7 +337,7 @@ def _control_type(control: ModelSequenceBatching.Control) -> str:
 def _check_made_type(
     data_type: str, found: GraphTensor, field: str, config: ModelConfig, file: str
 ) -> None:
-    wanted = BY_CONFIG_NAME.get(data_type)  # none: the rules have something to say about that
+    wanted = BY_CONFIG_NAME.get(data_type)  # None: the rules report it
     if wanted is not None and wanted is not found.datatype:
         has = found.datatype.config_name if found.datatype is not None else found.type_name
         raise ConfigError(

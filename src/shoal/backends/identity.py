@@ -3,7 +3,7 @@
     input INPUT0 --> output OUTPUT0       otherwise by position: the first to the first, ...
 
 For tests and demonstrations. The parameter `execute_delay_ms` makes each execution take that long,
-which is how a slow model is played.
+to simulate a slow model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class IdentityBackend(Backend):
         version_folder: Path,
         settings: Mapping[str, str],
     ) -> ModelConfig:
-        """Give each input an output where the config lists none."""
+        """Add an output for each input if the config lists none."""
         del version_folder, settings
         if not config.input:
             raise ConfigError(
@@ -82,7 +82,7 @@ class IdentityExecutor(Executor):
             source = self._sources[name]
             if source not in inputs:
                 raise BackendFailure(f"output '{name}' repeats the input '{source}': send it too")
-            results.append(inputs[source].copy())  # the input's buffer may be used again
+            results.append(inputs[source].copy())  # the input's buffer may be reused
         return results
 
 
@@ -97,7 +97,7 @@ def _output(tensor: ModelInput) -> ModelOutput:
 
 
 def _sources(config: ModelConfig, file: str) -> dict[str, str]:
-    """Output name to input name: by name where it says so, by position otherwise."""
+    """Output name to input name: by name if possible, else by position."""
     by_name = {_output(tensor).name: tensor for tensor in config.input}
     sources: dict[str, str] = {}
     for index, output in enumerate(config.output):

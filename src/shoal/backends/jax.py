@@ -2,10 +2,9 @@
 
     exported.serialize() --> model.jax --deserialize--> jit --one compilation per shape--> outputs
 
-Keyword arguments and the keys of dictionaries are the names of inputs and outputs; what has no name
-is INPUT__0, INPUT__1 … and OUTPUT__0 …. A symbolic first dimension is the batch. Each new shape is
-compiled when it first comes, so a model whose first request must be quick lists its batch sizes
-in `model_warmup`.
+Keyword arguments and dictionary keys are the names of inputs and outputs; those without a name are
+INPUT__0, INPUT__1 … and OUTPUT__0 …. A symbolic first dimension is the batch. Each new shape is
+compiled at its first request; to avoid that, list the batch sizes in `model_warmup`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, Unsupported
 
-_WIDE = ("float64", "int64", "uint64")  # JAX narrows these unless it is told not to
+_WIDE = ("float64", "int64", "uint64")  # JAX narrows these by default
 
 
 class JaxBackend(FileBackend):
@@ -53,7 +52,7 @@ class JaxBackend(FileBackend):
 
 
 class ExportedFunction:
-    """An exported function with names for what goes in and out."""
+    """An exported function with names for its inputs and outputs."""
 
     def __init__(self, exported: Any) -> None:
         self._exported = exported
@@ -91,10 +90,10 @@ class ExportedFunction:
         }
 
     def forget(self) -> None:
-        """Give back what has been compiled.
+        """Free the compiled code.
 
-        JAX keeps what it traced, with all constants, in caches that cannot be cleared for one
-        function alone. Other models lose nothing: what they run is their own, as here.
+        JAX caches what it traced, with all constants, and cannot clear that for one function. Other
+        models lose nothing: each holds the code that it runs, as here.
         """
         with self._lock:
             self._compiled.clear()
@@ -155,7 +154,7 @@ class JaxExecutor(Executor):
         }
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
-        """Compute the named outputs; BackendFailure with what JAX said."""
+        """Compute the named outputs; BackendFailure with JAX's message."""
         assert self._function is not None
         missing = self._required - inputs.keys()
         if missing:
@@ -185,7 +184,7 @@ class JaxExecutor(Executor):
 
 
 def wide_types() -> AbstractContextManager[Any]:
-    """Within it, on this thread, JAX leaves 64-bit numbers as they are."""
+    """A context in which JAX, on this thread, does not narrow 64-bit numbers."""
     enable: Any = getattr(jax, "enable_x64", None)
     if enable is None:  # the newest JAX for Python 3.10 has it elsewhere
         enable = importlib.import_module("jax.experimental").enable_x64
@@ -233,7 +232,7 @@ def _device(placement: Placement, platforms: Sequence[str], file: str) -> Any:
 
 
 def _names(tree: Any, count: int, prefix: str) -> list[str]:
-    """A name for every leaf: the dictionary keys on the way to it, or its number."""
+    """A name for every leaf: the dictionary keys of its path, or its number."""
     paths = jax.tree_util.tree_flatten_with_path(
         jax.tree_util.tree_unflatten(tree, list(range(count)))
     )[0]

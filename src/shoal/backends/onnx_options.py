@@ -1,7 +1,7 @@
 """How a session is set up: threads, memory and optimisation, from config, settings and cores.
 
-The thread budget is what makes several instances quick: together they use the cores there are,
-and no thread spins while it waits. `parameters` in config.pbtxt and --backend-config override it.
+The thread budget makes several instances fast: together they use the available cores, and no
+thread spins while it waits. `parameters` in config.pbtxt and --backend-config override it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shoal.config.model import ModelConfig
 from shoal.config.parameters import Parameters
 
 BACKEND = "onnxruntime"
-# Entries of `parameters` with these beginnings go to the runtime as they are.
+# Entries of `parameters` with these prefixes are passed to the runtime unchanged.
 _RUNTIME_PREFIXES = ("session.", "optimization.", "ep.", "mlas.")
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _NO_SPINNING = {
@@ -26,7 +26,7 @@ _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Everything about a session but its file and its device."""
+    """The settings of a session, except its file and device."""
 
     intra_op_threads: int
     inter_op_threads: int = 1
@@ -43,7 +43,7 @@ class SessionSettings:
 def session_settings(
     config: ModelConfig, settings: Mapping[str, str], instances: int, cores: int, file: str
 ) -> SessionSettings:
-    """What `config` and the backend's `settings` ask for; ConfigError names a value that is wrong.
+    """The settings from `config` and the backend's `settings`; ConfigError for a wrong value.
 
     A thread count of 0, or none, is the budget: all cores divided among the instances.
     """

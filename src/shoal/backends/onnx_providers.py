@@ -4,7 +4,7 @@
     KIND_GPU   gpu_execution_accelerator... CUDA  cpu_execution_accelerator... CPU
 
 The order is the runtime's priority. A provider that the installed build of ONNX Runtime lacks is
-refused here, with the name of the package that has it: the runtime itself would go on without.
+rejected here, with the name of its package: the runtime itself would continue without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
-# Short names that configs use. Any name ending in ExecutionProvider is taken as it is.
+# Short names that configs use. Names that end in ExecutionProvider are used unchanged.
 _NAMES = MappingProxyType(
     {
         "cuda": CUDA,
@@ -94,11 +94,10 @@ _CUDA_PARAMETERS = (
 def providers(
     config: ModelConfig, placement: Placement, available: Sequence[str], file: str
 ) -> list[Provider]:
-    """The providers for one instance, most wanted first, each with its options.
+    """The providers for one instance in order of priority, each with its options.
 
-    `available` is what the installed runtime has. Raises ConfigError when a wanted provider is
-    not among it, or when one of its parameters is wrong. Accelerators for a GPU do not concern
-    an instance on a CPU.
+    `available` are those of the installed runtime. Raises ConfigError if a provider is not among
+    them, or if one of its parameters is wrong. Instances on a CPU ignore accelerators for a GPU.
     """
     accelerators = config.optimization.execution_accelerators if config.optimization else None
     on_gpu = placement.kind == "KIND_GPU"
@@ -125,7 +124,7 @@ def providers(
 
 
 def missing_after_start(wanted: Sequence[Provider], started: Sequence[str]) -> list[str]:
-    """Providers the runtime left out although its build has them: their libraries did not load."""
+    """Providers of the build that did not start: their libraries did not load."""
     return [name for name, _ in wanted if name not in started]
 
 

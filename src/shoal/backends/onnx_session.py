@@ -1,6 +1,6 @@
-"""Opening an ONNX Runtime session: the model's file, its custom operators, and what went wrong.
+"""Opening an ONNX Runtime session: the model's file, its custom operators, and errors.
 
-The only module that calls the runtime's constructors; its errors leave here as ShoalErrors with
+The only module that calls the runtime's constructors. It turns their errors into ShoalErrors with
 one sentence each, without the runtime's codes and source paths.
 """
 
@@ -23,7 +23,7 @@ from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, InvalidArgument, NotFound, ShoalError, Unsupported
 
 _ERRORS_ONLY = 3
-_NOTHING = 4  # what fails is raised; printing it as well would say it twice
+_NOTHING = 4  # errors are raised; printing them would repeat them
 
 _CODE = re.compile(r"\[ONNXRuntimeError\] : -?\d+ : \w+ : (?:Load model from .*? failed:\s*)?")
 _SOURCE = re.compile(
@@ -32,7 +32,7 @@ _SOURCE = re.compile(
 _NO_GRAPH = re.compile(r"no graph was found|does not have a graph", re.IGNORECASE)
 
 _global_pool_lock = threading.Lock()  # guards _global_pool
-_global_pool: list[tuple[int, int]] = []  # at most one: its thread counts, once it is made
+_global_pool: list[tuple[int, int]] = []  # at most one: the thread counts of the pool
 
 
 def find_model_file(config: ModelConfig, version_folder: Path, file: str) -> Path:
@@ -46,8 +46,8 @@ def find_model_file(config: ModelConfig, version_folder: Path, file: str) -> Pat
 def find_op_libraries(
     config: ModelConfig, model_folder: Path, version_folder: Path, file: str
 ) -> list[Path]:
-    """The libraries of custom operators; relative names are looked for in the version's folder,
-    then in the model's. ConfigError when one is not there."""
+    """The libraries of custom operators; relative names are searched in the version's folder,
+    then in the model's. ConfigError if one is missing."""
     if config.model_operations is None:
         return []
     libraries: list[Path] = []
@@ -114,9 +114,9 @@ def available_providers() -> list[str]:
 
 
 def use_global_threads(intra_op_threads: int, inter_op_threads: int) -> None:
-    """Have all sessions opened from now on share one thread pool.
+    """Make all sessions opened from now on share one thread pool.
 
-    The first call sets its size. There is no way back within the process.
+    The first call sets its size. It cannot be undone within the process.
     """
     with _global_pool_lock:
         if _global_pool:
@@ -133,7 +133,7 @@ def use_global_threads(intra_op_threads: int, inter_op_threads: int) -> None:
 
 
 def clean_message(error: BaseException) -> str:
-    """What the runtime said, on one line, without its codes and source locations."""
+    """The runtime's message on one line, without codes and source locations."""
     text = _SOURCE.sub("", _CODE.sub("", str(error)))
     return " ".join(text.split()).rstrip(".") or type(error).__name__
 
@@ -179,7 +179,7 @@ def _register(options: Any, library: Path, file: str) -> None:
 
 
 def _find_cuda_libraries() -> None:
-    """Let the runtime find CUDA in Python packages, where the system has none."""
+    """Let the runtime find CUDA in Python packages, if the system has none."""
     preload = getattr(onnxruntime, "preload_dlls", None)
     if preload is not None:
         preload()

@@ -1,7 +1,7 @@
-"""Tensors between Shoal and ONNX Runtime: what a graph declares, and the two awkward datatypes.
+"""Tensors between Shoal and ONNX Runtime: what a graph declares, and the two special datatypes.
 
-Numbers pass as they are. Strings do not: the runtime's Python interface takes and gives `str`,
-Shoal carries `bytes`; and it has no numpy type for BF16, which Shoal carries in `uint16`.
+Numbers need no conversion. Strings do: the runtime's Python interface uses `str`, Shoal uses
+`bytes`. For BF16 the runtime has no numpy type; Shoal uses `uint16`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TENSOR = re.compile(r"(optional\()?tensor\((\w+)\)\)?")
 
 
 def graph_of(session: Any) -> Graph:
-    """What an InferenceSession says about its model."""
+    """The inputs and outputs of an InferenceSession."""
     return Graph(
         inputs=_tensors(session.get_inputs()),
         outputs=_tensors(session.get_outputs()),
@@ -59,7 +59,7 @@ def axis_names(session: Any) -> dict[str, tuple[str | None, ...]]:
 
 
 def describe(name: str, onnx_type: str, shape: Iterable[int | str | None]) -> GraphTensor:
-    """Make a GraphTensor of the runtime's words: `tensor(float)`, `['batch', 3, None]`."""
+    """A GraphTensor from the runtime's description: `tensor(float)`, `['batch', 3, None]`."""
     dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in shape)
     match = _TENSOR.fullmatch(onnx_type)
     if match is None:

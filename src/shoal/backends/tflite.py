@@ -3,9 +3,9 @@
     model.tflite --read once--> one interpreter per instance --resize, invoke--> outputs
 
 Inputs and outputs have the names of the model's signature, or of its tensors where it has none.
-Quantised tensors are served as the whole numbers they are. A model whose first dimension is
-variable is batched; one with a fixed 1 in front is too, if the config says max_batch_size and
-the interpreter can be resized.
+Quantised tensors are served as integers. A model whose first dimension is variable is batched; one
+with a first dimension of 1 is too, if the config has max_batch_size and the interpreter can be
+resized.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
 
-SIGNATURE = "signature"  # the parameter that chooses one of several
+SIGNATURE = "signature"  # a parameter
 _SERVING = "serving_default"
 
 
@@ -59,12 +59,12 @@ class TfliteBackend(FileBackend):
 
 
 class InterpreterSession:
-    """An interpreter and the names of what goes in and out. For one thread at a time."""
+    """An interpreter with the names of inputs and outputs. For one thread at a time."""
 
     def __init__(
         self, content: bytes, threads: int, parameters: Parameters, model_file: Path
     ) -> None:
-        """Raises InvalidArgument when the file is no model, ConfigError for a wrong signature."""
+        """Raises InvalidArgument if the file is not a model, ConfigError for a wrong signature."""
         name = short_name(model_file)
         try:
             self._interpreter = Interpreter(model_content=content, num_threads=threads)
@@ -89,7 +89,7 @@ class InterpreterSession:
             self._outputs = {row["name"]: row for row in self._interpreter.get_output_details()}
 
     def graph(self, *, batched: bool) -> Graph:
-        """What the model declares; `batched` takes a 1 in front of everything for a batch."""
+        """What the model declares; `batched` treats a first dimension of 1 as the batch."""
         tensors = [*self._inputs.values(), *self._outputs.values()]
         free = batched and all(_dims(row)[:1] in ((1,), (-1,)) for row in tensors)
         return Graph.of(
@@ -153,7 +153,7 @@ class TfliteModel(LoadedModel):
         return TfliteExecutor(session, self._config)
 
     def close(self) -> None:
-        """Drop the file's bytes; interpreters keep them until they go."""
+        """Drop the file's bytes; interpreters keep them until they are closed."""
         self._spare = None
         self._content = b""
 
@@ -173,7 +173,7 @@ class TfliteExecutor(Executor):
         }
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
-        """Compute the named outputs; BackendFailure with what the interpreter said."""
+        """Compute the named outputs; BackendFailure with the interpreter's message."""
         assert self._session is not None
         feed = {name: self._to_runtime(name, array) for name, array in inputs.items()}
         try:
@@ -183,7 +183,7 @@ class TfliteExecutor(Executor):
         return [self._from_runtime(name, results[name]) for name in outputs]
 
     def close(self) -> None:
-        """Give the interpreter's memory back."""
+        """Free the interpreter's memory."""
         self._session = None
 
     def _to_runtime(self, name: str, array: np.ndarray) -> np.ndarray:
@@ -198,7 +198,7 @@ class TfliteExecutor(Executor):
 
 
 def _read(context: LoadContext) -> tuple[bytes, Path]:
-    """The file's bytes: mapped into memory, a file that is replaced would change under us."""
+    """The file's bytes. They are not mapped: a replaced file would change them."""
     names, what = BACKENDS["tflite"].filenames, "TensorFlow Lite model"
     model_file = find_model_file(context.config, context.version_folder, names, what, context.file)
     try:
@@ -209,7 +209,7 @@ def _read(context: LoadContext) -> tuple[bytes, Path]:
 
 
 def _check_resize(content: bytes, file: str) -> None:
-    """Raise ConfigError when a model that does not say it takes batches indeed does not."""
+    """Raise ConfigError if the model cannot be resized for batches."""
     interpreter = Interpreter(model_content=content, num_threads=1)
     rows = interpreter.get_input_details()
     if all(_dims(row)[:1] == (-1,) for row in rows):

@@ -1,8 +1,8 @@
 """A model's configuration: one frozen class per message of config.pbtxt, with its field names.
 
-Fields stand in the order of the schema. Enums are their names ("TYPE_INT32", "KIND_CPU"),
+Fields have the order of the schema. Enums are their names ("TYPE_INT32", "KIND_CPU"),
 repeated fields are tuples, maps are dicts that are never changed. A message field, and every member
-of a "one of" group, is None where the config does not have it; at most one of such a group is set.
+of a "one of" group, is None if the config does not set it; at most one of such a group is set.
 Change a config with `dataclasses.replace`.
 """
 
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ModelRateLimiter:
-    """What an instance must hold before it may execute, and its rank among those that wait."""
+    """The resources that an instance needs to execute, and its priority."""
 
     @dataclass(frozen=True, slots=True)
     class Resource:
         """So many of one named resource."""
 
         name: str = ""
-        global_: bool = False  # `global` in the schema, which Python keeps for itself
+        global_: bool = False  # `global` in the schema, a Python keyword
         count: int = 0
 
     resources: tuple[Resource, ...] = ()
@@ -135,7 +135,7 @@ class ModelOptimizationPolicy:
 
     @dataclass(frozen=True, slots=True)
     class Graph:
-        """How hard the backend optimises the graph."""
+        """How much the backend optimises the graph."""
 
         level: int = 0
 
@@ -173,7 +173,7 @@ class ModelOptimizationPolicy:
 
     @dataclass(frozen=True, slots=True)
     class ExecutionAccelerators:
-        """Execution providers, most wanted first."""
+        """Execution providers by priority."""
 
         @dataclass(frozen=True, slots=True)
         class Accelerator:
@@ -203,7 +203,7 @@ class ModelOptimizationPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelQueuePolicy:
-    """What happens to a request that waits too long or finds the queue full. 0 is no limit."""
+    """What happens to a request that waits too long or meets a full queue. 0 is no limit."""
 
     timeout_action: str = "REJECT"
     default_timeout_microseconds: int = 0
@@ -230,7 +230,7 @@ class ModelSequenceBatching:
 
     @dataclass(frozen=True, slots=True)
     class Control:
-        """What a control tensor tells the model, and the values that say it."""
+        """The meaning of a control tensor, and its values."""
 
         kind: str = "CONTROL_SEQUENCE_START"
         int32_false_true: tuple[int, ...] = ()
@@ -269,7 +269,7 @@ class ModelSequenceBatching:
 
     @dataclass(frozen=True, slots=True)
     class StrategyDirect:
-        """Each sequence keeps its place in the batch."""
+        """Each sequence keeps its slot in the batch."""
 
         max_queue_delay_microseconds: int = 0
         minimum_slot_utilization: float = 0.0
@@ -352,7 +352,7 @@ class ModelTransactionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelRepositoryAgents:
-    """What looks at the model's folder before it loads."""
+    """Agents that inspect the model's folder before it is loaded."""
 
     @dataclass(frozen=True, slots=True)
     class Agent:
@@ -366,7 +366,7 @@ class ModelRepositoryAgents:
 
 @dataclass(frozen=True, slots=True)
 class ModelResponseCache:
-    """Whether equal requests may be answered from the cache."""
+    """Whether responses to equal requests may come from the cache."""
 
     enable: bool = False
 

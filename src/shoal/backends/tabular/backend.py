@@ -2,8 +2,8 @@
 
     request [rows, features] --> Predictor --> predict [rows, 1], predict_proba [rows, classes]
 
-A predictor is loaded once; every instance asks the same one. Numbers come as FP32 unless the
-config says otherwise, and leave as the datatype the config gives an output.
+A predictor is loaded once and shared by all instances. Inputs are FP32 unless the config has
+another datatype; outputs have the datatype of the config.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TabularBackend(FileBackend):
     def _graph(
         self, predictor: Predictor, config: ModelConfig, *, completing: bool = False
     ) -> Graph:
-        """The predictor as a graph, with the datatypes the config chose where it has a choice."""
+        """The predictor as a graph, with the config's datatypes if the model supports them."""
         takes = (dtypes.BYTES,) if predictor.takes_text else NUMBERS
         if predictor.takes_strings and dtypes.BYTES not in takes:
             takes = (*takes, dtypes.BYTES)
@@ -69,7 +69,7 @@ class TabularBackend(FileBackend):
         written = config.input[0] if config.input else None
         source = GraphTensor(name, "a matrix", _chosen(written, takes), (-1, width))
         outputs = {tensor.name: tensor for tensor in config.output}
-        # Who sends doubles wants doubles back.
+        # With FP64 inputs, outputs are FP64 too.
         prefers = dtypes.FP64 if source.datatype is dtypes.FP64 else None
         answers = [
             _answer_tensor(name, answer, outputs.get(name), prefers)
@@ -82,7 +82,7 @@ class TabularBackend(FileBackend):
 class TabularModel(LoadedModel):
     """One version of a model."""
 
-    may_run_on_loop = True  # it computes, and waits for nothing
+    may_run_on_loop = True  # it only computes
 
     def __init__(self, predictor: Predictor, config: ModelConfig) -> None:
         self._predictor: Predictor | None = predictor
@@ -94,13 +94,13 @@ class TabularModel(LoadedModel):
         return self._predictor
 
     def executor(self, placement: Placement) -> Executor:
-        """One more that asks the predictor."""
+        """An instance, which shares the predictor."""
         del placement
         assert self._predictor is not None
         return TabularExecutor(self._predictor, self._config)
 
     def close(self) -> None:
-        """Drop the predictor; its memory goes with the last executor."""
+        """Drop the predictor; the last executor frees its memory."""
         self._predictor = None
 
 
@@ -121,7 +121,7 @@ class TabularExecutor(Executor):
         assert self._predictor is not None
         rows = inputs[self._input]
         features = self._predictor.features
-        if features > 0 and rows.shape[-1] != features:  # a config may leave the number open
+        if features > 0 and rows.shape[-1] != features:  # a config may have -1
             raise InvalidArgument(
                 f"model '{self._model_name}' takes rows of {features} features, got "
                 f"{rows.shape[-1]}"
@@ -171,13 +171,13 @@ def _answer_tensor(
 def _chosen(
     written: ModelInput | ModelOutput | None, choices: Sequence[DataType | None]
 ) -> DataType | None:
-    """The datatype the config gives a tensor if the model can do with it, else the usual one."""
+    """The config's datatype of a tensor if the model supports it, else the default."""
     wanted = BY_CONFIG_NAME.get(written.data_type) if written is not None else None
     return wanted if wanted in choices else next(iter(choices), None)
 
 
 def _to_datatype(array: np.ndarray, datatype: DataType) -> np.ndarray:
-    """A library's answer, [rows] or [rows, columns], as the output it is served as."""
+    """A library's result, [rows] or [rows, columns], as an output tensor."""
     array = np.asarray(array)
     if array.ndim == 1:
         array = array.reshape(-1, 1)

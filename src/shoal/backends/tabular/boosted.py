@@ -2,8 +2,8 @@
 
     scores [rows] or [rows, classes] --> predict, predict_proba
 
-The files of XGBoost and LightGBM know classes as 0, 1, 2 …; what they are called can be said with
-`label_filename` in the config.
+The files of XGBoost and LightGBM number classes 0, 1, 2 …; `label_filename` in the config names
+them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from shoal.backends.tabular.predictor import Predictor, PredictorOutput
 
-THRESHOLD = 0.5  # what a probability must exceed to mean yes
+THRESHOLD = 0.5  # the probability above which the class is 1
 
 _REAL = np.dtype(np.float32)
 _CLASS = np.dtype(np.int64)
 
 
 class BoostedTrees(Predictor):
-    """A predictor whose library gives scores. `classes` is 0 for a regression."""
+    """A predictor whose library returns scores. `classes` is 0 for a regression."""
 
     def __init__(self, features: int, classes: int, targets: int, threshold: float | None) -> None:
         self.features = features
@@ -41,7 +41,7 @@ class BoostedTrees(Predictor):
         """What the library computes: for two classes the probability of the second."""
 
     def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:
-        """Compute once, whatever is wanted of it."""
+        """Compute the scores once for all outputs."""
         scores = np.asarray(self.scores(rows))
         return [self.answer(name, scores) for name in wanted]
 

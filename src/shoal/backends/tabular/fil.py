@@ -74,12 +74,12 @@ class FilBackend(TabularBackend):
 
 
 class FilPredictor(Predictor):
-    """A forest that answers as Triton's does: one output, always numbers."""
+    """A forest with Triton's output: one tensor, always numbers."""
 
     def __init__(
         self, forest: BoostedTrees, *, probabilities: bool, classifies: bool, width: int
     ) -> None:
-        """`width` is what the config says about the output, 0 where it says nothing."""
+        """`width` is that of the output in the config, or 0."""
         self.features = forest.features
         self._forest = forest
         self._probabilities = probabilities
@@ -106,7 +106,7 @@ class FilPredictor(Predictor):
 
 
 def _kind_of(model_file: Path) -> str:
-    """The model type a file's name tells."""
+    """The model type of a file name."""
     suffixes = {Path(names[0]).suffix: kind for kind, names in _FILES.items()}
     return suffixes.get(model_file.suffix, "xgboost_ubj")
 

@@ -17,7 +17,7 @@ from shoal.config.backends import BACKENDS
 from shoal.errors import InvalidArgument
 
 _REMEDY = "store the model anew with save_model('model.txt')"
-_HEAD_BYTES = 1 << 16  # the objective stands among the first lines
+_HEAD_BYTES = 1 << 16  # the objective is among the first lines
 
 
 class LightgbmBackend(TabularBackend):
@@ -38,7 +38,7 @@ class LightgbmPredictor(BoostedTrees):
 
     def __init__(self, model_file: Path, threads: int, threshold: float | None) -> None:
         """Raises InvalidArgument when the file cannot be loaded."""
-        lightgbm.register_logger(_SilentLogger())  # it would print what it raises
+        lightgbm.register_logger(_SilentLogger())  # the library prints errors that it raises too
         try:
             text = model_file.read_text(encoding="utf-8")
             _check_whole(text)
@@ -81,8 +81,8 @@ class _SilentLogger:
 
 
 def _check_whole(text: str) -> None:
-    """Raise ValueError for what is no model, or only the beginning of one: the library loads the
-    trees it finds there and says nothing."""
+    """Raise ValueError for a file that is no model, or a truncated one: the library would load
+    the trees it finds without an error."""
     trees, _, rest = text.partition("\nend of trees")
     whole = trees.startswith("tree") and len(trees) < len(text)
     if not whole or ("\nparameters:" in rest and "\nend of parameters" not in rest):

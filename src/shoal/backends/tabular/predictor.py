@@ -1,4 +1,4 @@
-"""A model of rows, whatever library it comes from: how many features, which answers."""
+"""A model of rows from any library: its features and outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
 
-# Datatypes that hold the same kind of value; the first one is what a completed config says.
+# Datatypes for the same kind of value; the first one is that of a completed config.
 _FAMILIES = {
     "f": (dtypes.FP32, dtypes.FP64, dtypes.FP16),
     "i": (dtypes.INT64, dtypes.INT32),
@@ -29,20 +29,20 @@ NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class PredictorOutput:
-    """One output: so many columns for every row, of the kind of value a numpy type has."""
+    """One output: `width` columns for every row, of the kind of a numpy type."""
 
     dtype: np.dtype[np.generic]
-    width: int = 1  # -1: not known before the model has run
-    listed: bool = True  # whether a completed config lists it; others may be named in a config
+    width: int = 1  # -1: unknown until the model has run
+    listed: bool = True  # whether a completed config lists it
 
     @property
     def datatypes(self) -> tuple[DataType, ...]:
-        """The datatypes a config may give it, the usual one first."""
+        """The datatypes that a config may use, the default first."""
         return _FAMILIES.get(self.dtype.kind, ())
 
 
 class Predictor(ABC):
-    """One loaded model. It may be asked by several threads at once."""
+    """One loaded model. Several threads may call it at once."""
 
     features: int = -1  # columns of a row; -1: not known
     takes_text: bool = False  # rows are single strings instead of numbers
@@ -51,8 +51,8 @@ class Predictor(ABC):
 
     @abstractmethod
     def predict(self, rows: np.ndarray, wanted: Sequence[str]) -> Sequence[np.ndarray]:
-        """The wanted answers for `rows`, in that order, one or two dimensions each.
+        """The outputs in `wanted` for `rows`, in that order, with one or two dimensions each.
 
-        Rows are numbers, or `str` objects for a model that takes strings. Whatever is raised
-        fails the batch.
+        Rows are numbers, or `str` objects for a model that takes strings. An exception fails the
+        batch.
         """

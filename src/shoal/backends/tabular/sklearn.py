@@ -2,9 +2,9 @@
 
     model.skops --types checked--> estimator        model.joblib | model.pkl: only if allowed
 
-Loading a pickle runs whatever code its author put into it, so the person who starts the server has
-to allow it; a model's config cannot. skops loads no types but those that it, we or that person
-trust.
+Loading a pickle runs the code that its author put into it, so only the operator of the server can
+allow it, not a model's config. skops loads only types that are trusted by skops, by Shoal or by
+the operator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shoal.errors import InvalidArgument, ShoalError, Unsupported
 
 _PICKLES = (".joblib", ".pkl", ".pickle")
 _REMEDY = "store the model anew with skops.io.dump"
-# Methods that answer, most wanted first; the last ones only where a config names them.
+# Methods for outputs, by priority; the last ones only if a config names them.
 _METHODS = ("predict", "predict_proba", "transform", "decision_function", "predict_log_proba")
 
 
@@ -44,7 +44,7 @@ class SklearnBackend(TabularBackend):
     what = "estimator, stored by skops,"
 
     def __init__(self) -> None:
-        # Rows have no column names, and the estimator need not mention it for every batch.
+        # Rows have no column names; the estimator would warn for every batch.
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
 
     def open(self, model_file: Path, context: LoadContext, threads: int) -> Predictor:
@@ -67,7 +67,7 @@ class SklearnBackend(TabularBackend):
 
 
 class SklearnPredictor(Predictor):
-    """An estimator, and which of its methods answer."""
+    """An estimator, with its methods as outputs."""
 
     takes_strings = True  # categories, for instance
 
@@ -87,13 +87,13 @@ class SklearnPredictor(Predictor):
         for method in _METHODS:
             if hasattr(self.estimator, method):
                 answer = self._try(method) or self._guess(method)
-                # Of what can be asked for, a completed config lists the usual answers.
+                # A completed config lists only the usual outputs.
                 listed = method in ("predict", "predict_proba") if predicts else True
                 if answer is not None:
                     yield method, PredictorOutput(answer.dtype, answer.width, listed)
 
     def _try(self, method: str) -> PredictorOutput | None:
-        """What one row gives, as long as the model takes a row of zeros."""
+        """The outputs for a row of zeros, if the model accepts one."""
         if self.takes_text:
             row = np.array([""], dtype=object)
         elif self.features > 0:
@@ -104,7 +104,7 @@ class SklearnPredictor(Predictor):
             result = _dense(getattr(self.estimator, method)(row))
         except Exception:  # noqa: BLE001 - zeros may be nothing it knows; its attributes tell less
             return None
-        if isinstance(result, list):  # several outputs, a matrix each: no tensor holds that
+        if isinstance(result, list):  # several outputs, a matrix each: not a single tensor
             return None
         array = np.asarray(result)
         if array.ndim > 2:
@@ -112,7 +112,7 @@ class SklearnPredictor(Predictor):
         return PredictorOutput(array.dtype, 1 if array.ndim == 1 else array.shape[1])
 
     def _guess(self, method: str) -> PredictorOutput | None:
-        """What the attributes of a fitted estimator say."""
+        """The outputs by the attributes of a fitted estimator."""
         classes = getattr(self.estimator, "classes_", None)
         if isinstance(classes, list):  # several outputs
             if method != "predict":
@@ -204,7 +204,7 @@ def _reads_text(estimator: Any) -> bool:
 
 
 def _use_threads(estimator: Any, threads: int) -> None:
-    """Have an estimator that was trained with several jobs use its share of the cores."""
+    """Make an estimator that was trained with several jobs use its share of the cores."""
     get_params = getattr(estimator, "get_params", None)
     if get_params is None:
         return

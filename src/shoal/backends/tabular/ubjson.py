@@ -1,7 +1,7 @@
-"""Whether a UBJSON file is whole.
+"""Whether a UBJSON file is complete.
 
-XGBoost reads beyond the end of a file that is cut short, which ends the process. So a file is
-walked through before XGBoost gets to see it: from value to value, without making any of them.
+XGBoost reads past the end of a truncated file, which crashes the process. So a file is scanned
+before XGBoost reads it: from value to value, without creating them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEEPEST = 64
 
 
 class TruncatedFile(ValueError):
-    """The bytes are no complete UBJSON object."""
+    """The bytes are not a complete UBJSON object."""
 
 
 def check(content: bytes) -> None:
@@ -66,7 +66,7 @@ def _behind(content: bytes, marker: int, at: int, depth: int) -> int:
 
 
 def _items(content: bytes, at: int, depth: int, *, named: bool) -> int:
-    """Where an array or an object ends; their items may share a type, and say how many they are."""
+    """Where an array or an object ends; they may have a common type and a count."""
     shared = count = None
     if content[at] == ord("$"):
         shared, at = content[at + 1], at + 2

@@ -18,7 +18,7 @@ from shoal.backends.tabular.predictor import Predictor
 from shoal.config.backends import BACKENDS
 from shoal.errors import InvalidArgument
 
-# Where an error's sentence begins, and where the stack behind it does.
+# The source location before an error's message, and the stack after it.
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 _REMEDY = "store the model anew with save_model('model.ubj')"
 _TWO_CLASSES = ("binary:logistic", "binary:hinge")
@@ -63,7 +63,7 @@ class XgboostPredictor(BoostedTrees):
             self.outputs = {"predict": self.outputs["predict"]}
         self._booster = booster
         self._in_place = learner["gradient_booster"]["name"] != "gblinear"
-        # Early stopping has noted where to stop; XGBoost's own classes look at it too.
+        # Early stopping stores the last iteration to use, as XGBoost's own classes do.
         best = booster.attr("best_iteration")
         self._trees = (0, int(best) + 1) if best is not None else (0, 0)
 

@@ -137,7 +137,7 @@ def _control_names(config: ModelConfig, batching: ModelSequenceBatching) -> Iter
 def _controls(
     config: ModelConfig, batching: ModelSequenceBatching, kind: str
 ) -> Iterator[tuple[str, ModelSequenceBatching.Control | Fault]]:
-    """The controls of one kind with their places; a second one is a fault."""
+    """The controls of one kind with their fields; a second one is a fault."""
     found = False
     for index, control_input in enumerate(batching.control_input):
         for place, control in enumerate(control_input.control):

@@ -143,7 +143,7 @@ def _graph(scheduling: ModelEnsembling) -> dict[str, _Node]:
 
 
 def _spread(graph: dict[str, _Node], inputs: list[str]) -> None:
-    """Mark what can be computed once the inputs are there."""
+    """Mark the tensors that can be computed from the inputs."""
     waiting = list(inputs)
     for name in waiting:
         graph[name].ready = True

@@ -14,7 +14,7 @@ from shoal.errors import ConfigError
 
 
 def ragged(config: ModelConfig) -> Iterator[Fault]:
-    """Ragged inputs have a batch to be part of."""
+    """Ragged inputs need a batch dimension."""
     if config.max_batch_size > 0:
         return
     fields = {
@@ -35,7 +35,7 @@ def ragged(config: ModelConfig) -> Iterator[Fault]:
 
 
 def by_shape(config: ModelConfig) -> Iterator[Fault]:
-    """`padding` and `batch_by_shape`, with their companions, can be done for this model."""
+    """The parameters `padding…` and `batch_by_shape…` fit the model."""
     try:
         padding = shapes.padding_of(config)
         ahead = shapes.by_shape_of(config)

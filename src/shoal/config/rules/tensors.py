@@ -12,7 +12,7 @@ _IMAGE_RANK = 3
 
 
 def tensors(config: ModelConfig) -> Iterator[Fault]:
-    """Every input and output is whole and its shapes agree."""
+    """Every input and output is complete and its shapes agree."""
     sides: tuple[tuple[str, Sequence[ModelInput | ModelOutput]], ...] = (
         ("input", config.input),
         ("output", config.output),
@@ -108,7 +108,7 @@ def _reshape(
 
 
 def segments(dims: Sequence[int]) -> list[int]:
-    """The element counts of the stretches that -1s separate: [2, 4, -1, 6] has 8 and 6."""
+    """The element counts between the -1s: [2, 4, -1, 6] has 8 and 6."""
     counts = [1]
     for dim in dims:
         if dim == -1:

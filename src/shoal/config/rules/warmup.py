@@ -9,7 +9,7 @@ from shoal.config.rules.fault import Fault
 
 
 def warmup(config: ModelConfig) -> Iterator[Fault]:
-    """Batch sizes fit, and inputs are known, whole and of the right type and shape."""
+    """Batch sizes fit, and inputs are known, complete and of the right type and shape."""
     for index, sample in enumerate(config.model_warmup):
         if sample.batch_size == 0:  # skipped when it would run
             continue
