@@ -1,4 +1,4 @@
-"""Turn a run's JSON into Markdown: tables, claims, how cost grows, what was left out."""
+"""Convert a run's JSON to Markdown: tables, goals, how cost grows, what was not measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "-"
 
 
 def markdown(run: dict[str, Any], plots: list[str]) -> str:
-    """The whole report; `plots` are the file names of pictures beside it."""
+    """The whole report; `plots` are the file names of plots beside it."""
     parts = [_machine(run)]
     rows = summarise(run["measurements"])
     for workload in run["workloads"]:
@@ -23,17 +23,17 @@ def markdown(run: dict[str, Any], plots: list[str]) -> str:
             parts.append(f"## {workload['name']}: {workload['title']}")
             taken = workload["taken"]
             if taken["commit"] != run["machine"]["commit"]:
-                parts.append(f"Kept from {taken['when']}, commit `{taken['commit']}`.")
+                parts.append(f"From an earlier run: {taken['when']}, commit `{taken['commit']}`.")
             parts += _workload(run, workload["name"], here)
             parts += [f"![{name}]({name})" for name in plots if f"-{workload['name']}." in name]
     if run.get("growth"):
         parts.append("## How Shoal's cost grows")
         parts += _growth(run["growth"])
         parts += [f"![{name}]({name})" for name in plots if "-growth." in name]
-    parts.append("## What we mean to reach")
+    parts.append("## Goals")
     parts.append(_claims(run["measurements"]))
     if run["left_out"]:
-        parts.append("## Left out")
+        parts.append("## Not measured")
         lines = [
             f"- **{one['peer']}**, {one['workload']}: {_one_line(one['reason'])}"
             for one in run["left_out"]
@@ -91,10 +91,9 @@ def _machine(run: dict[str, Any]) -> str:
         f"Taken {machine['when']} on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['memory_gb']} GB, {machine['system']}, Python {machine['python']}; "
         f"commit `{machine['commit']}`.\n"
-        f"Median of {run['turns']} turns. Load average {machine['load_average']} at the beginning, "
-        f"{run.get('load_average_after', '?')} at the end (the benchmark itself included); "
-        f"in {quiet:.0%} of the measurements everybody else on the machine took less than a fifth "
-        "of a core."
+        f"Median of {run['turns']} rounds. Load average {machine['load_average']} at the start, "
+        f"{run.get('load_average_after', '?')} at the end (including the benchmark itself); "
+        f"in {quiet:.0%} of the measurements other programs used less than a fifth of a core."
     )
 
 
@@ -102,12 +101,12 @@ def _workload(run: dict[str, Any], name: str, rows: list[Row]) -> list[str]:
     limits = [row for row in rows if row["peer"] == LIMIT]
     parts = [
         f"The limit, a plain ONNX Runtime loop without a server: "
-        f"**{number(row['per_second'])} a second**, {number(row['cpu_us'])} µs of CPU each "
+        f"**{number(row['per_second'])} per second**, {number(row['cpu_us'])} µs of CPU each "
         f"({row['note']})."
         for row in limits
     ]
-    doors = dict.fromkeys((row["tool"], row["protocol"]) for row in rows if row["peer"] != LIMIT)
-    for tool, protocol in doors:
+    loads = dict.fromkeys((row["tool"], row["protocol"]) for row in rows if row["peer"] != LIMIT)
+    for tool, protocol in loads:
         here = [row for row in rows if (row["tool"], row["protocol"]) == (tool, protocol)]
         parts.append(f"**{'gRPC' if protocol == 'grpc' else 'HTTP'}, load from {tool}**")
         parts.append(_table(run, name, tool, protocol, here))
@@ -122,11 +121,11 @@ def _table(run: dict[str, Any], name: str, tool: str, protocol: str, rows: list[
         f"requests/s at {heads}",
         "p50 ms",
         "p99 ms",
-        "server CPU µs a request",
+        "server CPU µs per request",
         "errors",
         "memory MB",
-        "Shoal's throughput : its",
-        "Shoal's CPU : its",
+        "throughput: Shoal / this server",
+        "CPU: Shoal / this server",
     )
     lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * (len(columns) - 1)}"]
     best = {row["peer"]: row["per_second"] for row in rows if row["concurrency"] == levels[-1]}
@@ -183,7 +182,7 @@ def _growth(growth: dict[str, Any]) -> list[str]:
         kind, *rest = key.split()
         if kind == "idle":
             parts.append(
-                f"An idle {'gRPC' if rest[0] == 'grpc' else 'HTTP'} connection holds "
+                f"An idle {'gRPC' if rest[0] == 'grpc' else 'HTTP'} connection uses "
                 f"**{figures['bytes_per_connection'] / 1000:,.1f} KB** "
                 f"(over {figures['connections']:,.0f} connections)."
             )
@@ -202,7 +201,7 @@ def _growth_cells(figures: dict[str, float]) -> str:
 
 
 def _claims(records: list[dict[str, Any]]) -> str:
-    lines = ["| claim | measured | bar | holds |", "|---|---:|---:|---|"]
+    lines = ["| goal | measured | target | met |", "|---|---:|---:|---|"]
     for claim in judge(records):
         sign = "≥" if claim.at_least else "≤"
         measured = number(claim.measured, small=True)

@@ -68,8 +68,8 @@ def test_workloads_of_an_earlier_run_are_kept_but_never_mixed():
         ("W1", 30),
     ]
     written = markdown({**both, "growth": {}}, [])
-    assert written.count("Kept from") == 1
-    assert "## W4: large\n\nKept from then, commit `old`." in written
+    assert written.count("From an earlier run") == 1
+    assert "## W4: large\n\nFrom an earlier run: then, commit `old`." in written
     assert both["growth"] == {"a": 1}
     assert both["left_out"] == []
     assert both["command"] == "python -m benchmarks, then python -m benchmarks --keep"
@@ -152,5 +152,5 @@ def test_the_report_shows_how_cost_grows():
     text = markdown(run_of([], growth=growth), ["x-growth.png"])
     assert "| http, 512 | 9,000 | 40.0 | 1.50 | 0 |" in text
     assert "| 100, one request to each in turn | 9,000 |" in text
-    assert "An idle gRPC connection holds **5.8 KB** (over 1,000 connections)." in text
+    assert "An idle gRPC connection uses **5.8 KB** (over 1,000 connections)." in text
     assert "![x-growth.png](x-growth.png)" in text
