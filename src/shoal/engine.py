@@ -24,7 +24,7 @@ from shoal.errors import InvalidArgument, NotFound, ShoalError
 from shoal.explanation import explained
 from shoal.instance import device
 from shoal.logs import Log
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 from shoal.repository.repository import ModelRepository
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from shoal.config import shapes
-from shoal.models.ensemble import ServedModel
-from shoal.models.version import Model
+from shoal.models.served import ServedModel
 from shoal.scheduler.explain import Facts, StepFacts, explain, explain_ensemble
 from shoal.scheduler.policy import Reason
 
@@ -78,7 +77,7 @@ def facts_of(model: ServedModel) -> Facts:
 
 def _cuts(model: ServedModel, preferred: frozenset[int]) -> list[tuple[Reason, int]]:
     """Why the last batches were closed. A batch of a size that is not preferred was full."""
-    cuts = model.recent_cuts() if isinstance(model, Model) else []
+    cuts = model.recent_cuts()
     return [
         (Reason.FULL if why is Reason.PREFERRED and rows not in preferred else why, rows)
         for why, rows in cuts

@@ -9,68 +9,37 @@ made the spec; a change of one of them makes a new spec.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator
 
-from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.cache.key import combined_identity
-from shoal.cache.store import CacheStore
-from shoal.core.planned import PlannedRequest
-from shoal.core.request import Request
-from shoal.core.validate import validate
 from shoal.errors import ConfigError
 from shoal.instance.execution_placement import ExecutionPlacement
+from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.models.version import Model
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.scheduler.ensemble_graph import with_labels
 from shoal.statistics.footprint import footprint_meter
-from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
 
 logger = logging.getLogger(__name__)
 
 
-class EnsembleModel:
-    """A loaded ensemble. Its public attributes do not change."""
+class EnsembleModel(ServedModel):
+    """A version that runs other models."""
 
     def __init__(self, spec: ModelSpec, version: int) -> None:
         assert spec.ensemble is not None
         assert spec.infer is not None
-        self.spec = spec
-        self.name = spec.name
-        self.version = version
-        self.config = spec.config
-        self.signature = with_labels(build_signature(spec.config, spec.folder), spec.ensemble)
-        self.statistics = spec.new_statistics(version)
+        signature = with_labels(build_signature(spec.config, spec.folder), spec.ensemble)
+        super().__init__(spec, version, signature)
         self.execution_placement = ExecutionPlacement(
             allowed=False, why="an ensemble runs where its models run"
         )
         self._scheduler = EnsembleScheduler(
-            spec.ensemble, self.signature, version, spec.infer, self.statistics
+            spec.ensemble, signature, version, spec.infer, self.statistics
         )
-        self._own_identity = b""
-        self._cache: CachingScheduler | None = None
-        self._enqueue = self._scheduler.enqueue
-        if spec.cache is not None:
-            self._use_cache(spec.cache)
-        self.task: TaskEndpoint | None = open_endpoint(self, spec.folder, spec.task_workers)
-        if self.task is not None:
-            self.statistics.task = self.task.statistics
-
-    def _use_cache(self, store: CacheStore) -> None:
-        """Set the identity for cache keys and, if the config enables it, use the cache."""
-        spec = self.spec
-        self._own_identity = store.identity(self.version, spec.config, spec.folder)
-        if not spec.caches_responses:
-            return
-        self._cache = CachingScheduler(
-            store,
-            lambda: self.cache_identity,
-            self._scheduler.enqueue,
-            self.statistics,
-            loop=spec.loop,
-        )
-        self._enqueue = self._cache.enqueue
+        self._use_scheduler(self._scheduler.enqueue)
+        self._open_task()
 
     @property
     def cache_identity(self) -> bytes:
@@ -103,66 +72,10 @@ class EnsembleModel:
         """Whether a request may have any number of responses, as with a decoupled step."""
         return self._scheduler.graph.decoupled
 
-    @property
-    def takes_device_tensors(self) -> bool:
-        """It passes its inputs on without tracking their readers."""
-        return False
+    def _scheduled(self) -> int:
+        return self._scheduler.in_flight()
 
-    @property
-    def asks_readiness(self) -> bool:
-        """Whether `ready` may block."""
-        return False
-
-    def ready(self) -> bool:
-        """Whether it is ready."""
-        return True
-
-    def accept(self, request: Request) -> None:
-        """Check the request and start it. If this raises, it is still the caller's to answer."""
-        validate(request, self.signature)
-        self.accept_checked(request)
-
-    def accept_checked(self, request: Request) -> None:
-        """Start a request known to be valid for this ensemble. Raises as `accept` does."""
-        request.served_by = self
-        self._enqueue(request)
-
-    def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
-        """Takes none of them: pass each to `accept_checked`."""
-        return False
-
-    def resize(self, spec: ModelSpec) -> None:
-        """Take `spec`; there are no instances to change."""
-        self.spec = spec
-        self.config = spec.config
-
-    def in_flight(self) -> int:
-        """Requests whose final response has not been sent."""
-        pending = self._cache.pending if self._cache is not None else 0
-        pending += self.task.calls if self.task is not None else 0
-        return pending + self._scheduler.in_flight()
-
-    def idle(self) -> bool:
-        """Whether it is unused now."""
-        return not self.in_flight()
-
-    def counters(self) -> Mapping[str, object]:
-        """No additional counters."""
-        return {}
-
-    def memory_bytes(self) -> int:
-        """None: the models that it runs count their own."""
-        return 0
-
-    def begin_exit(self) -> None:
-        """Nothing to do: sequences begin and end in the models of the steps."""
-
-    def close(self) -> None:
-        """Refuse new requests and wait until all others are answered. Blocks."""
-        if self.task is not None:
-            self.task.finish()
-        if self._cache is not None:
-            self._cache.close()
+    def _close(self) -> None:
         self._scheduler.close()
 
 
@@ -194,9 +107,6 @@ def _models_of(spec: ModelSpec) -> Iterator[ServedModel]:
         if model is not None:
             yield model
             yield from _models_of(model.spec)
-
-
-ServedModel: TypeAlias = Model | EnsembleModel
 
 
 def load_version(spec: ModelSpec, version: int) -> ServedModel:

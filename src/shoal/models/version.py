@@ -12,49 +12,41 @@ import time
 from collections.abc import Mapping, Sequence
 
 from shoal.backends.base import LoadContext, LoadedModel, Placement
-from shoal.cache.caching_scheduler import CachingScheduler
-from shoal.cache.store import CacheStore
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
-from shoal.core.validate import validate
-from shoal.errors import QueueRejected, ShoalError
+from shoal.errors import ShoalError
 from shoal.instance.execution import Execution
 from shoal.instance.group import InstanceGroup, instance_specs
 from shoal.instance.inline import LoopInstance
 from shoal.instance.warmup import warm_up
+from shoal.models.served import ServedModel
 from shoal.models.setup import build_execution_placement, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
 from shoal.scheduler.policy import Reason
 from shoal.scheduler.sequence import SequenceBatcher
-from shoal.statistics.model import (
-    FailureReason,
-)
-from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
+from shoal.statistics.model import FailureReason
 
 
-class Model:
-    """A loaded version. Its public attributes do not change."""
+class Model(ServedModel):
+    """A version with a backend and instances."""
 
     def __init__(self, spec: ModelSpec, version: int, loaded: LoadedModel) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.version = version
-        self.config = spec.config
-        self.signature = padding_setup.padded(
-            build_signature(spec.config, spec.folder), spec.config, loaded.axis_names
+        signature = build_signature(spec.config, spec.folder)
+        super().__init__(
+            spec, version, padding_setup.padded(signature, spec.config, loaded.axis_names)
         )
-        self.statistics = spec.new_statistics(version)
         self.statistics.memory_bytes = self.memory_bytes
         self.held_bytes = 0  # estimate, in this process; set after its load was measured
         self._loaded = loaded
         self._batcher = build_scheduler(spec, self._dropped)
         self.statistics.pending = self._batcher.pending
-        self.cache_identity = b""  # identifies it in the keys of cached responses
-        self._cache: CachingScheduler | None = None
-        self._enqueue = self._batcher.enqueue
-        if spec.cache is not None:
-            self._use_cache(spec.cache)
+        batching = spec.config.dynamic_batching
+        self._use_scheduler(
+            self._batcher.enqueue,
+            version_folder=spec.version_folders[version],
+            preserve_ordering=batching is not None and batching.preserve_ordering,
+        )
         built = assembly.build(spec.config, self.signature)
         if built is not None and self.signature.padding is not None:
             self.statistics.padded = built.padded
@@ -87,27 +79,7 @@ class Model:
         limiter = spec.limiter if spec.limited else None
         self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
         self._on_loop = on_loop
-        self.task: TaskEndpoint | None = open_endpoint(self, spec.folder, spec.task_workers)
-        if self.task is not None:
-            self.statistics.task = self.task.statistics
-
-    def _use_cache(self, store: CacheStore) -> None:
-        """Set the identity for cache keys and, if the config enables it, use the cache."""
-        spec, version = self.spec, self.version
-        folder = spec.version_folders[version]
-        self.cache_identity = store.identity(version, spec.config, spec.folder, folder)
-        if not spec.caches_responses:
-            return
-        batching = spec.config.dynamic_batching
-        self._cache = CachingScheduler(
-            store,
-            lambda: self.cache_identity,
-            self._batcher.enqueue,
-            self.statistics,
-            loop=spec.loop,
-            preserve_ordering=batching is not None and batching.preserve_ordering,
-        )
-        self._enqueue = self._cache.enqueue
+        self._open_task()
 
     @classmethod
     def load(cls, spec: ModelSpec, version: int) -> Model:
@@ -159,26 +131,8 @@ class Model:
         """Whether it is ready. May block where it `asks_readiness`."""
         return self._loaded.ready()
 
-    def accept(self, request: Request) -> None:
-        """Check the request and queue it. If this raises, it is still the caller's to answer."""
-        validate(request, self.signature)
-        self.accept_checked(request)
-
-    def accept_checked(self, request: Request) -> None:
-        """Queue a request known to be valid for this model. Raises as `accept` does."""
-        request.served_by = self
-        try:
-            self._enqueue(request)
-        except QueueRejected:
-            self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
-            raise
-
     def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:
-        """Queue valid requests that arrived at the same moment: all of them, or none (False).
-
-        After False, pass each to `accept_checked` as it is: that queues it or raises the error to
-        answer it with. Never raises. The requests' `served_by` is this model already.
-        """
+        """Queue valid requests that arrived at the same moment; see `ServedModel`."""
         return self._cache is None and self._batcher.enqueue_group(requests)
 
     def _dropped(self, request: Request, error: ShoalError) -> None:
@@ -188,14 +142,10 @@ class Model:
     def resize(self, spec: ModelSpec) -> None:
         """Take the instance groups of `spec`, in place. On failure the old ones stay."""
         self._instances.resize(instance_specs(spec.config.instance_group))
-        self.spec = spec
-        self.config = spec.config
+        super().resize(spec)
 
-    def in_flight(self) -> int:
-        """Requests accepted and not yet answered, except for those being submitted right now."""
-        pending = self._cache.pending if self._cache is not None else 0
-        pending += self.task.calls if self.task is not None else 0
-        return pending + self._batcher.pending() + self._instances.busy()
+    def _scheduled(self) -> int:
+        return self._batcher.pending() + self._instances.busy()
 
     def idle(self) -> bool:
         """Whether it is unused: no request, no pending response, no open sequence."""
@@ -219,12 +169,7 @@ class Model:
         if self._sequences is not None:
             self._sequences.refuse_new()
 
-    def close(self) -> None:
-        """Refuse new requests, serve the queued ones, then release everything. Blocks."""
-        if self.task is not None:
-            self.task.finish()
-        if self._cache is not None:
-            self._cache.close()
+    def _close(self) -> None:
         self._batcher.close()
         self._instances.finish()
         self._loaded.close()

@@ -14,7 +14,7 @@ from shoal.backends.base import OtherModels
 from shoal.config.model import ModelConfig, ModelEnsembling
 from shoal.core.request import Request
 from shoal.errors import ConfigError
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec
 from shoal.repository.lifecycle import UnreadableModel
 from shoal.scheduler import ensemble_graph

@@ -21,7 +21,8 @@ from shoal.config.model import ModelConfig
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.errors import ConfigError, InvalidArgument, NotFound, ShoalError, Unavailable
-from shoal.models.ensemble import ServedModel, load_version
+from shoal.models.ensemble import load_version
+from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.repository import dependencies, ensembles, layout
 from shoal.repository.declared import DeclaredModels, is_model_file

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from shoal.errors import Internal, InvalidArgument, ShoalError
-from shoal.models.ensemble import ServedModel, load_version
+from shoal.models.ensemble import load_version
+from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec
 
 logger = logging.getLogger(__name__)

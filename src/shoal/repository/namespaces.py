@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from shoal.core.request import Request
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 
 if TYPE_CHECKING:  # the repository makes views of itself
     from shoal.repository.repository import ModelRepository

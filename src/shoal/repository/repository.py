@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 from shoal.repository import layout
 from shoal.repository.ensembles import RepositoryModels
 from shoal.repository.lazy import LazyModels

@@ -24,7 +24,7 @@ from shoal.config.options import Options
 from shoal.inprocess.loop import LoopThread
 from shoal.inprocess.server import DEFAULTS, LOOPBACK
 from shoal.logs import Log
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 from shoal.server import ModelsFailed, Server
 from shoal.testing import WAIT_SECS
 

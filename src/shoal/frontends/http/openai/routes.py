@@ -43,7 +43,7 @@ from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.waiting import when_loaded
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 from shoal.statistics.trace import CallSpan
 from shoal.wire import json_text
 

@@ -23,7 +23,7 @@ from shoal.frontends.http.openai.prompts import (
     ChatTemplate,
     read_chat_template,
 )
-from shoal.models.ensemble import ServedModel
+from shoal.models.served import ServedModel
 
 INPUTS = ("text_input", "prompt", "text")
 IMAGE = "image"

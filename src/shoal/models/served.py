@@ -1,0 +1,163 @@
+"""One loaded version of a model or an ensemble, as the engine and the repository use it.
+
+engine --accept--> response cache, if the config enables it --> scheduler
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from shoal.cache.caching_scheduler import CachingScheduler
+from shoal.core.planned import PlannedRequest
+from shoal.core.request import Request
+from shoal.core.signature import Signature
+from shoal.core.validate import validate
+from shoal.errors import QueueRejected
+from shoal.instance.execution_placement import ExecutionPlacement
+from shoal.models.spec import ModelSpec
+from shoal.scheduler.policy import Reason
+from shoal.statistics.model import FailureReason
+from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
+
+
+class ServedModel(ABC):
+    """A loaded version. Its public attributes do not change, except by `resize`."""
+
+    execution_placement: ExecutionPlacement
+
+    def __init__(self, spec: ModelSpec, version: int, signature: Signature) -> None:
+        """Subclasses call `_use_scheduler`, then `_open_task` when they can take requests."""
+        self.spec = spec
+        self.name = spec.name
+        self.version = version
+        self.config = spec.config
+        self.signature = signature
+        self.statistics = spec.new_statistics(version)
+        self.task: TaskEndpoint | None = None
+        self._cache: CachingScheduler | None = None
+        self._own_identity = b""
+
+    def _use_scheduler(
+        self,
+        enqueue: Callable[[Request], None],
+        *,
+        version_folder: Path | None = None,
+        preserve_ordering: bool = False,
+    ) -> None:
+        """Queue requests with `enqueue`, after a lookup in the cache if the config enables it."""
+        spec, store = self.spec, self.spec.cache
+        self._enqueue = enqueue
+        if store is None:
+            return
+        folder = spec.folder
+        self._own_identity = store.identity(self.version, spec.config, folder, version_folder)
+        if spec.caches_responses:
+            self._cache = CachingScheduler(
+                store,
+                lambda: self.cache_identity,
+                enqueue,
+                self.statistics,
+                loop=spec.loop,
+                preserve_ordering=preserve_ordering,
+            )
+            self._enqueue = self._cache.enqueue
+
+    def _open_task(self) -> None:
+        self.task = open_endpoint(self, self.spec.folder, self.spec.task_workers)
+        if self.task is not None:
+            self.statistics.task = self.task.statistics
+
+    @property
+    def cache_identity(self) -> bytes:
+        """Identifies it in the keys of cached responses."""
+        return self._own_identity
+
+    @property
+    @abstractmethod
+    def decoupled(self) -> bool:
+        """Whether it may send any number of responses to a request."""
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether other steps of an ensemble may pass it tensors on a device."""
+        return False
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether `ready` calls the model itself, which may block."""
+        return False
+
+    def ready(self) -> bool:
+        """Whether it is ready. May block where it `asks_readiness`."""
+        return True
+
+    def accept(self, request: Request) -> None:
+        """Check the request and queue it. If this raises, it is still the caller's to answer."""
+        validate(request, self.signature)
+        self.accept_checked(request)
+
+    def accept_checked(self, request: Request) -> None:
+        """Queue a request known to be valid for this model. Raises as `accept` does."""
+        request.served_by = self
+        try:
+            self._enqueue(request)
+        except QueueRejected:
+            self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
+            raise
+
+    def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
+        """Queue valid requests that arrived at the same moment: all of them, or none (False).
+
+        After False, pass each to `accept_checked` as it is: that queues it or raises the error to
+        answer it with. Never raises. The requests' `served_by` is this model already.
+        """
+        return False
+
+    def resize(self, spec: ModelSpec) -> None:
+        """Take the instance groups of `spec`, in place. On failure the old ones stay."""
+        self.spec = spec
+        self.config = spec.config
+
+    def in_flight(self) -> int:
+        """Requests accepted and not yet answered, except for those being submitted right now."""
+        pending = self._cache.pending if self._cache is not None else 0
+        return pending + (self.task.calls if self.task is not None else 0) + self._scheduled()
+
+    @abstractmethod
+    def _scheduled(self) -> int:
+        """Requests that wait in the scheduler or are being executed."""
+
+    def idle(self) -> bool:
+        """Whether it is unused: no request, no pending response, no open sequence."""
+        return not self.in_flight()
+
+    def recent_cuts(self) -> Sequence[tuple[Reason, int]]:
+        """Of the last batches, the oldest first: why each was closed, and its rows."""
+        return ()
+
+    def counters(self) -> Mapping[str, object]:
+        """The additional counters of its backend."""
+        return {}
+
+    def memory_bytes(self) -> int:
+        """Its estimated memory, in this process and in others of its own."""
+        return 0
+
+    def begin_exit(self) -> None:
+        """The server exits: sequences that have begun may continue, no new one begins."""
+        return
+
+    def close(self) -> None:
+        """Refuse new requests, serve the queued ones, then release everything. Blocks."""
+        if self.task is not None:
+            self.task.finish()
+        if self._cache is not None:
+            self._cache.close()
+        self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """As `close`, for the scheduler and what is behind it."""
