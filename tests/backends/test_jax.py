@@ -43,7 +43,7 @@ def test_keywords_and_keys_are_names(jaxes):
     assert [t.name for t in done.output] == ["scores", "twice.image"]
 
 
-def test_what_has_no_name_has_a_number(jaxes):
+def test_tensors_without_a_name_have_a_number(jaxes):
     jaxes.save(exported(lambda x, y: (x + y, x - y), (FP32, "b, 2"), (FP32, "b, 2")))
     done = jaxes.complete()
     assert [t.name for t in done.input] == ["INPUT__0", "INPUT__1"]

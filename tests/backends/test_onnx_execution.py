@@ -150,7 +150,7 @@ def test_strings_and_bf16_in_one_model(loader):
     assert executor.run(inputs, ["OUTPUT0"])[0].tolist() == [[b"a"]]
 
 
-def test_outputs_come_in_the_order_asked_for(loader):
+def test_outputs_come_in_the_requested_order(loader):
     executor = loader.executor(models.add_sub(dims=(1,)))
     inputs = {"INPUT0": np.array([[5]], np.int32), "INPUT1": np.array([[2]], np.int32)}
     assert [a.item() for a in executor.run(inputs, ["OUTPUT1", "OUTPUT0"])] == [3, 7]
@@ -168,7 +168,7 @@ def test_results_outlive_the_next_run_and_the_model(loader, datatype):
     assert same(kept, first)
 
 
-def test_a_shape_nobody_declared(loader):
+def test_a_shape_that_was_not_declared(loader):
     output = ModelOutput(name="OUTPUT0", data_type="TYPE_FP32", dims=(-1, 2))
     given = ModelInput(name="INPUT0", data_type="TYPE_FP32", dims=(-1, 2))
     config = ModelConfig(max_batch_size=4, input=(given,), output=(output,))
@@ -224,7 +224,7 @@ def test_a_shape_the_model_cannot_take(loader):
         executor.run({"INPUT0": wrong, "INPUT1": wrong}, ["OUTPUT0"])
 
 
-def test_a_closed_instance_says_so(loader):
+def test_a_closed_instance_raises(loader):
     executor = loader.executor(models.identity())
     executor.close()
     with pytest.raises(BackendFailure, match="closed"):

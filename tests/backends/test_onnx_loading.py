@@ -115,7 +115,7 @@ def test_a_file_that_is_not_onnx(loader, content, text, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_operator_nobody_knows(loader):
+def test_an_unknown_operator(loader):
     built = models.model(
         [helper.make_node("Frobnicate", ["a"], ["x"], domain="acme")],
         inputs=[models.value("a", "FP32", ("n",))],

@@ -121,7 +121,7 @@ def test_several_targets(sklearn):
     assert summary(sklearn.complete().output) == [("predict", "TYPE_FP32", (2,))]
 
 
-def test_a_classifier_of_several_things_has_no_one_matrix_of_odds(sklearn):
+def test_a_classifier_of_several_outputs_has_no_single_matrix_of_probabilities(sklearn):
     from sklearn.ensemble import RandomForestClassifier
 
     features, labels = table()
@@ -141,7 +141,7 @@ def test_a_transformer(sklearn):
     assert np.allclose(answer, scaler.transform(row(1)), atol=1e-6)
 
 
-def test_an_answer_that_only_a_config_asks_for(sklearn):
+def test_an_output_that_only_the_config_requests(sklearn):
     from sklearn.svm import LinearSVC
 
     features, labels = table()
@@ -202,7 +202,7 @@ def test_jobs_share_the_cores(sklearn):
     assert loaded.predictor.estimator.n_jobs == 3
 
 
-def test_something_else_than_an_estimator(sklearn):
+def test_a_file_without_an_estimator(sklearn):
     sklearn.save({"a": 1})
     with pytest.raises(InvalidArgument, match="holds a dict, which can neither predict"):
         sklearn.load()
@@ -375,7 +375,7 @@ def test_xgboost_objectives(xgboost, options, outputs):
     assert np.allclose(answer.reshape(-1), booster.predict(library.DMatrix(row(1))))
 
 
-def test_xgboost_stops_where_training_said(xgboost):
+def test_xgboost_uses_the_best_iteration_of_training(xgboost):
     import xgboost as library
 
     features, labels = table()

@@ -55,7 +55,7 @@ def test_a_fixed_batch_of_one_is_served_as_it_is(tflite):
 
 
 @pytest.mark.parametrize("signature", [True, False])
-def test_a_fixed_batch_of_one_is_resized_where_the_config_asks_for_it(tflite, signature):
+def test_a_fixed_batch_of_one_is_resized_if_the_config_says_so(tflite, signature):
     tflite.save(tflite_models.scaled(2, batch=1, signature=signature))
     done = tflite.complete(ModelConfig(max_batch_size=8))
     assert done.input[0].dims == (4,)
@@ -85,7 +85,7 @@ def test_quantised_tensors_are_whole_numbers(tflite):
     assert answer.tolist() == rows.tolist()
 
 
-def test_answers_outlive_the_next_execution(tflite):
+def test_outputs_outlive_the_next_execution(tflite):
     tflite.save(tflite_models.scaled(2))
     executor = tflite.load().executor(ON_CPU)
     (kept,) = executor.run({"INPUT0": np.ones((1, 4), np.float32)}, ["OUTPUT0"])

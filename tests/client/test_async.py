@@ -167,7 +167,7 @@ def test_a_cancelled_call_leaves_the_client_usable(url):
     asyncio.run(main())
 
 
-def test_a_closed_client_says_so(url):
+def test_a_closed_client_raises(url):
     async def main():
         client = AsyncClient(url)
         await client.live()
@@ -178,7 +178,7 @@ def test_a_closed_client_says_so(url):
     asyncio.run(main())
 
 
-def test_nobody_there():
+def test_no_server_is_running():
     async def main():
         for address in ("localhost:1", "grpc://localhost:1"):
             async with AsyncClient(address) as client:

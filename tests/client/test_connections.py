@@ -108,12 +108,12 @@ def url(world, request):
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "grpc://localhost:1"])
-def test_nobody_is_there(address):
+def test_no_server_is_running(address):
     with pytest.raises(ConnectionFailed, match="no server answers at localhost:1; is it running"):
         Client(address).live()
 
 
-def test_a_host_nobody_knows():
+def test_an_unknown_host():
     with pytest.raises(ConnectionFailed, match=r"no host 'nowhere.invalid' is known"):
         Client("nowhere.invalid:8000").live()
 
@@ -141,7 +141,7 @@ def test_the_wrong_port(world):
         (b'HTTP/1.1 404 No\r\nContent-Length: 16\r\n\r\n{"detail": "no"}', ServerError, "^no$"),
     ],
 )
-def test_answers_that_are_none(answer, error, text):
+def test_responses_that_are_invalid(answer, error, text):
     with Scripted([answer]) as server, pytest.raises(error, match=text):
         Client(server.address).metadata("m")
 
@@ -177,7 +177,7 @@ def test_a_server_that_hangs_up_on_everybody():
         Client(server.address).live()
 
 
-def test_a_server_that_is_gone_when_it_is_asked_again():
+def test_a_server_that_stops_before_the_retry():
     with Scripted([OK, HANG_UP]) as server:
         client = Client(server.address, connections=1)
         assert client.live()
@@ -247,7 +247,7 @@ def test_what_json_cannot_carry(world):
         client.infer("", {"INPUT0": ONE})
 
 
-def test_an_answer_that_does_not_come(world, url):
+def test_a_response_that_does_not_come(world, url):
     def ask(client):
         return client.infer("held", {"INPUT0": ONE}, timeout=0.1)
 
@@ -285,7 +285,7 @@ def body(text):
     return b"HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
 
 
-def test_an_overloaded_server_is_asked_again(quick):
+def test_calls_to_an_overloaded_server_are_retried(quick):
     busy = body(b'{"error":"the queue is full"}')
     answer = b'{"model_name":"m","model_version":"1","outputs":[]}'
     good = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
@@ -305,7 +305,7 @@ def test_an_overloaded_server_is_asked_again(quick):
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-def test_nothing_else_is_tried_again(quick, retries):
+def test_nothing_else_is_retried(quick, retries):
     failed = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"
     with Scripted([failed, body(b"{}"), failed]) as server:
         client = Client(server.address, retries=retries)

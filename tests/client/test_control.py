@@ -132,7 +132,7 @@ def test_shared_memory(client):
     np.testing.assert_array_equal(result["OUTPUT0"], ONE * 4)  # a copy, so it stays
 
 
-def test_shared_memory_goes_when_the_block_fails(client):
+def test_shared_memory_is_freed_when_the_block_fails(client):
     with pytest.raises(ServerError, match="nope"), client.shared_memory("ours", 64) as region:
         client.infer("nope", {"INPUT0": region.put(np.zeros(16, np.int32))})
     assert client.shared_memory_regions() == []

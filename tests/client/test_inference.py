@@ -68,7 +68,7 @@ def test_several_outputs_of_odd_sizes(client):
         assert result[f"OUT_{kind}"].tolist() == array.tolist()
 
 
-def test_lists_become_what_the_model_takes(client):
+def test_lists_become_the_models_datatype(client):
     row = list(range(16))
     result = client.infer("add_sub", {"INPUT0": [row], "INPUT1": ONE})
     assert result["OUTPUT0"].dtype == np.int32
@@ -101,7 +101,7 @@ def test_tensors_without_elements(client):
     assert array.shape == (0,)
 
 
-def test_only_the_outputs_asked_for(client):
+def test_only_the_requested_outputs(client):
     result = client.infer("add_sub", {"INPUT0": ONE, "INPUT1": ONE}, outputs=["OUTPUT1"])
     assert list(result) == ["OUTPUT1"]
     with pytest.raises(KeyError, match="there is no output 'OUTPUT0'; there are 'OUTPUT1'"):
@@ -168,7 +168,7 @@ def test_a_request_prepared_once(client):
         ),
     ],
 )
-def test_the_server_says_what_is_wrong(client, model, inputs, status, text):
+def test_the_servers_error_is_raised(client, model, inputs, status, text):
     with pytest.raises(ServerError, match=text) as caught:
         client.infer(model, inputs)
     assert caught.value.status == status

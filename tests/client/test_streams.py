@@ -28,7 +28,7 @@ def words(results):
     return [result["WORD"][0].decode() for result in results]
 
 
-def test_many_answers_to_one_request(grpc):
+def test_many_responses_to_one_request(grpc):
     with grpc.stream("words") as stream:
         stream.send({"TEXT": ["one two three"]}, id="a")
         results = list(stream)
@@ -36,7 +36,7 @@ def test_many_answers_to_one_request(grpc):
     assert {result.id for result in results} == {"a"}
 
 
-def test_no_answer_at_all(grpc):
+def test_no_response_at_all(grpc):
     with grpc.stream("words") as stream:
         stream.send({"TEXT": [""]})
         assert list(stream) == []
@@ -133,7 +133,7 @@ def test_generate_stream(http):
         next(begun)
 
 
-def test_a_stream_of_answers_may_be_left(http):
+def test_a_stream_of_responses_may_be_closed_early(http):
     begun = http.generate_stream("words", {"TEXT": "one two three"})
     assert next(begun)["WORD"] == "one"
     begun.close()
@@ -162,7 +162,7 @@ def test_sequences(client):
     assert int(again["TOTAL"][0, 0]) == 4
 
 
-def test_a_sequence_that_is_left_has_ended_for_the_server(client):
+def test_leaving_a_sequence_ends_it_on_the_server(client):
     with client.sequence("counter", 123) as sequence:
         sequence.infer({"INPUT": [[3]]})
     with pytest.raises(ServerError, match="START"):

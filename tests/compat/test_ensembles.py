@@ -146,7 +146,7 @@ def test_a_batch_that_is_too_large(protocol):
         protocol.client.infer("pair", pair_inputs(protocol.library, rows=9))
 
 
-def test_what_clients_are_told_of_it(protocol):
+def test_what_clients_see_of_it(protocol):
     client = protocol.client
     if protocol.library is httpclient:
         metadata, config = client.get_model_metadata("pair"), client.get_model_config("pair")

@@ -122,7 +122,7 @@ def test_an_error_between_responses(client, engine, answers):
     client.stop_stream()
 
 
-def test_cancelling_reaches_a_request_that_is_still_answering(client, engine, answers):
+def test_cancelling_reaches_a_request_that_is_still_responding(client, engine, answers):
     client.start_stream(lambda result, error: answers.put((result, error)))
     client.async_stream_infer(DECOUPLED, inputs())
     arrived(engine, 1)

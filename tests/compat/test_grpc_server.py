@@ -162,7 +162,7 @@ def test_tls_files_that_do_not_go_together(serve, certificates):
 # ---- going down
 
 
-def test_what_is_under_way_is_answered(serve, fake, transport):
+def test_requests_in_flight_get_responses(serve, fake, transport):
     fake.gate.clear()
     done = queue.Queue()
     streamed = queue.Queue()
@@ -193,7 +193,7 @@ def test_what_is_under_way_is_answered(serve, fake, transport):
             each.close()
 
 
-def test_what_takes_too_long_is_cut_off(serve, fake, transport):
+def test_a_request_that_takes_too_long_is_cut_off(serve, fake, transport):
     fake.gate.clear()
     done = queue.Queue()
     late = pytest.raises(TimeoutError, match="did not stop within its exit timeout")

@@ -45,7 +45,7 @@ def collect(answers):
     return lambda result, error: answers.put((result, error))
 
 
-def test_answers_come_in_order(client, answers):
+def test_responses_come_in_order(client, answers):
     client.start_stream(collect(answers))
     for number in range(200):
         client.async_stream_infer("sum", make_inputs(grpcclient, number), request_id=str(number))

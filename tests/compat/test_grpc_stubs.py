@@ -109,7 +109,7 @@ def test_mistakes_in_tensors(stub, change, text):
     assert caught.value.details().startswith(text)
 
 
-def test_an_unknown_output_is_told_as_triton_tells_it(stub):
+def test_an_unknown_output_has_tritons_message(stub):
     request = make_request()
     request.id = "output name validation"
     request.raw_input_contents.append(bytes(8))

@@ -205,7 +205,7 @@ def test_compressed_requests(client, algorithm):
         ),
     ],
 )
-def test_answers_and_errors(client, ask, status, text):
+def test_responses_and_errors(client, ask, status, text):
     if status is None:
         ask(client)
         return

@@ -40,7 +40,7 @@ def test_requests_with_json(url):
         assert refused.json()["error"] == "Request for unknown model: 'nope' is not found"
 
 
-def test_requests_with_large_answers(url):
+def test_requests_with_large_responses(url):
     """It asks for gzip by itself and unpacks by itself."""
     array = np.arange(50_000, dtype=np.float32) % 7
     header = json.dumps(
@@ -90,7 +90,7 @@ def curl(*words, data=None):
 
 
 @pytest.mark.curl
-def test_curl_asks_about(url):
+def test_curl_reads(url):
     assert b"200 OK" in curl("-i", f"{url}/v2/health/live")
     assert b"200 OK" in curl("-I", f"{url}/v2")
     assert json.loads(curl(f"{url}/v2/models/sum"))["name"] == "sum"

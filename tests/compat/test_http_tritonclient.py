@@ -224,7 +224,7 @@ def test_numbers_that_are_none(client):
         np.testing.assert_array_equal(got, array)
 
 
-def test_sequences_and_priorities_of_a_model_that_knows_none(client):
+def test_sequences_and_priorities_of_a_model_without_them(client):
     result = client.infer(
         "sum",
         numbers(1),

@@ -102,7 +102,7 @@ def test_the_first_inference_loads(world, request, protocol):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("question", ["get_model_metadata", "get_model_config"])
-def test_asking_what_a_model_is_loads_it(request, protocol, question):
+def test_reading_a_models_metadata_loads_it(request, protocol, question):
     client = request.getfixturevalue(protocol)
     assert "sum" in str(getattr(client, question)("sum"))
     assert rows(client)["sum"][0] == "READY"
@@ -191,7 +191,7 @@ class TestStreams:
     def take(self, answers, count):
         return [answers.get(timeout=WAIT_SECS) for _ in range(count)]
 
-    def test_answers_stay_in_order(self, world, stream, answers):
+    def test_responses_stay_in_order(self, world, stream, answers):
         world.fake.load_gate.clear()
         models = ("held", "other", "held", "nobody", "other")
         for number, model in enumerate(models):
@@ -223,7 +223,7 @@ class TestStreams:
         ran = [int(batch["INPUT0"].flat[0]) for batch in world.fake.batches]
         assert ran == list(range(6))
 
-    def test_a_load_that_fails_is_told_for_each(self, world, stream, answers):
+    def test_a_load_that_fails_is_reported_to_each(self, world, stream, answers):
         world.fake.failure = RuntimeError("torn")
         for number in range(3):
             stream.async_stream_infer("held", one(grpcclient, number))
@@ -236,7 +236,7 @@ class TestStreams:
         assert error is None
         assert result.as_numpy("OUTPUT0")[0, 0] == 9
 
-    def test_a_client_that_half_closes_gets_its_answers(self, world, grpc, answers):
+    def test_a_client_that_half_closes_gets_its_responses(self, world, grpc, answers):
         world.fake.load_gate.clear()
         grpc.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(3):
@@ -246,7 +246,7 @@ class TestStreams:
         grpc.stop_stream()  # waits for them
         assert [error for _, error in self.take(answers, 3)] == [None] * 3
 
-    def test_a_client_that_leaves(self, world, grpc, answers):
+    def test_a_client_that_disconnects(self, world, grpc, answers):
         world.fake.load_gate.clear()
         grpc.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(3):

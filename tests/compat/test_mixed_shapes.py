@@ -87,7 +87,7 @@ def executions(running, model):
 
 
 @pytest.mark.parametrize("mask", [True, False], ids=["mask sent", "mask made"])
-def test_padded_answers_are_those_of_each_text_alone(running, client, kit, mode, mask):
+def test_padded_outputs_are_those_of_each_text_alone(running, client, kit, mode, mask):
     alone = [client.infer("alone", text(kit, length, mask=True)) for length in LENGTHS]
     model = f"padded_{mode}"
     before = executions(running, model)
@@ -113,7 +113,7 @@ def test_texts_of_different_lengths_that_disagree_are_refused(client, kit):
     assert "the inputs disagree about the length 'sequence'" in str(caught.value)
 
 
-def test_ragged_answers_are_each_requests_own(running, client, kit, mode):
+def test_ragged_outputs_are_each_requests_own(running, client, kit, mode):
     items = [np.arange(length, dtype=np.float32)[None] + length for length in LENGTHS]
     model = f"ragged_{mode}"
     before = executions(running, model)

@@ -280,20 +280,20 @@ def test_a_model_without_a_config(client):
     assert result.as_numpy("LENGTH").tolist() == [8]
 
 
-def test_a_python_model_asks_an_onnx_model(client, world):
+def test_a_python_model_calls_an_onnx_model(client, world):
     result = client.infer("pipeline", rows(1))
     assert result.as_numpy("OUTPUT0").tolist() == [list(range(2, 18))]
     assert world.running.metric("pipeline_requests", model="pipeline") >= 1
 
 
 @pytest.mark.parametrize("size", [4, 100_000])
-def test_a_model_that_writes_to_its_inputs_disturbs_nobody(client, size):
+def test_a_model_that_writes_to_its_inputs_affects_no_other_request(client, size):
     result = client.infer("scribblers", {"IN": np.zeros(size, np.float32)})
     values = {name: set(result.as_numpy(name)) for name in ("ONE", "OTHER", "SECOND")}
     assert values == {"ONE": {1.0}, "OTHER": {1.0}, "SECOND": {2.0}}
 
 
-def test_what_the_inner_model_refuses_reaches_the_client(world, client):
+def test_an_error_of_the_inner_model_reaches_the_client(world, client):
     world.running.unload("sum")
     try:
         with pytest.raises(InferenceServerException) as raised:
@@ -323,7 +323,7 @@ def test_a_decoupled_model_streams(world):
     assert numbers == [4, 3, 2, 1]
 
 
-def test_a_model_says_when_it_is_not_ready(client):
+def test_a_model_reports_when_it_is_not_ready(client):
     assert client.ready("moody")
     client.infer("moody", {"IN": np.array([1], np.int32)})
     assert not client.ready("moody")
@@ -347,7 +347,7 @@ def test_a_changed_model_is_served_after_a_reload(world, client):
     assert world.running.unload("spare").status == 200
 
 
-def test_a_broken_model_leaves_the_old_one_serving(world, client):
+def test_a_broken_model_keeps_the_old_one(world, client):
     python_model(world.folder, "spare", ADD_SUB, ADD_SUB_CONFIG)
     assert world.running.load("spare").status == 200
     python_model(

@@ -68,7 +68,7 @@ class Counts:
         return tuple(now[name] - self._before[name] for name in names)
 
 
-def test_the_second_time_nothing_is_executed(running, client, kit, row):
+def test_a_repeated_request_is_not_executed(running, client, kit, row):
     counts = Counts(running, "sum")
     for _ in range(4):
         answer = client.infer("sum", inputs_of(kit, row, row), request_id="x")
@@ -79,7 +79,7 @@ def test_the_second_time_nothing_is_executed(running, client, kit, row):
     assert counts("inference_count", "execution_count") == (1, 1)
 
 
-def test_what_one_protocol_asked_the_other_need_not_compute(running, row):
+def test_protocols_share_cached_responses(running, row):
     with (
         httpclient.InferenceServerClient(running.http_address) as over_http,
         grpcclient.InferenceServerClient(running.grpc_address) as over_grpc,
@@ -129,7 +129,7 @@ def test_sequences_are_not_cached(running, client, kit, row):
     assert counts("success", "cache_hit", "cache_miss") == (2, 0, 0)
 
 
-def test_classes_are_made_of_what_is_cached(running, client, kit):
+def test_classes_are_made_from_cached_outputs(running, client, kit):
     scores = np.array([[0.1, 0.7, 0.2, next(_numbers) / 1e6]], np.float32)
     tensor = kit.InferInput("INPUT0", [1, 4], "FP32")
     tensor.set_data_from_numpy(scores)
@@ -173,7 +173,7 @@ def test_errors_are_not_cached(running, client, kit):
     assert counts("cache_hit", "cache_miss") == (0, 0)
 
 
-def test_models_that_do_not_ask_for_it_are_not_cached(running, client, kit, row):
+def test_models_without_the_setting_are_not_cached(running, client, kit, row):
     counts = Counts(running, "plain")
     for _ in range(2):
         client.infer("plain", inputs_of(kit, row, row))

@@ -100,7 +100,7 @@ def test_a_sequence_named_by_a_string(protocol):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_two_sequences_taking_turns(protocol, model):
+def test_two_interleaved_sequences(protocol, model):
     for place in range(4):
         for number in (21, 22):
             result = protocol.client.infer(

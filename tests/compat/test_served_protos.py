@@ -40,7 +40,7 @@ print("all is well")
 
 
 @pytest.mark.parametrize("transport", ["native", "grpcio"])
-def test_stubs_made_of_what_the_server_hands_out(tmp_path, transport):
+def test_stubs_made_of_the_servers_protos(tmp_path, transport):
     with running_server(Path(repository()), grpc_transport=transport) as running:
         names = running.get("/proto").json["files"]
         for name in names:

@@ -231,7 +231,7 @@ def test_what_is_typed_is_what_arrives(run, datatype, text, values):
         ("FP32", "1 2 3", [2, 2], "x takes 4 values for the shape [2, 2]; 3 are typed."),
     ],
 )
-def test_wrong_values_are_told_in_a_sentence(run, datatype, text, shape, words):
+def test_wrong_values_are_reported_in_a_sentence(run, datatype, text, shape, words):
     script = """
       try { m.parseValues(given.text, given.type, given.shape, "x"); return "fine"; }
       catch (error) { return error.message; }

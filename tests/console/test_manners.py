@@ -289,7 +289,7 @@ def test_sentences_are_compared(task_form, expect):
     expect(page.locator("canvas.pixels").first).to_be_visible()
 
 
-def test_a_task_that_nobody_knows(task_form, expect):
+def test_an_unknown_task(task_form, expect):
     page = task_form("fortune-telling", {"**/upper/tell": lambda _: {"json": {"luck": 7}}})
     page.get_by_label("Operation").fill("tell")
     page.get_by_label("JSON").fill('{"hand": "left"}')

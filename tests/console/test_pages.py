@@ -171,7 +171,7 @@ def test_unload_and_load(page, running, address, expect):
     expect(upper.locator(".pill")).to_have_text("Ready")
 
 
-def test_a_load_that_fails_says_why(page, address, expect):
+def test_a_load_that_fails_reports_why(page, address, expect):
     page.goto(address)
     row(page, "broken").get_by_role("button", name="Load").click()
     message = row(page, "broken").locator(".control-message")
@@ -179,7 +179,7 @@ def test_a_load_that_fails_says_why(page, address, expect):
     expect(message).to_contain_text(MARKUP)
 
 
-def test_a_model_that_loads_when_it_is_first_asked(page, models, expect):
+def test_a_model_that_loads_at_its_first_request(page, models, expect):
     with running_server(models, model_control_mode="lazy") as running:
         page.goto(f"http://{running.http_address}/")
         upper = row(page, "upper")

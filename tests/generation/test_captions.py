@@ -215,7 +215,7 @@ def test_a_model_that_writes_nothing(tmp_path):
     assert "shoal export blip" in answer.error
 
 
-def test_a_person_who_goes_away_frees_the_models_place(copied, photos, form):
+def test_a_client_that_disconnects_frees_its_slot(copied, photos, form):
     models, folder = copied("captions")
     config = folder / "config.pbtxt"
     config.write_text(config.read_text().replace('"16"', '"1"'))

@@ -73,7 +73,7 @@ def test_the_generation_config_is_taken_over(export, blip, tmp_path):
     assert (task["max_tokens"], task["num_beams"], task["length_penalty"]) == (33, 3, 0.5)
 
 
-def test_an_existing_folder_stays_unless_told(export, blip, tmp_path):
+def test_an_existing_folder_is_kept_by_default(export, blip, tmp_path):
     target = tmp_path / "made"
     target.mkdir()
     (target / "mine.txt").write_text("precious")
@@ -115,7 +115,7 @@ def test_a_checkpoint_without_tokenizer_json_but_with_words(export, blip, tmp_pa
         ),
     ],
 )
-def test_what_is_wrong_with_a_checkpoint_is_told(export, blip, tmp_path, spoil, sentence):
+def test_errors_of_a_checkpoint_are_reported(export, blip, tmp_path, spoil, sentence):
     spoil(blip)
     code, printed = export("blip", blip, tmp_path / "made")
     assert code == 1
@@ -162,7 +162,7 @@ def test_help(export):
         assert "shoal export KIND CHECKPOINT_FOLDER OUTPUT_MODEL_FOLDER" in printed
 
 
-def test_an_activation_that_is_not_known():
+def test_an_unknown_activation():
     with pytest.raises(Unsupported, match="'mish' cannot be exported"):
         GraphBuilder("x").activation("mish", "value")
 

@@ -254,7 +254,7 @@ def limit(folder, rows):
     config.write_text(config.read_text().replace('"16"', f'"{rows}"'))
 
 
-def test_no_more_texts_than_told_are_under_way(copied, photos, in_json):
+def test_no_more_texts_than_allowed_are_in_flight(copied, photos, in_json):
     models, folder = copied("captions")
     limit(folder, 2)
     with running_server(models) as running, ThreadPoolExecutor(10) as pool:
@@ -273,7 +273,7 @@ def test_no_more_texts_than_told_are_under_way(copied, photos, in_json):
         assert refused.error == "'num_beams' must be a whole number from 1 to 2, not 3"
 
 
-def test_whoever_goes_away_frees_the_place(copied, photos, in_json):
+def test_a_client_that_disconnects_frees_its_slot(copied, photos, in_json):
     models, folder = copied("captions")
     limit(folder, 1)
     with running_server(models) as running:
@@ -289,7 +289,7 @@ def test_whoever_goes_away_frees_the_place(copied, photos, in_json):
         assert running.statistics("captions")["generation"]["texts"] == 0
 
 
-def test_a_broken_photo_costs_its_own_request_only(ask, server, in_json):
+def test_a_broken_photo_fails_only_its_own_request(ask, server, in_json):
     def one(number):
         if number % 3:
             return ask(index=number % 8, max_tokens=10).json["token_ids"]
@@ -334,7 +334,7 @@ def test_statistics_and_metrics(copied, photos, in_json):
         assert found["model_stats"][0]["inference_count"] == "1"
 
 
-def test_texts_under_way_are_finished_when_the_model_goes(copied, photos, in_json):
+def test_texts_in_flight_are_finished_when_the_model_is_unloaded(copied, photos, in_json):
     models, _ = copied("captions")
     with running_server(models, model_control_mode="explicit", load_model=["captions"]) as running:
         body = {"image": in_json(photos[0]), "max_tokens": 63, "min_tokens": 63}

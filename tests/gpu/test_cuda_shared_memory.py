@@ -183,7 +183,7 @@ def infer(running, offset, to, size=64):
     return running.post("/v2/models/echo/infer", body)
 
 
-def test_the_server_says_that_it_can(running):
+def test_the_server_reports_that_it_can(running):
     assert "cuda_shared_memory" in running.get("/v2").json["extensions"]
 
 
@@ -247,7 +247,7 @@ def test_wrong_uses(running, owner):
     owner.write(0, ROW)
 
 
-def test_an_owner_that_goes_first(running):
+def test_an_owner_that_exits_first(running):
     made = Owner("driver")
     assert register(running, made).status == 200
     made.end()

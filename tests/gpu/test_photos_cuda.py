@@ -112,7 +112,7 @@ def test_grey_models(gpu, cat, tmp_path):
     assert np.abs(row.astype(int) - prepare(cat)).mean() < 2
 
 
-def test_broken_files_get_a_sentence_and_harm_nobody(gpu, cat, tmp_path):
+def test_broken_files_get_a_sentence_and_affect_no_other(gpu, cat, tmp_path):
     prepare = preparation(tmp_path)
     damaged = cat[:5000] + bytes(200) + cat[5200:]
     cut = cat[:9000]

@@ -111,7 +111,7 @@ def test_a_lost_connection_is_opened_again(server, asker):
     assert asker.ask(SEA)[0].text == "green"
 
 
-def test_no_answer_in_time(server):
+def test_no_response_in_time(server):
     answered = threading.Event()
 
     def wait(text, question):
@@ -134,7 +134,7 @@ def test_no_answer_in_time(server):
         answered.set()
 
 
-def test_a_server_that_goes_away_while_it_is_asked(server, asker):
+def test_a_server_that_stops_during_a_question(server, asker):
     calls = []
 
     def leave(text, question):
@@ -148,7 +148,7 @@ def test_a_server_that_goes_away_while_it_is_asked(server, asker):
     assert len(calls) == 2  # on a fresh connection, too
 
 
-def test_nobody_there(nobody):
+def test_no_server_is_running(nobody):
     port = nobody
     with pytest.raises(
         ConnectionFailed, match=f"no server answers at {HERE}:{port}; is it running"
@@ -252,7 +252,7 @@ def test_a_named_model(ask, server):
     assert server.paths == ["/v2/models/faq/answer"]
 
 
-def test_what_fails_shows_in_the_exit_code(ask, server):
+def test_failures_show_in_the_exit_code(ask, server):
     def sometimes(text, question):
         if question == "Bad?":
             raise Refusal("no such thing")
@@ -483,7 +483,7 @@ def test_failures_are_counted_and_shown(server, stress, protocol):
     assert f"2 times: the server at {HERE}:{port} closed the connection" in out
 
 
-def test_answers_that_come_too_late(server, stress, monkeypatch):
+def test_responses_that_come_too_late(server, stress, monkeypatch):
     def patient(host, port, model, _timeout_secs):
         """For the first question, which only asks whether there is a server."""
         return TcpAsker(host, port, model, 20.0)
@@ -572,7 +572,7 @@ def test_the_model_of_the_demo_answers(real, capsys, monkeypatch, protocol):
         assert answer["model_name"] == "questions"
 
 
-def test_a_running_server_says_how_it_is_set_up(real, stress):
+def test_a_running_server_reports_its_setup(real, stress):
     code, out, err = stress(
         "--url", real.http_address, "--clients", "2", "--requests", "1", "--warmup", "0"
     )

@@ -47,7 +47,7 @@ def test_the_same_awaited(server, cat):
     assert found["answer"] == "plankton"
 
 
-def test_what_the_server_says_is_raised(server):
+def test_the_servers_error_is_raised(server):
     with Client(server.http_address) as client:
         with pytest.raises(ServerError, match="is text"):
             client.classify(b"no photo")

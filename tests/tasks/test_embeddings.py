@@ -83,7 +83,7 @@ def test_one_text(running, session):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-def test_texts_of_all_lengths_get_what_each_gets_alone(running, session, pooling):
+def test_texts_of_all_lengths_get_the_same_result_as_alone(running, session, pooling):
     found = vectors(embed(running, f"{pooling}_on_server", texts=TEXTS))
     assert len(found) == len(TEXTS)
     for text, vector in zip(TEXTS, found, strict=True):
@@ -111,7 +111,7 @@ def test_texts_of_a_call_run_in_groups_of_like_length(running):
     assert 1 <= after["execution_count"] - before["execution_count"] <= 2
 
 
-def test_a_long_text_is_cut_off_and_the_answer_says_so(running):
+def test_a_long_text_is_cut_off_and_the_response_reports_it(running):
     long = " ".join(["fish"] * 100)
     answer = embed(running, texts=["a net", long, "the sea"])
     assert answer.json["truncated"] == [1]

@@ -216,7 +216,7 @@ def test_models_that_can_be_asked_are_listed(client):
 
 
 @pytest.mark.parametrize("name", ["nobody", "odd"])
-def test_a_model_that_cannot_be_asked(client, name):
+def test_a_model_that_is_not_served_or_cannot_chat(client, name):
     with pytest.raises(openai.NotFoundError) as raised:
         client.models.retrieve(name)
     assert raised.value.code == "model_not_found"
@@ -382,7 +382,7 @@ def test_a_model_that_counts_and_ends_by_itself(client, models):
     assert models.inputs["stream"] == [True]
 
 
-def test_a_model_that_answers_once(client):
+def test_a_model_that_responds_once(client):
     answer = client.completions.create(model="whole", prompt="a b", echo=True)
     assert answer.choices[0].text == "a bA B"
     stream = client.completions.create(model="whole", prompt="a b", stream=True)
@@ -423,7 +423,7 @@ def test_wrong_questions_for_completions(client, asked, param, words):
     assert raised.value.param == param
 
 
-def test_what_fails_on_the_way_is_an_event(client):
+def test_a_later_error_is_an_event(client):
     stream = client.completions.create(model="talker", prompt="a b fail", stream=True)
     pieces = []
 
@@ -437,7 +437,7 @@ def test_what_fails_on_the_way_is_an_event(client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_cancels_its_request(running, models, stream):
+def test_a_client_that_disconnects_cancels_its_request(running, models, stream):
     models.cancelled.clear()
     models.waiting.clear()
     connection = http.client.HTTPConnection(running.http_address, timeout=WAIT_SECS)

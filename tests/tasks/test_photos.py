@@ -274,7 +274,7 @@ def test_wrong_use_with_curl(url, curl, words, sentence):
 # ---- wrong use
 
 
-def test_a_bad_photo_harms_nobody_else(url, photos):
+def test_a_bad_photo_affects_no_other(url, photos):
     good = ("good.jpg", photos["flower"])
     with ThreadPoolExecutor(8) as threads:
         answers = list(
@@ -376,7 +376,7 @@ def counts(door):
     return {kind: told[kind]["count"] for kind in told if kind != "name"}
 
 
-def test_a_client_that_leaves_takes_its_call_along(server, url, photos):
+def test_a_client_that_disconnects_ends_its_call(server, url, photos):
     """What it asked for is given up, and the next one is answered."""
     door = server.model("photos").task
     wait_until(lambda: door.calls == 0, "the calls before it are over")

@@ -235,7 +235,7 @@ def test_calls_are_counted(server):
     assert grown == {"success": 1, "fail": 1, "preprocess": 1, "postprocess": 1}
 
 
-def test_many_callers_at_once_get_their_own_answers(server):
+def test_many_callers_at_once_get_their_own_responses(server):
     asked = [(p["text"], q) for p in PASSAGES[:6] for q, _ in p["answerable"][:3]]
     alone = [answer(server, *one)["answer"] for one in asked]
     with ThreadPoolExecutor(12) as pool:
@@ -395,7 +395,7 @@ def test_many_clients_at_once(server):
     wait_until(lambda: server.server._tcp.open_connections == 0, "all clients have gone")
 
 
-def test_a_client_that_leaves_withdraws_its_question(server):
+def test_a_client_that_disconnects_cancels_its_question(server):
     text = "\n".join(passage["text"] for passage in PASSAGES) * 8
     door = server.model("questions").task
     wait_until(lambda: door.calls == 0, "the questions before it are answered")
@@ -414,7 +414,7 @@ def test_a_client_that_leaves_withdraws_its_question(server):
     assert after["inference_count"] - before["inference_count"] < 50  # of 57 windows
 
 
-def test_stopping_answers_what_was_asked(repository):
+def test_stopping_answers_pending_questions(repository):
     text = "\n".join(passage["text"] for passage in PASSAGES)
     with running_server(repository, tcp_port=0, tcp_address=ADDRESS) as running:
         idle, busy = Line(running), Line(running)
@@ -440,7 +440,7 @@ def test_ipv6(repository):
         assert line.file.readline() == b"Edith Lowell\n"
 
 
-def test_off_unless_asked_for(repository):
+def test_off_by_default(repository):
     with running_server(repository, model_control_mode="explicit") as running:
         assert running.server.tcp_port == 0
         assert running.server._tcp is None

@@ -166,7 +166,7 @@ def test_an_error_in_the_model_reaches_the_client(served):
     assert statistics["fail"]["count"] == 3
 
 
-def test_an_error_costs_no_batch_mate(served):
+def test_an_error_does_not_affect_the_rest_of_the_batch(served):
     failing = served.format.failing
     if not failing.together:
         pytest.skip("its requests do not share a batch, or fail together by Triton's rule")

@@ -66,7 +66,7 @@ def load(processes, wheels, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_each_model_has_the_packages_it_asks_for(load, ask, tmp_path):
+def test_each_model_has_the_packages_it_requires(load, ask, tmp_path):
     shallow, deep = load("shallow", "1.0"), load("deep", "2.0")
     assert ask(shallow, 1).outputs[0].array.tolist() == [[3, 1]]
     assert ask(deep, 1).outputs[0].array.tolist() == [[5, 1]]
@@ -76,7 +76,7 @@ def test_each_model_has_the_packages_it_asks_for(load, ask, tmp_path):
 
 
 @pytest.mark.timeout(180)
-def test_what_pip_cannot_find_fails_the_load(load, tmp_path):
+def test_a_package_that_pip_cannot_find_fails_the_load(load, tmp_path):
     with pytest.raises(Internal) as raised:
         load("missing", "9.0")
     assert "pip could not install what" in raised.value.message
@@ -130,15 +130,13 @@ def site_of(environment):
     return site.relative_to(environment)
 
 
-def test_an_environment_without_numpy_says_so(processes, environment, monkeypatch):
+def test_an_environment_without_numpy_is_reported(processes, environment, monkeypatch):
     monkeypatch.setattr("shoal.backends.python.environment._version", lambda _: (3, 99))
     with pytest.raises(Internal, match="has no numpy that works"):
         processes.load(DEPTH, more=FOLDER % "$$TRITON_MODEL_DIRECTORY/env")
 
 
-def test_a_process_that_ends_before_it_is_asked_is_heard_all_the_same(
-    processes, environment, monkeypatch
-):
+def test_the_output_of_a_process_that_ends_early_is_read(processes, environment, monkeypatch):
     send = Link.send
 
     def late(link, *message, **options):

@@ -37,7 +37,7 @@ def numbers(response):
     return response.outputs[0].array.tolist()
 
 
-def test_requests_are_answered(models, ask):
+def test_requests_get_responses(models, ask):
     model = models.load(DOUBLE)
     for number in range(5):
         assert numbers(ask(model, number, 1)) == [[2 * number, 2]]
@@ -58,7 +58,7 @@ def test_a_batch_is_one_execution(models, request_of):
     assert model.statistics.read().execution_count == 1
 
 
-def test_arguments_and_requests_say_everything(models, ask):
+def test_arguments_and_requests_are_complete(models, ask):
     model = models.load(
         """
         import json
@@ -171,7 +171,7 @@ def test_inputs_may_be_written_to(models, ask):
     assert numbers(ask(model, 1)) == [[2]]
 
 
-def test_what_a_model_sends_is_not_changed_by_what_it_does_next(models, request_of):
+def test_a_sent_response_is_not_changed_by_the_model(models, request_of):
     model = models.load(
         """
         class TritonPythonModel:
@@ -300,7 +300,7 @@ WRONG = {
 }
 
 
-def test_whatever_a_model_does_is_answered(models, ask, request_of):
+def test_every_request_gets_a_response_whatever_the_model_does(models, ask, request_of):
     wrong = "".join(
         f"    def wrong_{n}(self, requests):\n        {b}\n" for n, b in enumerate(WRONG)
     )
@@ -324,7 +324,7 @@ def test_whatever_a_model_does_is_answered(models, ask, request_of):
         assert ask(model, -1).outputs[0].array.item() == -1  # and it goes on
 
 
-def test_one_bad_request_costs_the_others_nothing(models, request_of):
+def test_one_bad_request_does_not_affect_the_others(models, request_of):
     model = models.load(
         """
         class TritonPythonModel:
@@ -360,7 +360,7 @@ def test_one_bad_request_costs_the_others_nothing(models, request_of):
         ),
     ],
 )
-def test_a_model_that_does_not_start_says_why(models, source, text):
+def test_a_model_that_does_not_start_reports_why(models, source, text):
     with pytest.raises(Internal) as raised:
         models.load(source)
     assert text in raised.value.message
@@ -402,7 +402,7 @@ class TritonPythonModel:
 """
 
 
-def test_a_decoupled_model_answers_any_number_of_times(models, request_of):
+def test_a_decoupled_model_sends_any_number_of_responses(models, request_of):
     model = models.load(STREAM, more=DECOUPLED)
     made = [request_of(count) for count in (3, 0, 1)]
     model.run(*[request for request, _ in made])
@@ -446,7 +446,7 @@ def test_async_execute(models, ask, request_of):
     assert len(collector.responses) == 2
 
 
-def test_an_answer_may_come_after_execute_has_returned(models, request_of):
+def test_a_response_may_come_after_execute_has_returned(models, request_of):
     model = models.load(
         """
         class TritonPythonModel:
@@ -472,7 +472,7 @@ def test_an_answer_may_come_after_execute_has_returned(models, request_of):
     assert numbers(collected.wait()) == [[1]]
 
 
-def test_a_request_that_is_let_go_is_answered(models, request_of):
+def test_an_abandoned_request_gets_a_response(models, request_of):
     model = models.load("class TritonPythonModel:\n    def execute(self, requests): ...")
     request, collector = request_of(1)
     model.run(request)
@@ -511,7 +511,7 @@ def test_cancellation_reaches_the_model(models, request_of):
         logging.getLogger("shoal.models").removeHandler(handler)
 
 
-def test_what_a_model_still_owes_is_waited_for_when_it_is_closed(models, request_of):
+def test_closing_waits_for_unsent_responses(models, request_of):
     model = models.load(
         """
         import threading, time
@@ -557,7 +557,7 @@ class TritonPythonModel:
 """
 
 
-def test_another_model_is_asked(models, ask):
+def test_another_model_is_called(models, ask):
     def answer(request):
         doubled = request.inputs["X"].array * 2
         threading.Thread(
@@ -641,7 +641,7 @@ def test_a_stream_of_another_model_can_be_cut_short(models, request_of):
     assert numbers(collector.wait()) == [[0, 1, 2]]
 
 
-def test_many_are_asked_at_once(models, ask):
+def test_many_models_are_called_at_once(models, ask):
     waiting = []
 
     def answer(request):
@@ -674,7 +674,7 @@ def test_many_are_asked_at_once(models, ask):
     assert numbers(ask(model, 1)) == [[3]]
 
 
-def test_a_model_that_can_only_wait_for_itself_is_told(models, request_of):
+def test_a_model_that_would_wait_for_itself_gets_an_error(models, request_of):
     model = models.load(ASK.replace('model_name="other"', 'model_name="m"'))
     request, collector = request_of(1)
     model.run(request)
@@ -757,7 +757,7 @@ def test_log_lines_name_the_models_file(models, ask, caplog):
 
 
 @pytest.mark.parametrize(("returned", "ready"), [("True", True), ("False", False), ("1/0", False)])
-def test_the_model_says_whether_it_is_ready(models, returned, ready):
+def test_the_model_reports_whether_it_is_ready(models, returned, ready):
     model = models.load(
         f"""
         class TritonPythonModel:
@@ -815,7 +815,7 @@ def test_a_model_completes_its_config(models, ask):
         ("import os; os.kill(os.getpid(), 9)", "signal 9 (SIGKILL)"),
     ],
 )
-def test_a_completion_that_fails_says_why(processes, body, text):
+def test_a_completion_that_fails_reports_why(processes, body, text):
     source = f"""
 class TritonPythonModel:
     @staticmethod

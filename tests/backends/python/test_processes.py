@@ -46,7 +46,7 @@ def test_it_runs_elsewhere(processes, ask):
     assert pid == model.executor.pid != os.getpid()
 
 
-def test_a_crash_fails_what_is_in_flight_and_nothing_else(processes, ask, request_of):
+def test_a_crash_fails_only_the_requests_in_flight(processes, ask, request_of):
     model = processes.load(COUNTING)
     ask(model, 1)
     request, collector = request_of(-1)
@@ -66,7 +66,7 @@ def test_a_kill_is_noticed_without_a_request(processes, ask):
     assert ask(model, 1).outputs[0].array[0, 1] == model.executor.pid
 
 
-def test_one_that_keeps_crashing_rests_longer_and_longer(processes, request_of, monkeypatch):
+def test_a_process_that_keeps_crashing_backs_off(processes, request_of, monkeypatch):
     monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
     monkeypatch.setattr("shoal.backends.python.process.executor._LONGEST_REST_SECS", 1000.0)
     model = processes.load(COUNTING)
@@ -160,7 +160,7 @@ def test_several_instances_work_at_the_same_time(processes, request_of):
     assert pids == {executor.pid for executor in model.executors}
 
 
-def test_one_instance_runs_in_the_server_unless_told_otherwise(processes, ask):
+def test_one_instance_runs_in_the_server_by_default(processes, ask):
     model = processes.load(COUNTING, settings={"execution": "auto"})
     assert ask(model, 1).outputs[0].array[0, 1] == os.getpid()
 
@@ -208,7 +208,7 @@ def test_programs_a_model_starts_can_be_ended(processes, ask):
     assert ask(model, 1).outputs[0].array.item() == -signal.SIGTERM
 
 
-def test_processes_that_a_model_forks_cannot_ask_the_server(processes, request_of):
+def test_processes_that_a_model_forks_cannot_call_the_server(processes, request_of):
     model = processes.load(
         """
         import multiprocessing
@@ -296,7 +296,7 @@ def test_an_interpreter_that_does_not_come_up(processes, tmp_path, monkeypatch):
         processes.load(COUNTING, settings={"stub-timeout-seconds": "0.2"})
 
 
-def test_one_that_is_gone_before_it_is_told_what_to_serve(processes, tmp_path, monkeypatch):
+def test_a_process_that_ends_before_it_gets_its_model(processes, tmp_path, monkeypatch):
     ended = tmp_path / "python"
     ended.write_text("#!/bin/sh\nexit 3\n")
     ended.chmod(0o755)
@@ -312,7 +312,7 @@ def test_one_that_is_gone_before_it_is_told_what_to_serve(processes, tmp_path, m
         processes.load(COUNTING)
 
 
-def test_one_that_is_gone_once_it_is_initialised_is_started_again(processes, ask, monkeypatch):
+def test_a_process_that_ends_after_initialize_is_restarted(processes, ask, monkeypatch):
     monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 0.01)
     model = processes.load(COUNTING)
     first = model.executor.pid
@@ -333,7 +333,7 @@ def test_one_that_is_gone_once_it_is_initialised_is_started_again(processes, ask
     assert unlucky
 
 
-def test_one_that_is_gone_once_it_is_initialised_fails_the_load(processes, monkeypatch):
+def test_a_process_that_ends_after_initialize_fails_the_load(processes, monkeypatch):
     wait_started = ModelProcess.wait_started
 
     def ends_at_once(serving):
@@ -375,7 +375,7 @@ def test_several_batches_go_with_one_message(processes, request_of):
     assert reading.compute_infer_ns > 0
 
 
-def test_answers_do_not_wait_for_a_slow_batch_behind_them(processes, request_of):
+def test_responses_do_not_wait_for_a_slow_batch_behind_them(processes, request_of):
     model = processes.load(
         """
         import pathlib, time

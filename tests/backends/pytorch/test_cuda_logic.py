@@ -154,7 +154,7 @@ def test_graphs(loader, config, gpu):
         assert Graph.replays == replays
 
 
-def test_what_a_graph_gave_stays_what_it_was(loader, config, gpu):
+def test_outputs_of_a_graph_are_not_overwritten(loader, config, gpu):
     loaded = add_sub(loader, config, parameters={"CUDA_GRAPHS": "true"})
     executor = loaded.executor(ON_GPU)
     kept = []

@@ -229,7 +229,7 @@ def test_scalars(loader, config):
     assert only(loader.executor(written), np.float32([1, 2, 3])).tolist() == [6]
 
 
-def test_a_scalar_goes_in(loader):
+def test_a_scalar_input(loader):
     loader.export(Twice2(), torch.tensor(3.0), batch=False)
     completed = loader.complete()
     assert completed.input[0].dims == (1,)
@@ -277,7 +277,7 @@ class Plain(torch.nn.Module):
         return self.layers(x)
 
 
-def test_a_model_that_writes_to_nothing_of_ours_gets_no_copy(loader, config):
+def test_a_model_that_does_not_write_to_its_inputs_gets_no_copy(loader, config):
     loader.script(Plain())
     loaded = loader.load(config([("x", "FP32", 3, 5, 5)], [("y", "FP32", 4, 3, 3)], 8))
     assert loaded.shares_weights
@@ -309,7 +309,7 @@ def test_a_state_is_an_instance_s_own_and_its_results_stay(loader, config):
     assert only(two, np.float32([1])).tolist() == [1]
 
 
-def test_sharing_can_be_asked_for(loader, config):
+def test_sharing_can_be_switched_on(loader, config):
     loader.script(Counter())
     loaded = loader.load(
         config([("x", "FP32", 1)], [("y", "FP32", 1)]), parameters={"ENABLE_WEIGHT_SHARING": "true"}
@@ -319,7 +319,7 @@ def test_sharing_can_be_asked_for(loader, config):
     assert only(two, np.float32([1])).tolist() == [2]
 
 
-def test_instances_share_what_has_no_state(loader, config):
+def test_instances_share_stateless_parts(loader, config):
     loader.export(torch.nn.Linear(4, 4), torch.zeros(2, 4))
     loaded = loader.load(placements=[ON_CPU, ON_CPU])
     assert loaded.shares_weights

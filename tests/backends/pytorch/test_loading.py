@@ -140,7 +140,7 @@ def test_modules_in_python_do_not_meet(tmp_path, loader, config):
 # --- completing a config ---
 
 
-def test_an_export_says_everything(loader):
+def test_an_export_declares_everything(loader):
     loader.export(AddSub(), torch.zeros(2, 3), torch.zeros(2, 3))
     completed = loader.complete()
     assert completed.max_batch_size == 4
@@ -213,7 +213,7 @@ def test_one_side_is_written(loader, config):
     assert sorted(shapes(completed.output)) == ["OUTPUT__0", "OUTPUT__1"]
 
 
-def test_what_was_traced_is_learned_from_its_example(loader):
+def test_a_traced_model_is_learned_from_its_example(loader):
     loader.trace(AddSub(), torch.zeros(2, 3), torch.zeros(2, 3))
     completed = loader.complete()
     assert completed.max_batch_size == 4
@@ -227,7 +227,7 @@ class Flat(torch.nn.Module):
         return x.reshape(6).to(torch.int64)
 
 
-def test_what_was_traced_without_a_batch(loader):
+def test_a_model_traced_without_a_batch(loader):
     loader.trace(Flat(), torch.zeros(2, 3))
     completed = loader.complete()
     assert completed.max_batch_size == 0
@@ -257,7 +257,7 @@ def test_outputs_that_cannot_be_learned(loader, config):
         loader.complete(config([("x", "FP32", 3)]))
 
 
-def test_a_script_does_not_say_what_it_takes(loader):
+def test_a_script_does_not_declare_its_inputs(loader):
     loader.script(AddSub())
     with pytest.raises(ConfigError) as raised:
         loader.complete()

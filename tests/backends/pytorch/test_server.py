@@ -140,7 +140,7 @@ def test_versions(client, version):
     )
 
 
-def test_what_the_server_says_of_them(server):
+def test_their_metadata(server):
     metadata = server.get("/v2/models/script").json
     assert metadata["platform"] == "pytorch_libtorch"
     completed = server.get("/v2/models/exported/config").json
@@ -155,7 +155,7 @@ def test_instances_run_side_by_side(server):
     assert [answer.status for answer in answers] == [200, 200]
 
 
-def test_an_error_reaches_its_client_and_nobody_else(server):
+def test_an_error_reaches_only_its_client(server):
     numbers = (1, -1, 3)
     with ThreadPoolExecutor(3) as pool:
         answers = list(
@@ -233,7 +233,7 @@ def test_unloading_gives_the_memory_back(server, repository, form):
     wait_until(lambda: resident().rss - before < 40e6, "the memory is given back")
 
 
-def test_a_wrong_model_leaves_the_others_alone(server, repository):
+def test_a_wrong_model_does_not_affect_the_others(server, repository):
     write(repository, "wrong", 'backend: "pytorch"\n' + ONE, model_pt="rubbish")
     answer = server.load("wrong")
     assert answer.status == 400
