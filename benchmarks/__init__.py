@@ -1,6 +1,6 @@
-"""Shoal and its peers side by side, in turns, under loads not ours: `python -m benchmarks`.
+"""Compare Shoal with other servers, with load generators of others: `python -m benchmarks`.
 
     models --> peers (one environment each) --> loads --> measures --> report, plots, docs
 
-The folder's README says what is measured and how.
+README.md in this folder describes what is measured and how.
 """

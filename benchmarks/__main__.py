@@ -2,7 +2,7 @@
 
     any Python --makes--> .tools/bench/runner --starts there--> the run --> benchmarks/results/
 
-Only the standard library is needed to begin; everything else goes into environments of its own.
+It starts with the standard library only; everything else is installed into its own environments.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ def options() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--workloads", default="all", help="W1,W2,W3,W4,W4-echo or all (default)")
-    add("--peers", default="all", help="names with commas between, or all (default); see --list")
-    add("--turns", type=int, default=3, help="how often each candidate has its turn (default 3)")
-    add("--seconds", type=float, default=2.0, help="length of a load on quick models (default 2)")
+    add("--peers", default="all", help="names separated by commas, or all (default); see --list")
+    add("--turns", type=int, default=3, help="rounds, with each peer once a round (default 3)")
+    add("--seconds", type=float, default=2.0, help="length of a load on fast models (default 2)")
     add("--slow-seconds", type=float, default=6.0, help="the same for W2 and W3 (default 6)")
-    add("--concurrency", default="", help="1,16,64: instead of each workload's own")
+    add("--concurrency", default="", help="1,16,64: replaces the levels of each workload")
     add(
         "--quiet",
         type=float,
         default=0.0,
         metavar="CORES",
-        help="measure again, up to three times, while others use more than this (default: never)",
+        help="measure again, up to three times, if others use more cores (default: never)",
     )
     add("--growth", default="yes", choices=("yes", "no", "only"), help="how Shoal's cost grows")
     add("--name", default="local", help="results are written to benchmarks/results/NAME.*")
-    add("--keep", action="store_true", help="keep what NAME.json has of workloads that are not run")
-    add("--render", action="store_true", help="only write report and plots of NAME.json again")
-    add("--list", action="store_true", help="print workloads and peers, then end")
+    add("--keep", action="store_true", help="keep the results of workloads that are not run")
+    add("--render", action="store_true", help="only rewrite the report and plots of NAME.json")
+    add("--list", action="store_true", help="list workloads and peers, then exit")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Go into the runner's environment, then run."""
+    """Restart in the runner's environment, then run."""
     arguments = options()
     if Path(sys.prefix).resolve() != (HOME / "runner").resolve():
         try:
             python = ensure("runner", RUNNER)
         except Unavailable as error:
-            print(f"the benchmark's own environment cannot be made: {error}", file=sys.stderr)
+            print(f"the environment of the benchmark cannot be created: {error}", file=sys.stderr)
             return 1
         os.chdir(ROOT)
         os.execv(python, [str(python), "-m", "benchmarks", *sys.argv[1:]])  # noqa: S606  ourselves
@@ -69,8 +69,8 @@ def main() -> int:
 
 
 def _measure(arguments: argparse.Namespace, path: Path) -> None:
-    """Write the JSON after each workload. An interrupted run stops its servers and keeps what it
-    has."""
+    """Write the JSON after each workload. An interrupted run stops its servers and keeps its
+    results."""
     from benchmarks import bench, growth, machine, report
 
     signal.signal(signal.SIGINT, _interrupt)  # in the background it would be ignored
@@ -109,7 +109,7 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
             print("\nhow cost grows", flush=True)
             run["growth"] = growth.run(arguments.turns, arguments.seconds, arguments.quiet)
     except KeyboardInterrupt:
-        print("\ninterrupted: what was measured so far is kept", file=sys.stderr)
+        print("\ninterrupted: results so far are kept", file=sys.stderr)
     save()
 
 
@@ -118,7 +118,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]) -> dict[str, Any]:
-    """What the measurements have to be read with."""
+    """The machine, the versions and the options of the run."""
     from benchmarks import limit, machine
 
     peers: dict[str, Any] = {
@@ -146,7 +146,7 @@ def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]
 
 
 def _choose(arguments: argparse.Namespace, results: Any) -> tuple[list[Any], list[Any]]:
-    """The workloads and the peers that could be installed, one after the other."""
+    """The selected workloads, and the selected peers that could be installed."""
     from benchmarks.peers.registry import PEERS
     from benchmarks.workloads import WORKLOADS
 
@@ -165,7 +165,7 @@ def _choose(arguments: argparse.Namespace, results: Any) -> tuple[list[Any], lis
             PEERS[name].install()
             peers.append(PEERS[name])
         except Unavailable as error:
-            print(f"{name} is left out: {error}", flush=True)
+            print(f"{name} is skipped: {error}", flush=True)
             results.leave_out(name, "all", str(error))
     return [WORKLOADS[name] for name in names], peers
 

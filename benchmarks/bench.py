@@ -1,9 +1,9 @@
-"""One run: workloads, turns, peers, doors, concurrencies, in this order of nesting.
+"""One run: workloads, rounds, peers, endpoints, concurrencies, nested in this order.
 
-    for each workload: for each turn: for each peer (another one begins each turn):
-        start --> check an answer, warm up, measure, check again, per door and concurrency --> stop
+    for each workload: for each round: for each peer (each round begins with another one):
+        start --> check a response, warm up, measure, check, per endpoint and concurrency --> stop
 
-A server runs alone: others would take its caches and, some of them, its processor while idle.
+Only one server runs at a time: others would use the caches and, some of them, CPU time while idle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.workloads import Workload
 
 WARM_UP_SECS = 1.0
 WARM_UP_REQUESTS = 16
-MOST_HANGS = 2
+MAX_HANGS = 2
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,30 @@ class Plan:
     peers: list[Peer]
     with_limit: bool
     turns: int
-    seconds: float  # of one load on a quick model
-    slow_seconds: float  # about as long for one that computes; requests are counted then
-    concurrencies: tuple[int, ...] = ()  # instead of each workload's own
+    seconds: float  # of one load on a fast model
+    slow_seconds: float  # the same for a slow model, as a number of requests
+    concurrencies: tuple[int, ...] = ()  # replaces those of each workload
     tools: tuple[str, ...] = (wrk.NAME, h2load.NAME, perf_analyzer.NAME)
-    named: bool = False  # the peers were named, so each of them is meant for every workload
-    quiet_cores: float = 0.0  # above this, what others used spoils a measurement; 0: never
+    named: bool = False  # the peers were selected by name, so each runs every workload
+    quiet_cores: float = 0.0  # CPU use of others that invalidates a measurement; 0: none does
 
 
 @dataclass
 class Results:
-    """What came of it."""
+    """The measurements of a run, and the peers it skipped."""
 
     measurements: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, str]] = field(default_factory=list)  # who, from what, why
 
     def leave_out(self, peer: str, workload: str, reason: str) -> None:
-        """Note once that a peer takes no part."""
+        """Record once that a peer is skipped, and why."""
         entry = {"peer": peer, "workload": workload, "reason": reason}
         if entry not in self.left_out:
             self.left_out.append(entry)
 
 
 def available_tools(results: Results) -> tuple[str, ...]:
-    """The load generators that are here or can be had; the others are noted with the reason."""
+    """The load generators that are installed or can be; the others are recorded with the reason."""
     found = []
     for name, have in (
         (wrk.NAME, lambda: program.find(wrk.NAME, "wrk")),
@@ -71,13 +71,13 @@ def available_tools(results: Results) -> tuple[str, ...]:
             have()
             found.append(name)
         except Unavailable as error:
-            print(f"{name} is left out: {error}", flush=True)
+            print(f"{name} is skipped: {error}", flush=True)
             results.leave_out(name, "all", str(error))
     return tuple(found)
 
 
 def run(plan: Plan, workload: Workload, results: Results) -> None:
-    """All turns of one workload, each measurement printed as it is taken."""
+    """All rounds of one workload; prints each measurement as it is taken."""
     print(f"\n{workload.name}: {workload.title}", flush=True)
     peers: list[Peer | None] = [
         one
@@ -113,7 +113,7 @@ def _one_peer(plan: Plan, peer: Peer, workload: Workload, turn: int, results: Re
             for measurement in _all_doors(plan, peer, workload, turn, running, results):
                 _keep(results, measurement)
     except Unavailable as error:
-        print(f"  {peer.name}: left out, {str(error)[:200]}", flush=True)
+        print(f"  {peer.name}: skipped, {str(error)[:200]}", flush=True)
         results.leave_out(peer.name, workload.name, str(error)[-600:])
 
 
@@ -137,7 +137,7 @@ def _all_doors(
 
 
 def _tools(workload: Workload, target: Target) -> list[str]:
-    """For HTTP wrk and for gRPC h2load; h2load for both where requests are counted."""
+    """For HTTP wrk, for gRPC h2load; h2load for both if the number of requests is fixed."""
     tools = [h2load.NAME if workload.compute_bound or target.protocol == "grpc" else wrk.NAME]
     if workload.perf_analyzer and target.v2_model:
         tools.append(perf_analyzer.NAME)
@@ -146,7 +146,7 @@ def _tools(workload: Workload, target: Target) -> list[str]:
 
 @dataclass
 class Job:
-    """One load on one door."""
+    """One load on one endpoint."""
 
     plan: Plan
     peer: str
@@ -158,16 +158,16 @@ class Job:
     concurrency: int
 
     def until_ended(self) -> Measurement:
-        """`measure`, again where the load generator hung. Raises as it does."""
-        for _ in range(MOST_HANGS):
+        """`measure`, repeated if the load generator hung. Raises what `measure` raises."""
+        for _ in range(MAX_HANGS):
             try:
                 return self.measure()
             except NeverEnded as error:
-                print(f"  {self.peer}: {error}; once more", flush=True)
+                print(f"  {self.peer}: {error}; trying again", flush=True)
         return self.measure()
 
     def measure(self) -> Measurement:
-        """Check, warm up, load, check. Raises LoadFailed or WrongAnswer; the server goes on."""
+        """Check, warm up, load, check. Raises LoadFailed or WrongAnswer; the server runs on."""
         family = self.running.family
         self.target.ask(self.workload)
         requests = self._warm_up()
@@ -198,7 +198,7 @@ class Job:
         )
 
     def _warm_up(self) -> int:
-        """A short load of the same kind; where requests are counted, how many to send."""
+        """A short load of the same kind; returns the number of requests if that is fixed."""
         if not self.workload.compute_bound:
             if self._quick_tool in self.plan.tools:
                 self._quick(WARM_UP_SECS)
@@ -233,7 +233,7 @@ class Job:
         return self.running.answer_bytes[self.target.protocol]
 
     def _served(self) -> int:
-        """What the server itself has counted: perf_analyzer only tells of its last windows."""
+        """The server's own request count: perf_analyzer only reports its last windows."""
         if self.tool != perf_analyzer.NAME:
             return 0
         target = self.target
@@ -244,7 +244,7 @@ class Job:
 
 
 def _limit(plan: Plan, workload: Workload, turn: int) -> Measurement:
-    """The plain loop, with what others used meanwhile."""
+    """The plain loop, with the CPU time that other processes used meanwhile."""
     seconds = plan.slow_seconds / 3 if workload.compute_bound else 1.0
     with metered() as usage:
         measurement = limit.run(workload, turn, seconds)

@@ -1,20 +1,20 @@
-"""How many captions a second: with the loop over tokens in the client, and on the server?
+"""Captions per second, with the token loop in the client and on the server.
 
     python -m benchmarks.captions [--clients 8] [--captions 40] [--turns 3] [--name captions]
 
-A BLIP with random weights is exported twice from one checkpoint: as one file that is asked anew for
-each token (`pixel_values`, `input_ids`, `attention_mask` -> `logits`), and as encoder and decoder
-with past states. One server from this tree has both. Four ways to a caption take turns:
+A BLIP with random weights is exported twice from one checkpoint: as one file that is called once
+for each token (`pixel_values`, `input_ids`, `attention_mask` -> `logits`), and as encoder and
+decoder with past states. One server from this tree has both. Four methods are measured alternately:
 
 - the client's loop: prepare the photo, infer, take the likeliest token, append it, and again, with
-  tritonclient over gRPC and the configuration such a model had before there was anything else;
+  tritonclient over gRPC and the config that was possible without server-side generation;
 - the same with `padding`, so that steps of different lengths share batches;
 - the server's loop around that file (`…/caption`);
 - the server's loop with past states and continuous batching (`…/caption`).
 
-All captions have the same number of tokens and every one is compared with what transformers
-generates for its photo. Prints a table with the machine and the commit; with --name writes it to
-benchmarks/results/, too. Fails if the last way is less than three times as fast as the first.
+All captions have the same number of tokens and every one is compared with the one that
+transformers generates. Prints a table with the machine and the commit; with --name writes it to
+benchmarks/results/, too. Fails if the last method is less than three times as fast as the first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of every way to a caption."""
+    """The input and the expected tokens, for all methods."""
 
     side: int
     vocabulary: int
@@ -73,7 +73,7 @@ class Task:
 
 
 def make(folder: Path, tokens: int) -> Task:
-    """The models in `folder`, and what their captions have to be."""
+    """Write the models to `folder`; the task with its expected captions."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
@@ -129,7 +129,7 @@ def make_photos() -> list[bytes]:
 
 
 def prepare(photo: bytes, side: int) -> np.ndarray:
-    """What the model is given for a photo, as its checkpoint says: [1, 3, side, side]."""
+    """The input tensor for a photo, prepared as its checkpoint says: [1, 3, side, side]."""
     from shoal.core import dtypes
     from shoal.tasks.images.preparation import ImagePreparation
     from shoal.tasks.settings import TaskSettings
@@ -151,7 +151,7 @@ Ask = Callable[[int], None]  # one caption, of the photo with that number; raise
 
 
 def clients_loop(server: Server, task: Task, model: str) -> Ask:
-    """One client of the first two ways."""
+    """One client of the first two methods."""
     import tritonclient.grpc as triton
 
     client = triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}")
@@ -181,7 +181,7 @@ def clients_loop(server: Server, task: Task, model: str) -> Ask:
 
 
 def servers_loop(server: Server, task: Task, model: str) -> Ask:
-    """One client of the other two."""
+    """One client of the other two methods."""
     from tokenizers import Tokenizer
 
     from tests.support.text_generators import word_tokenizer
@@ -218,7 +218,7 @@ WAYS: dict[str, Callable[[Server, Task], Ask]] = {
 
 
 def rate(clients: Sequence[Ask], captions: int) -> float:
-    """Captions a second; each client asks for the next one as soon as it has its answer."""
+    """Captions per second; each client sends the next request when it has its response."""
     numbers = iter(range(captions))
 
     def work(ask: Ask) -> None:
@@ -234,7 +234,7 @@ def rate(clients: Sequence[Ask], captions: int) -> float:
 def report(
     found: dict[str, list[float]], used: dict[str, list[float]], asked: argparse.Namespace
 ) -> list[str]:
-    """Medians over the turns; ratios are taken turn by turn."""
+    """Medians over the rounds; ratios are those within a round."""
     machine = ", ".join(f"{key} {value}" for key, value in describe().items())
     lines = [
         (
@@ -256,16 +256,16 @@ def report(
 
 
 def median_ratio(figures: Sequence[float], others: Sequence[float]) -> float:
-    """How many times as fast, turn by turn."""
+    """The median of the speed-ups within a round."""
     return statistics.median(one / other for one, other in zip(figures, others, strict=True))
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure the ways in turns, print the medians and check the bar."""
+    """Measure the methods alternately, print the medians and check the target."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--captions", type=int, default=40, help="in each turn of each way")
-    parser.add_argument("--tokens", type=int, default=12, help="of each caption")
+    parser.add_argument("--captions", type=int, default=40, help="per round and method")
+    parser.add_argument("--tokens", type=int, default=12, help="per caption")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--name", default="", help="write the table to benchmarks/results/NAME.md")
     asked = parser.parse_args(words)

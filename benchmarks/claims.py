@@ -1,6 +1,6 @@
-"""What we mean to reach, and whether a run shows it. Pure: reads a run's measurements.
+"""Our targets, and whether a run reaches them. Reads measurements only.
 
-A claim that a run did not measure (a peer missing, a workload left out) is reported as not
+A claim that a run did not measure (a missing peer, a skipped workload) is reported as not
 measured, never as reached.
 """
 
@@ -20,7 +20,7 @@ TINY, LARGE, COMPUTE = "W1", "W4", ("W2", "W3")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, the figure that a run gave, and the bar."""
+    """A statement, the figure of a run, and the target."""
 
     sentence: str
     measured: float | None
@@ -61,7 +61,7 @@ def _against_triton(records: list[dict[str, Any]]) -> Iterable[Claim]:
 
 
 def _against_python_peers(records: list[dict[str, Any]]) -> Iterable[Claim]:
-    """The peer that comes closest decides."""
+    """Compared with the best peer."""
     others = {one["peer"] for one in records} - {OURS, TRITON, LIMIT}
     for concurrency in (1, 16, 64):
         cell = (TINY, "wrk", "http", concurrency)

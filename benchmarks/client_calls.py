@@ -1,11 +1,11 @@
-"""What does a call cost the client: ours, and NVIDIA's, over HTTP and over gRPC?
+"""CPU time of a call in the client: ours and NVIDIA's, over HTTP and gRPC.
 
     python -m benchmarks.client_calls [--calls 500] [--turns 5]
 
-One server from this tree; the clients in this process take turns. A small call sends two times
-sixteen INT32 and reads both outputs, a large one sends 600 KB of FP32 and gets it back. Both
-make their request from numpy arrays each time, as programs do. The figure is this process's CPU
-time per call, user and system. Prints a table with the machine and the commit.
+One server from this tree; the clients in this process are measured alternately. A small call sends
+two times sixteen INT32 and reads both outputs, a large one sends 600 KB of FP32 and gets it back.
+Both make their request from numpy arrays each time, as programs do. The figure is this process's
+CPU time per call, user and system. Prints a table with the machine and the commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Call = Callable[[], None]
 
 
 def calls(inputs: dict[str, np.ndarray], outputs: list[str]) -> dict[str, Any]:
-    """How each client asks and reads the answer, by its name."""
+    """A call of each client, including reading the outputs, by client name."""
 
     def ours(client: Any, model: str) -> None:
         result = client.infer(model, inputs)
@@ -83,7 +83,7 @@ def measure(call: Call, count: int) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure all in turns and print the medians."""
+    """Measure all alternately and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--turns", type=int, default=5)

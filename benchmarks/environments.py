@@ -1,9 +1,9 @@
-"""A virtual environment for each peer, made when it is first asked for.
+"""A virtual environment for each peer, created on first use.
 
-    .tools/bench/<name>/   what pip made of the requirements; `.installed` says of which
+    .tools/bench/<name>/   the installed requirements; `.installed` lists them
 
-Peers want different versions of the same libraries, so none of them shares an environment, and
-none of them sees that of the tests.
+Peers need different versions of the same libraries, so they do not share an environment with each
+other or with the tests.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ print(json.dumps(names))
 
 
 class Unavailable(Exception):
-    """A peer or a program cannot be had on this machine; the text is the reason."""
+    """A peer or a program is not available on this machine; the text is the reason."""
 
 
 def ensure(name: str, requirements: tuple[str, ...], edition: str = "") -> Path:
     """The Python of environment `name` with `requirements` in it, installed again when these or
     `edition` change.
 
-    Raises Unavailable with pip's own reason. An environment that was left half made is made again,
-    because the stamp is written last.
+    Raises Unavailable with pip's own reason. An incomplete environment is created
+    again, because the stamp is written last.
     """
     folder = HOME / name
     python = folder / "bin" / "python"
@@ -68,7 +68,7 @@ def ensure(name: str, requirements: tuple[str, ...], edition: str = "") -> Path:
 
 
 def versions(name: str, packages: tuple[str, ...]) -> dict[str, str]:
-    """Versions of `packages` in environment `name`; those it does not have are left out."""
+    """Versions of `packages` in environment `name`; without those that are not installed."""
     python = HOME / name / "bin" / "python"
     if not python.exists():
         return {}

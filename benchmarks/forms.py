@@ -1,6 +1,6 @@
-"""The forms a request takes on the wire, and how an answer is read back.
+"""Encodings of a request, and how the response is decoded.
 
-    inputs --form--> Exchange(body, headers) --load--> answers --Exchange.read--> outputs
+    inputs --encoding--> Exchange(body, headers) --load--> responses --Exchange.read--> outputs
 
     plain      tensors' bytes, or the JPEG          peers whose handlers get the raw body
     as_json    {"INPUT0": [[...]], ...}             peers that take JSON
@@ -9,7 +9,8 @@
     v2_json    KServe v2 with JSON tensors          MLServer
     v2_grpc    the same as a framed protobuf        Shoal, Triton, MLServer
 
-A load sends the same bytes over and over, so a form is made once and read twice: before and after.
+A load sends the same bytes repeatedly, so a request is encoded once; its response is decoded before
+and after the load.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Read = Callable[[bytes, Mapping[str, str]], dict[str, Array]]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request, the same every time, and the way to understand its answer."""
+    """A request that is sent repeatedly, and how to decode its response."""
 
     body: bytes
     read: Read
@@ -41,7 +42,7 @@ class Exchange:
 
 
 def plain(workload: Workload) -> Exchange:
-    """The bytes and nothing else."""
+    """The raw bytes."""
     if workload.picture:
         body = workload.photo
     else:
@@ -63,9 +64,9 @@ def as_json(workload: Workload) -> Exchange:
 
 
 def labels(workload: Workload) -> Exchange:
-    """A photo as it is; the answer names the best classes with their scores.
+    """A photo as a file; the response names the best classes with their scores.
 
-    Those are compared with the right ones. What the answer does not tell is taken as right.
+    Those are compared with the expected ones; the others are not checked.
     """
 
     def read(answer: bytes, _: Mapping[str, str]) -> dict[str, Array]:
@@ -103,7 +104,7 @@ def v2_http(workload: Workload) -> Exchange:
 
 
 def read_v2_http(answer: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
-    """The outputs of a v2 response, be they binary or JSON."""
+    """The outputs of a v2 response, binary or JSON."""
     length = int(headers.get(HEADER_LENGTH, len(answer)))
     outputs, start = {}, length
     for output in json.loads(answer[:length])["outputs"]:
@@ -118,7 +119,7 @@ def read_v2_http(answer: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
 
 
 def v2_json(workload: Workload) -> Exchange:
-    """KServe v2 in JSON alone; a picture travels as base64."""
+    """KServe v2 in JSON alone; an image is sent as base64."""
     inputs: list[dict[str, Any]] = []
     for name, value in workload.inputs.items():
         tensor: dict[str, Any] = {
@@ -137,7 +138,7 @@ def v2_json(workload: Workload) -> Exchange:
 
 
 def v2_grpc(workload: Workload) -> Exchange:
-    """A ModelInferRequest with raw contents, behind the five bytes that gRPC puts before it."""
+    """A ModelInferRequest with raw contents, after the five bytes of gRPC's message header."""
     from tritonclient.grpc import service_pb2
 
     request = service_pb2.ModelInferRequest(model_name=workload.model)
@@ -171,7 +172,7 @@ def read_v2_grpc(answer: bytes, _: Mapping[str, str]) -> dict[str, Array]:
 
 
 def perf_analyzer_data(workload: Workload) -> dict[str, Any]:
-    """The request and its right answer as perf_analyzer's --input-data wants them."""
+    """The request and the expected response in the format of perf_analyzer's --input-data."""
 
     def listed(tensors: dict[str, Array]) -> dict[str, Any]:
         return {
@@ -183,7 +184,7 @@ def perf_analyzer_data(workload: Workload) -> dict[str, Any]:
 
 
 def raw_bytes(value: Array) -> bytes:
-    """A tensor as the protocol's raw bytes; elements of BYTES get their length in front."""
+    """A tensor as the protocol's raw bytes; elements of BYTES are preceded by their length."""
     if value.dtype != np.object_:
         return value.tobytes()
     return b"".join(struct.pack("<I", len(element)) + element for element in value.ravel())

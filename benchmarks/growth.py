@@ -1,10 +1,10 @@
 """How Shoal's cost grows: with connections, with loaded models, and with idle connections.
 
     1, 8, 64, 512 connections     throughput and CPU per request, HTTP and gRPC
-    1, 10, 100 models loaded      the same, all requests to one of them, or one to each in turn
+    1, 10, 100 models loaded      the same, all requests to one of them, or distributed over all
     1000 idle connections         memory, per connection
 
-The steps of each take turns, as peers do elsewhere, and the medians are kept.
+The steps are measured alternately, as peers are elsewhere; the medians are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ManyModels(Shoal):
         self.count = count
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
-        """`add_sub` itself is always there; the copies are called add_sub_1 and so on."""
+        """`add_sub` and its copies, which are called add_sub_1 and so on."""
         line = super().launch(workload, ports, folder)
         for name in self.names(workload)[1:]:
             text = repository.config(workload, name, "onnxruntime")
@@ -64,7 +64,7 @@ class Cost:
 
 
 def run(turns: int, seconds: float, quiet_cores: float) -> dict[str, Any]:
-    """All three."""
+    """Run all three measurements."""
     _allow_many_files()
     workload = WORKLOADS["W1"]
     taken: dict[str, list[dict[str, float]]] = {}
@@ -134,7 +134,7 @@ def _cost(
 
 
 def _idle(peer: Peer, workload: Workload, protocol: str) -> dict[str, float]:
-    """Bytes that the server keeps for a connection which has said something and then nothing."""
+    """Memory of the server for a connection that is idle after one request, in bytes."""
     with serving(peer, workload) as running, contextlib.ExitStack() as open_connections:
         target = next(one for one in running.targets if one.protocol == protocol)
         # The first ones make room in the allocator that later ones find.
@@ -161,7 +161,7 @@ def _medians(figures: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _allow_many_files() -> None:
-    """Two ends of a thousand connections are two thousand files; the server inherits the limit."""
+    """A thousand connections are two thousand open files; the server inherits the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * IDLE
     if soft != resource.RLIM_INFINITY and soft < wanted:

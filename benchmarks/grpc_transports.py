@@ -1,10 +1,10 @@
-"""What does a large gRPC request cost on our own transport, and on grpcio's asyncio server?
+"""CPU time of a large gRPC request: our own transport and grpcio's asyncio server.
 
     python -m benchmarks.grpc_transports [--requests 300] [--turns 3]
 
-Two servers from this tree, equal but for `--grpc-transport`, take turns. A client of NVIDIA's in
-this process sends 600 KB of FP32 and gets sixteen sums back; the figure is the server's CPU time
-per request. Prints a table with the machine and the commit.
+Two servers from this tree, which differ in `--grpc-transport` only, are measured alternately.
+NVIDIA's client in this process sends 600 KB of FP32 and gets sixteen sums back; the figure is the
+server's CPU time per request. Prints a table with the machine and the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRANSPORTS = ("native", "grpcio")
 
 
 def measure(transport: str, repository: Path, requests: int) -> float:
-    """CPU µs of the server per request, warm-up left out."""
+    """CPU µs of the server per request, without warm-up."""
     from tritonclient import grpc
 
     with serve(str(repository), f"--grpc-transport={transport}", grpc=True) as server:
@@ -46,7 +46,7 @@ def measure(transport: str, repository: Path, requests: int) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure both in turns and print the medians."""
+    """Measure both alternately and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--turns", type=int, default=3)

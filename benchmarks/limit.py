@@ -1,9 +1,9 @@
 """The limit: ONNX Runtime in a plain loop on the same machine, without any server.
 
-    for each number of threads and each batch size: run for a moment --> the best is the limit
+    for each number of threads and each batch size: run briefly --> the best is the limit
 
-W2's loop decodes the picture too, since every server has to. Runs as a process of its own, so
-that its memory and its threads are gone afterwards:
+W2's loop also decodes the photo, as every server has to. It runs in a process of its own, so that
+its memory and threads are released afterwards:
 
     python -m benchmarks.limit W3 --seconds 2
 """

@@ -3,10 +3,9 @@
     python -m benchmarks.load_check [--requests 20000] [--connections 64] [--url HOST:PORT] [--wrk]
 
 The model is the demo's add_sub: two INT32 rows of 16, their sum and their difference. Every request
-carries numbers and an id that no other request has, so an answer that belongs to somebody else, or
-to nobody, is seen at once. The client is plain asyncio; it takes a good part of a small machine, so
-the throughput says little and the server's CPU time per request more. Exits with 1 when a request
-was lost, refused or answered wrongly.
+has unique numbers and a unique id, so a response that belongs to another request is detected. The
+client is plain asyncio and uses much of a small machine, so the server's CPU time per request says
+more than the throughput. Exits with 1 if a request was lost, refused or answered wrongly.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ def request_bytes(host: str, number: int) -> bytes:
 
 
 def rows(number: int) -> tuple[list[int], list[int]]:
-    """Two rows that no other number has."""
+    """Two rows, unique to this number."""
     return [number + place for place in range(16)], [3 * number - place for place in range(16)]
 
 
 def fault(number: int, status: int, header_length: int, body: bytes) -> str:
-    """What is wrong with the answer to `number`; empty when nothing is."""
+    """What is wrong with the response to `number`; empty if nothing is."""
     if status != 200:
         return f"status {status}: {body[:200].decode(errors='replace')}"
     header = json.loads(body[:header_length])
@@ -89,7 +88,7 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
 
 
 async def converse(host: str, port: int, numbers: Iterator[int], faults: Counter[str]) -> None:
-    """One connection: takes the next number, asks, checks, until there are no more."""
+    """One connection: sends and checks requests until no numbers are left."""
     reader, writer = await asyncio.open_connection(host, port)
     for number in numbers:
         try:
@@ -107,7 +106,7 @@ async def converse(host: str, port: int, numbers: Iterator[int], faults: Counter
 
 
 async def load(host: str, port: int, connections: int, requests: int) -> tuple[float, Counter[str]]:
-    """Seconds that all requests took together, and what went wrong how often."""
+    """The duration of the load in seconds, and the number of errors of each kind."""
     faults: Counter[str] = Counter()
     numbers = iter(range(1, requests + 1))  # shared: each connection takes what is next
     begun = time.perf_counter()
@@ -122,7 +121,7 @@ async def load(host: str, port: int, connections: int, requests: int) -> tuple[f
 
 
 def wrk_load(host: str, port: int, connections: int) -> str:
-    """The same request over and over from wrk, a load generator that is not ours."""
+    """The same request repeated by wrk, a load generator that is not ours."""
     wrk = shutil.which("wrk")
     if wrk is None:
         return "wrk is not installed"
@@ -144,7 +143,7 @@ def wrk_load(host: str, port: int, connections: int) -> str:
 
 
 def main() -> int:
-    """Start a server unless one is named, load it, print what came of it."""
+    """Start a server unless one is named, load it, print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--connections", type=int, default=64)

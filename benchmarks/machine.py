@@ -1,4 +1,4 @@
-"""What a figure has to be read with: the machine, the load on it, versions and commit."""
+"""The context of a figure: the machine, its load, versions and commit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def describe() -> dict[str, str | int | float]:
 
 
 def load_average() -> float:
-    """Of the last minute."""
+    """The load average of the last minute."""
     return round(psutil.getloadavg()[0], 2)
 
 
 def tool_versions() -> dict[str, str]:
-    """The load generators'."""
+    """Versions of the load generators."""
     found = {}
     for name, option in (("wrk", "-v"), ("h2load", "--version")):
         try:

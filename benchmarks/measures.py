@@ -1,8 +1,8 @@
 """The arithmetic of a measurement; starts nothing.
 
     a load's output --loads.*.parse--> Load
-    start and duration of each request --steady_rate--> requests a second, ends left out
-    measurements of all turns --summarise--> one row per cell, ratios turn by turn
+    start and duration of each request --steady_rate--> requests per second, without start and end
+    measurements of all rounds --summarise--> one row per cell, ratios within rounds
 
 A cell is what two peers can be compared in: workload, load generator, protocol and concurrency.
 """
@@ -51,7 +51,7 @@ class Load:
 
 @dataclass
 class Measurement:
-    """One run of one load against one door."""
+    """One run of one load on one endpoint."""
 
     workload: str
     peer: str
@@ -73,7 +73,7 @@ class Measurement:
     note: str = ""
 
     def record(self) -> dict[str, Any]:
-        """As it goes into the results' JSON."""
+        """The measurement for the JSON file of results."""
         return {
             name: round(value, 3) if isinstance(value, float) else value
             for name, value in asdict(self).items()
@@ -81,7 +81,7 @@ class Measurement:
 
 
 class Disturbed(Protocol):
-    """Anything that knows how busy others kept the machine meanwhile."""
+    """A measurement with the CPU use of other processes."""
 
     others_cores: float | None
 
@@ -92,8 +92,8 @@ D = TypeVar("D", bound=Disturbed)
 def quietest(
     measure: Callable[[], D], quiet_cores: float, pause: Callable[[float], None] = time.sleep
 ) -> D:
-    """Measure, again when others used more than `quiet_cores` meanwhile; of all attempts the
-    quietest. With 0 the first one counts."""
+    """Measure, repeatedly while other processes use more than `quiet_cores`; the attempt with the
+    least interference. With 0 the first one counts."""
     best = measure()
     for _ in range(ATTEMPTS - 1):
         if not quiet_cores or (best.others_cores or 0.0) <= quiet_cores:
@@ -106,7 +106,7 @@ def quietest(
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of them do not exceed; 0 when there are none."""
+    """The smallest value that `share` of them do not exceed; 0 if there are none."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -117,10 +117,10 @@ def steady_rate(starts: Sequence[float], durations: Sequence[float]) -> float:
     """Requests a second while all clients were busy, from each request's start and duration in
     seconds.
 
-    Counting starts with the first answers and ends when the last request was sent: before and
-    after, some clients have nothing to wait for. Answers of one instant count as one batch, so
-    a server that answers eight at a time is not credited with its first eight. Falls back to the
-    plain rate when that window holds nothing.
+    Counting starts with the first responses and ends when the last request was sent: outside,
+    some clients are idle. Responses at one instant count as one batch, so a server that responds
+    to eight at a time is not credited with its first eight. Falls back to the plain rate if that
+    window is empty.
     """
     if not starts:
         return 0.0
@@ -162,7 +162,7 @@ def ratio(
     theirs: str,
     figure: str = "per_second",
 ) -> float | None:
-    """The median over turns of our figure divided by theirs in the same turn; None when no turn
+    """The median over turns of our figure divided by theirs in the same turn; None if no round
     has both. `cell` holds values in the order of CELL."""
     by_turn: dict[int, dict[str, float]] = {}
     for record in records:

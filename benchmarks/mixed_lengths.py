@@ -1,12 +1,13 @@
-"""What do padding and batches by shape bring, for texts of different lengths?
+"""How much padding and batching by shape speed up texts of different lengths.
 
     python -m benchmarks.mixed_lengths [--requests 2000] [--shortest 3 --longest 10] [--turns 3]
     python -m benchmarks.mixed_lengths --backend pytorch --device gpu --shortest 8 --longest 128
 
 One server from this tree has the same text encoder several times: plain, padded, batched by shape,
-and both. They take turns under the same load, an asyncio client that sends token ids whose number
-is drawn from a fixed seed, short texts (search queries) by default. Every answer is compared with
-the one that the runtime gives for that text alone. Prints a table with the machine and the commit.
+and both. They are measured alternately under the same load, an asyncio client that sends token ids
+of random length from a fixed seed, short texts (search queries) by default. Every response is
+compared with the one of the runtime for that text alone. Prints a table with the machine and the
+commit.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ PARAMETER = 'parameters { key: "%s" value: { string_value: "%s" } }\n'
 
 
 def texts(shortest: int, longest: int) -> list[np.ndarray]:
-    """Token ids of texts whose lengths are spread evenly, in an order that has none."""
+    """Token ids of texts whose lengths are spread evenly, in random order."""
     random = np.random.default_rng(models.SEED)
     lengths = random.integers(shortest, longest, TEXTS, endpoint=True)
     return [random.integers(0, models.VOCABULARY, (1, length)) for length in lengths]
 
 
 def right_answers(file: Path, asked: Sequence[np.ndarray], device: str) -> list[np.ndarray]:
-    """What the model says to each text by itself."""
+    """The output of the model for each text alone."""
     if file.suffix == ".pt":
         from benchmarks import torch_text
 
@@ -86,7 +87,7 @@ def request_bytes(model: str, ids: np.ndarray) -> bytes:
 async def converse(
     port: int, numbers: Iterator[int], asked: Sequence[bytes], right: Sequence[np.ndarray]
 ) -> None:
-    """One connection: sends the next text, checks the answer, until there are no more."""
+    """One connection: sends each text and checks the response, until none is left."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for number in numbers:
         writer.write(asked[number % TEXTS])
@@ -115,7 +116,7 @@ async def load(
 
 
 def repository(folder: Path, max_batch_size: int, backend: str, device: str) -> Path:
-    """The encoder in every form; the file it is in."""
+    """Write the encoder with every config; the path of its file."""
     made = folder / "made"
     made.mkdir()
     more = ""
@@ -137,7 +138,7 @@ def repository(folder: Path, max_batch_size: int, backend: str, device: str) -> 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure the forms in turns and print the medians."""
+    """Measure the configs alternately and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000, help="in each turn")
     parser.add_argument("--connections", type=int, default=64)

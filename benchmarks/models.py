@@ -1,4 +1,4 @@
-"""Make what is served and what is posted: a few ONNX models and a photo, all from fixed seeds.
+"""Create the models and the photo of the benchmarks, all from fixed seeds.
 
     seeds --onnx.helper--> .tools/bench/models/<name>.onnx, photo.jpg
 
@@ -8,8 +8,8 @@
     pool, echo  600 KB of FP32 to 16 sums, or to the same size doubled         W4
     text        MiniLM's size, random weights: any number of tokens to 384     mixed_lengths
 
-Nothing is downloaded. Random weights compute as long as trained ones, and the answers of a model
-that nobody trained can be compared just as well.
+Nothing is downloaded. Random weights take as long to compute as trained ones, and the outputs can
+be compared just as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONGEST_TEXT = 512
 
 
 class Graph:
-    """A graph in the making: nodes in order, weights by name."""
+    """Builder of a graph: nodes in order, weights by name."""
 
     def __init__(self, name: str, seed: int = SEED) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Graph:
         self._weights: list[onnx.TensorProto] = []
 
     def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node; the name of its one output."""
+        """Append a node; the name of its only output."""
         output = output or f"{operator.lower()}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
         return output
@@ -85,7 +85,7 @@ def add_sub() -> onnx.ModelProto:
 
 
 def pool() -> onnx.ModelProto:
-    """Sixteen sums of a large tensor: the request is large, the work and the answer are not."""
+    """Sixteen sums of a large tensor: the request is large, computation and response are small."""
     graph = Graph("pool")
     shape = graph.constant(np.array([-1, *SUMS, LARGE[0] // SUMS[0]], np.int64))
     parts = graph.add("Reshape", "INPUT", shape)
@@ -220,9 +220,9 @@ MAKERS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def make(name: str, folder: Path) -> Path:
-    """The file of this model below `folder`, made where it is missing or older than this module.
+    """The file of this model below `folder`, created if it is missing or older than this module.
 
-    It gets its name when it is complete: an interrupted run leaves nothing that looks finished.
+    It is renamed when it is complete, so an interrupted run leaves no incomplete file.
     """
     path = folder / f"{name}.onnx"
     if not path.exists() or path.stat().st_mtime < Path(__file__).stat().st_mtime:
@@ -234,7 +234,7 @@ def make(name: str, folder: Path) -> Path:
 
 
 def photo() -> bytes:
-    """A JPEG of about 100 KB with large shapes and fine grain, as a camera would write it."""
+    """A JPEG of about 100 KB with large shapes and fine grain, like one of a camera."""
     import cv2
 
     random = np.random.default_rng(SEED)

@@ -1,13 +1,13 @@
-"""Do `shoal perf` and NVIDIA's perf_analyzer find the same on the same server?
+"""Compare the figures of `shoal perf` and NVIDIA's perf_analyzer on the same server.
 
     python -m benchmarks.perf_agreement [--turns 5] [--window 1000] [--levels 1,4]
 
 One server from this tree has three models: one that waits 4 ms for each request, a ResNet-18, and
-the sum and difference of two rows. The two programs take turns on it, over HTTP and gRPC. The
-figures are throughput and median latency, and how far the two are apart is the median over the
-turns: less than 5 % where it is the server that takes the time. The smallest model is shown, but
-not judged: it takes less time than the programs that measure it. On a machine with other work the
-ResNet-18, which shares its processors with them, may differ by more. Prints a table with the
+the sum and difference of two rows. The two programs run alternately, over HTTP and gRPC. The
+figures are throughput and median latency, and the difference is the median over the
+rounds: less than 5 % if the server takes most of the time. The smallest model is shown, but not
+judged: it takes less time than the programs that measure it. On a busy machine the ResNet-18, which
+shares its cores with other work, may differ by more. Prints a table with the
 machine and the commit.
 """
 
@@ -46,7 +46,7 @@ def wait(seconds: float) -> float:
 
 
 class Figures(NamedTuple):
-    """What one program found at one level."""
+    """The figures of one program at one level."""
 
     per_second: float
     median_us: float
@@ -55,7 +55,7 @@ class Figures(NamedTuple):
 def measure(
     tool: str, server: Server, model: str, protocol: str, level: int, window_ms: int
 ) -> Figures:
-    """One turn of one program: three windows, taken as they come."""
+    """One round of one program: three windows, without a stability criterion."""
     head = [command(), "perf"] if tool == "shoal" else [program.perf_analyzer()]
     port = server.http_port if protocol == "http" else server.grpc_port
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def measure(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure in turns and print how far apart the two are."""
+    """Measure alternately and print the differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--window", type=int, default=1000, help="milliseconds")
@@ -104,7 +104,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def _compare(
     server: Server, model: str, protocol: str, level: int, asked: argparse.Namespace
 ) -> float:
-    """Both in turns; prints a row and returns the larger difference."""
+    """Run both alternately; prints a row and returns the larger difference."""
     found: dict[str, list[Figures]] = {"shoal": [], "perf_analyzer": []}
     for turn in range(asked.turns):
         order = list(found) if turn % 2 == 0 else list(reversed(found))

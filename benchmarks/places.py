@@ -1,4 +1,4 @@
-"""Where the benchmark keeps what it makes: environments, models, logs and results."""
+"""Folders of the benchmark: environments, models, logs and results."""
 
 from __future__ import annotations
 

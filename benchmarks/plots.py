@@ -1,6 +1,6 @@
-"""Draw a run: throughput and CPU per request of each workload, and how Shoal's cost grows.
+"""Charts of a run: throughput and CPU time per request by workload, and how Shoal's cost grows.
 
-The README shows the summary, one door of the first workload, in light and in dark.
+The README shows the summary, one endpoint of the first workload, in light and dark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDE = 30  # from this ratio on, bars of equal scale show nothing of the small o
 
 
 def draw(run: dict[str, Any], folder: Path, name: str) -> list[str]:
-    """Write the pictures beside the report; their file names."""
+    """Write the charts next to the report; their file names."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -45,15 +45,17 @@ def draw(run: dict[str, Any], folder: Path, name: str) -> list[str]:
 
 
 def _summary(plt: Any, run: dict[str, Any], rows: list[Row], ink: str, file: Path) -> None:
-    """The door of the first workload that most servers have, at its highest concurrency."""
-    doors: dict[tuple[str, str, int], list[Row]] = {}
+    """The endpoint of the first workload that most servers have, at its highest concurrency."""
+    endpoints: dict[tuple[str, str, int], list[Row]] = {}
     for row in rows:
         if row["peer"] != LIMIT and row["workload"] == run["workloads"][0]["name"]:
             key = (row["tool"], row["protocol"], row["concurrency"])
-            doors.setdefault(key, []).append(row)
-    if not doors:
+            endpoints.setdefault(key, []).append(row)
+    if not endpoints:
         return
-    (_, protocol, level), chosen = max(doors.items(), key=lambda door: (len(door[1]), door[0][2]))
+    (_, protocol, level), chosen = max(
+        endpoints.items(), key=lambda each: (len(each[1]), each[0][2])
+    )
     chosen.sort(key=lambda row: row["per_second"])
     figure, axis = plt.subplots(figsize=SUMMARY_INCHES)
     figures = [row["per_second"] for row in chosen]
@@ -76,15 +78,15 @@ def _summary(plt: Any, run: dict[str, Any], rows: list[Row], ink: str, file: Pat
 
 
 def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: list[Row]) -> Any:
-    """Bars at the highest concurrency, one row of two panels per door."""
+    """Bars at the highest concurrency, one row of two panels per endpoint."""
     level = max(row["concurrency"] for row in rows)
-    doors: dict[tuple[str, str], list[Row]] = {}
+    endpoints: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row["peer"] != LIMIT and row["concurrency"] == level:
-            doors.setdefault((row["tool"], row["protocol"]), []).append(row)
-    heights = [0.28 * len(chosen) + 0.6 for chosen in doors.values()]
+            endpoints.setdefault((row["tool"], row["protocol"]), []).append(row)
+    heights = [0.28 * len(chosen) + 0.6 for chosen in endpoints.values()]
     figure, axes = plt.subplots(
-        len(doors),
+        len(endpoints),
         2,
         figsize=(9.5, sum(heights) + 0.5),
         squeeze=False,
@@ -92,7 +94,7 @@ def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: lis
         height_ratios=heights,
     )
     limits = [row["per_second"] for row in rows if row["peer"] == LIMIT]
-    for (left, right), ((tool, protocol), chosen) in zip(axes, doors.items(), strict=True):
+    for (left, right), ((tool, protocol), chosen) in zip(axes, endpoints.items(), strict=True):
         _bars(left, run, chosen, "per_second", "requests a second")
         _bars(right, run, chosen, "cpu_us", "server CPU µs a request")
         if limits and workload["compute_bound"]:

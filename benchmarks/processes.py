@@ -1,9 +1,9 @@
-"""The processes of one server: found, measured and ended together.
+"""The processes of one server: found, measured and terminated together.
 
     start --token in the environment--> server --inherits--> workers, stubs, daemons
 
-A child that detaches itself (Ray's daemons do) is still found by the token it inherited, so nothing
-that works for a server is missing from its CPU time, and nothing of it stays behind.
+A child that detaches itself (as Ray's daemons do) is still found by the inherited token, so the CPU
+time of a server includes all its processes, and none of them is left running.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Family:
             )
 
     def members(self) -> list[psutil.Process]:
-        """All of its processes that live now."""
+        """All of its running processes."""
         mark = f"{TOKEN}={self.token}".encode()
         found = []
         for pid in psutil.pids():
@@ -59,7 +59,7 @@ class Family:
         return found
 
     def cpu_secs(self) -> float:
-        """User and system time so far, that of children which ended included."""
+        """User and system time so far, including that of children that have ended."""
         total = 0.0
         for one in self.members():
             with contextlib.suppress(psutil.Error):
@@ -78,14 +78,14 @@ class Family:
         return shared_once, plain
 
     def last_words(self, count: int = 15) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         if not self.log.exists():
             return ""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(lines[-count:])
 
     def end(self) -> None:
-        """Ask the head to end, then end what is left. Nothing of the family lives afterwards."""
+        """Terminate the first process, then the rest. No process of the family is left."""
         if self.head.poll() is None:
             self.head.send_signal(signal.SIGTERM)
         self._wait(END_WITHIN_SECS)
@@ -95,7 +95,7 @@ class Family:
         self._wait(KILL_WITHIN_SECS)
 
     def _wait(self, within_secs: float) -> None:
-        """Wait until no process is left, reaping the head."""
+        """Wait until no process is left, reaping the first."""
         until = time.monotonic() + within_secs
         while time.monotonic() < until:
             ended = self.head.poll() is not None
@@ -116,7 +116,7 @@ def _lives(process: psutil.Process) -> bool:
 
 @dataclass
 class Usage:
-    """Who used the processor during a load."""
+    """CPU time during a load, by whom it was used."""
 
     server_secs: float = 0.0
     load_cores: float = 0.0
@@ -125,7 +125,7 @@ class Usage:
 
 @contextlib.contextmanager
 def metered(family: Family | None = None) -> Iterator[Usage]:
-    """Fill in the usage while the block ran: the server's, the load's, everybody else's.
+    """Fill in the CPU use during the block: of the server, of the load, of all other processes.
 
     The load is what this process started and waited for; a server is waited for after its block.
     """
@@ -150,7 +150,7 @@ def _meters(family: Family | None) -> tuple[float, float, float, float]:
 
 
 def machine_busy_secs() -> float:
-    """Processor time that the whole machine spent working since it started."""
+    """CPU time of the whole machine since it started."""
     times = psutil.cpu_times()
     # Guests are part of `user` already; stolen time was nobody's work here.
     counted = ("user", "nice", "system", "irq", "softirq")

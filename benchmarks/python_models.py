@@ -1,10 +1,10 @@
-"""What does a request to a Python model cost, on a thread, in a process, and in tritonserver?
+"""CPU time of a request to a Python model: on a thread, in a process, and in tritonserver.
 
     python -m benchmarks.python_models [--turns 5] [--seconds 4] [--quiet 0.25] [--name NAME]
 
-The same model.py (add/sub of two INT32[1,16] with numpy, request by request) is served three ways
-that take turns: by Shoal in the server's process, by Shoal in a process of its own, and by
-tritonserver's Python backend; once with dynamic batching and once without. wrk keeps 64
+The same model.py (add/sub of two INT32[1,16] with numpy, request by request) is served in three
+ways, measured alternately: by Shoal in the server's process, by Shoal in a process of its own, and
+by tritonserver's Python backend; once with dynamic batching and once without. wrk keeps 64
 connections busy. The figure is CPU time per request of all the server's processes. Prints a table
 with the machine and the commit; with --name writes it to benchmarks/results/, too.
 """
@@ -59,7 +59,7 @@ class ShoalPython(Shoal):
         self._batching = batching
 
     def install(self) -> None:
-        """It is here: this tree, in this interpreter's environment."""
+        """Nothing to install: this tree, in this interpreter's environment."""
         self.python = Path(sys.executable)
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:  # noqa: ARG002
@@ -78,7 +78,7 @@ class TritonPython(Triton):
         self._batching = batching
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:  # noqa: ARG002
-        """The same repository; an instance on the CPU, of which it would make one anyway."""
+        """The same repository; one instance on the CPU, which is its default."""
         cpu = "instance_group { kind: KIND_CPU }\n"
         return self.serve(_write(folder, batching=self._batching, more=cpu), ports)
 
@@ -93,7 +93,7 @@ class Figure:
 
 
 def measure(peer: Peer, seconds: float, quiet_cores: float) -> Figure:
-    """Start the server, warm it up and measure. Raises SystemExit if an answer is wrong."""
+    """Start the server, warm it up and measure. Raises SystemExit if a response is wrong."""
     with serving(peer, WORKLOAD) as running:
         target = next(one for one in running.targets if one.protocol == "http")
         wrk.run(target, CONCURRENCY, WARM_UP_SECS)
@@ -112,7 +112,7 @@ def measure(peer: Peer, seconds: float, quiet_cores: float) -> Figure:
 
 
 def take_turns(peers: Sequence[Peer], turns: int, one: partial[Figure]) -> dict[str, list[Figure]]:
-    """Measure each peer once a turn; another one begins each turn."""
+    """Measure each peer once a round; each round begins with another one."""
     found: dict[str, list[Figure]] = {peer.name: [] for peer in peers}
     for turn in range(turns):
         begin = turn % len(peers)
@@ -129,7 +129,7 @@ def take_turns(peers: Sequence[Peer], turns: int, one: partial[Figure]) -> dict[
 
 
 def table(title: str, peers: Sequence[Peer], found: dict[str, list[Figure]]) -> list[str]:
-    """Medians over the turns; ratios are taken turn by turn."""
+    """Medians over the rounds; ratios are those within a round."""
     lines = [
         f"**{title}**",
         "",
@@ -151,7 +151,7 @@ def table(title: str, peers: Sequence[Peer], found: dict[str, list[Figure]]) -> 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure all three in turns, with and without batching, and print the tables."""
+    """Measure all three alternately, with and without batching, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)

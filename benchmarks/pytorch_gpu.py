@@ -1,12 +1,12 @@
-"""What each way of running a PyTorch model on a GPU brings, side by side in one run.
+"""Speed of the ways to run a PyTorch model on a GPU, measured in one run.
 
     python -m benchmarks.pytorch_gpu [--quick] [--turns 3] [--output FILE]
 
-Needs PyTorch with CUDA, numpy and Shoal's own dependencies, and makes its models itself. The
+Needs PyTorch with CUDA, numpy and Shoal's own dependencies, and creates its models itself. The
 executors are called as an instance's thread calls them: arrays in, arrays out, no network. Variants
-take turns; a figure is the median over turns of the medians within a turn. The tables go to
-benchmarks/results/pytorch_gpu.md, which the documentation shows. `--quick --device cpu --size 32`
-runs what can run without a GPU, to see that this program works.
+are measured alternately; a figure is the median over rounds of the medians within a round. The
+tables go to benchmarks/results/pytorch_gpu.md, which the documentation shows. `--quick --device cpu
+--size 32` runs the parts that need no GPU, to check this program.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BUSY = Policy(cuda=Policy.Cuda(busy_wait_events=True))
 
 
 class Block(nn.Module):
-    """Two convolutions with a way around them."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ResNet18(nn.Module):
 
 
 class Layers(nn.Module):
-    """Many small operators: what starting them costs shows."""
+    """Many small operators: shows the cost of launching them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Layers(nn.Module):
 
 
 class Mean(nn.Module):
-    """Hardly any work on much data: what copies cost shows."""
+    """Little computation on much data: shows the cost of copies."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The mean of each row."""
@@ -121,7 +121,7 @@ class Mean(nn.Module):
 
 
 class Prepare(nn.Module):
-    """The step before the network in an ensemble."""
+    """The step before the network of an ensemble."""
 
     def forward(self, raw: torch.Tensor) -> torch.Tensor:
         """Scale pixels."""
@@ -129,7 +129,7 @@ class Prepare(nn.Module):
 
 
 class Finish(nn.Module):
-    """The step behind it."""
+    """The step after it."""
 
     def forward(self, scores: torch.Tensor) -> torch.Tensor:
         """Probabilities."""
@@ -138,7 +138,7 @@ class Finish(nn.Module):
 
 @dataclass(frozen=True)
 class Workload:
-    """One model with the batches it is asked for."""
+    """One model with its batch sizes."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -214,7 +214,7 @@ def main() -> None:
 
 
 def describe(device: str) -> list[str]:
-    """What the figures have to be read with."""
+    """The machine and the versions of the figures."""
     gpu = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
     now = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d")
     git = ["git", "describe", "--always", "--dirty"]
@@ -344,7 +344,7 @@ def measure_instances(asked: argparse.Namespace) -> list[str]:
 def together(
     executors: Sequence[Executor], workload: Workload, rows: int, asked: argparse.Namespace
 ) -> float:
-    """Rows per second of all of them."""
+    """Rows per second of all instances."""
     array = np.random.default_rng(0).random((rows, *workload.dims), np.float32)
     counts = [0] * len(executors)
     ready = threading.Barrier(len(executors) + 1)
@@ -409,7 +409,7 @@ class Answers:
 
 
 def measure_ensemble(asked: argparse.Namespace) -> list[str]:
-    """Three models, one behind the other: tensors through the CPU, or left on the GPU."""
+    """Three models in sequence: tensors copied through the CPU, or kept on the GPU."""
     batches = (1, 8)
     found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     ways = {"through the CPU": "false", "left on the GPU (default)": "true"}
@@ -456,7 +456,7 @@ def write_ensemble(folder: Path, keep: str, asked: argparse.Namespace) -> None:
 def asked_of(
     infer: Callable[[Request], None], rows: int, asked: argparse.Namespace
 ) -> tuple[float, float]:
-    """Milliseconds of a request to the ensemble, its answer read."""
+    """Milliseconds of a request to the ensemble, including reading its response."""
     shape = (rows, 3, asked.size, asked.size)
     array = np.random.default_rng(rows).random(shape, np.float32)
     answers = Answers()

@@ -45,7 +45,7 @@ def markdown(run: dict[str, Any], plots: list[str]) -> str:
 
 
 def as_json(run: dict[str, Any]) -> str:
-    """The run as JSON, one measurement a line: two runs can be compared line by line."""
+    """The run as JSON, one measurement per line, so that two runs can be compared with diff."""
     fields = []
     for name, value in run.items():
         if name in {"measurements", "left_out"}:
@@ -59,7 +59,7 @@ def as_json(run: dict[str, Any]) -> str:
 def merged(earlier: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     """`run`, with the workloads of an earlier one that it did not measure itself, and its growth.
 
-    A workload is always taken from one run, so that its ratios are of servers that took turns.
+    A workload is always taken from one run, so that its ratios are of servers measured alternately.
     """
     own = {one["name"] for one in run["workloads"]}
     together = {**earlier["peers"], **run["peers"]}
@@ -230,7 +230,7 @@ def _series(rows: list[Row | None], figure: str, scale: float = 1.0) -> str:
 
 
 def number(value: float | None, *, small: bool = False) -> str:
-    """Three digits are as much as such a figure is worth."""
+    """Three significant digits."""
     if value is None:
         return NOTHING
     if small or abs(value) < 10:

@@ -1,4 +1,4 @@
-"""A server of our own to measure: started, waited for, measured and stopped."""
+"""A server of this tree to measure: started, awaited, measured and stopped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command() -> str:
 
 @contextlib.contextmanager
 def serve(*arguments: str, grpc: bool = False) -> Iterator[Server]:
-    """Run `shoal serve ARGUMENTS` on free ports; ready when this yields, gone afterwards."""
+    """Run `shoal serve ARGUMENTS` on free ports; ready when this yields, stopped afterwards."""
     http_port, metrics_port, grpc_port = free_ports(3)
     line = [command(), "serve", *arguments]
     line += [f"--http-port={http_port}", f"--metrics-port={metrics_port}"]

@@ -1,9 +1,9 @@
-"""What it costs to have Shoal: time to ready, memory, `--help`, and the size of the installation.
+"""Time to ready, memory, time of `--help`, and size of the installation.
 
     python -m benchmarks.startup [--runs 5] [--json FILE]
 
-Medians over several runs; the first run of each kind is thrown away, since it fills the page cache
-and writes byte code. Limits are printed beside the figures, never asserted: machines differ.
+Medians over several runs; the first run of each kind is discarded, since it fills the page cache
+and writes bytecode. Limits are printed with the figures, not asserted: machines differ.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def installed_sizes() -> dict[str, float]:
 
 
 def _requirements(distribution: metadata.Distribution) -> list[str]:
-    """Names it needs on this platform; those of extras are left out."""
+    """Names it needs on this platform; without those of extras."""
     from packaging.requirements import Requirement
 
     needed = [Requirement(line) for line in distribution.requires or []]

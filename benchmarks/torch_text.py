@@ -2,7 +2,7 @@
 
     write(folder / "1" / "model.pt")      TorchScript, with random weights from a fixed seed
 
-Importing this imports torch. `answers` asks the same module directly, one text at a time.
+Importing this imports torch. `answers` calls the same module directly, one text at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ output { name: "embedding__0" data_type: TYPE_FP32 dims: [ 384 ] }
 
 
 class Layer(nn.Module):
-    """Self-attention and a perceptron, each added to what came in and normalised."""
+    """Self-attention and a perceptron, each with a residual connection and normalised."""
 
     def __init__(self, hidden: int, heads: int, inner: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         self.second = nn.LayerNorm(hidden)
 
     def forward(self, data: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """What comes out is as large as what goes in."""
+        """The output has the shape of the input."""
         rows, length, hidden = data.shape
         parts = self.together(data).view(rows, length, 3, self.heads, hidden // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
@@ -77,7 +77,7 @@ def write(file: Path) -> None:
 
 
 def answers(asked: Sequence[np.ndarray], device: str) -> list[np.ndarray]:
-    """What the model says to each text by itself."""
+    """The output of the model for each text alone."""
     place = "cuda" if device == "gpu" else "cpu"
     module = _module().to(place)
     with torch.inference_mode():

@@ -1,12 +1,12 @@
-"""Does `shoal tune` find what a whole grid finds?
+"""Compare the search of `shoal tune` with a full grid search.
 
     python -m benchmarks.tune_grid [--window 400] [--clients 16] [--max-batch 16] [--turns 3]
 
 Two models: four dense layers, which gain by batches and threads, and the sum and difference of two
-rows, which are over before they begin. For each, the search of `shoal tune` comes first, then every
-config of the grid, measured the same way. What the two chose is then measured in turns, because a
-machine is never as quick in one minute as in the next; the medians are compared. The search should
-be within 3 % and take at most a fifth of the measurements. A grid takes minutes.
+rows, which take almost no time. For each, the search of `shoal tune` comes first, then every config
+of the grid, measured the same way. The two chosen configs are then measured alternately, because
+the speed of a machine varies from minute to minute; the medians are compared. The search should be
+within 3 % and take at most a fifth of the measurements. A grid takes minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BAR, FIFTH = 0.97, 5
 
 
 def compare(model: TunedModel, plan: LoadPlan, bounds: Bounds, clients: int, turns: int) -> str:
-    """One row of the table: both ways, on one server."""
+    """One row of the table: both searches, on one server."""
     subject, goal = model.subject, Goal()
     space = subject.space(bounds, (clients,))
     options = Options(model_repository=(str(model.repository),))

@@ -1,12 +1,12 @@
-"""The workloads: which model is asked, with what, at which concurrency, and what is right.
+"""The workloads: model, request, concurrency and expected response.
 
     W1       add_sub, 2 x INT32[1,16]      the cost of a request itself
-    W2       a JPEG of 100 KB, ResNet-18   pictures at 100 connections
+    W2       a JPEG of 100 KB, ResNet-18   photos at 100 connections
     W3       BERT-base at 128 tokens       compute-bound, 8 clients
     W4       600 KB in, 64 bytes out       what a large request costs
-    W4-echo  600 KB in, 600 KB out         the same with a large answer
+    W4-echo  600 KB in, 600 KB out         the same with a large response
 
-Every peer gets the same tensors; their form on the wire is the peer's own (`forms`).
+Every peer gets the same tensors, in its own encoding (`forms`).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Workload:
 
     @property
     def model_path(self) -> Path:
-        """The ONNX file; made here when it is missing."""
+        """The ONNX file; created if it is missing."""
         from benchmarks import models
 
         return models.make(self.model, MODELS)
 
     @functools.cached_property
     def inputs(self) -> dict[str, Array]:
-        """The tensors of the one request that is sent over and over."""
+        """The tensors of the request, which is sent repeatedly."""
         random = np.random.default_rng(SEED)
         if self.model == "add_sub":
             names = ("INPUT0", "INPUT1")
@@ -64,14 +64,14 @@ class Workload:
 
     @functools.cached_property
     def photo(self) -> bytes:
-        """The JPEG of a workload with pictures."""
+        """The JPEG of a workload with photos."""
         from benchmarks import models
 
         return models.photo()
 
     @functools.cached_property
     def outputs(self) -> dict[str, Array]:
-        """What the right answer holds: numpy's own result, or ONNX Runtime's where that is long."""
+        """The expected outputs: computed by numpy, or by ONNX Runtime for large models."""
         if self.model == "add_sub":
             first, second = self.inputs["INPUT0"], self.inputs["INPUT1"]
             return {"OUTPUT0": first + second, "OUTPUT1": first - second}
@@ -86,7 +86,7 @@ class Workload:
         return dict(zip(model.outputs, model.run(feeds), strict=True))
 
     def fault(self, answer: dict[str, Array]) -> str:
-        """What is wrong with an answer; empty when nothing is."""
+        """What is wrong with a response; empty if nothing is."""
         for name, right in self.outputs.items():
             given = answer.get(name)
             if given is None:

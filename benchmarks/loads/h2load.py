@@ -1,4 +1,4 @@
-"""h2load: gRPC over HTTP/2, and HTTP/1.1 where requests are counted instead of seconds."""
+"""h2load: gRPC over HTTP/2, and HTTP/1.1 if the number of requests is fixed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def run(
 ) -> Load:
     """Post for some seconds or a number of requests, one at a time on each connection.
 
-    `answer` is the size of the right answer's body: gRPC puts an error behind status 200, but
-    then sends no message, which the sum of bytes shows. Raises LoadFailed, or Unavailable
+    `answer` is the size of the expected body: gRPC sends an error with status 200, but then no
+    message, which the sum of bytes shows. Raises LoadFailed, or Unavailable
     without h2load.
     """
     h2load = program.find(NAME, "nghttp2-client")
@@ -65,7 +65,7 @@ def parse(text: str, log: Iterable[str], answer: int = 0, *, counted: bool = Fal
 
 
 def _times(log: Iterable[str]) -> tuple[list[float], list[float]]:
-    """Start and duration of each answered request, in seconds."""
+    """Start and duration of each completed request, in seconds."""
     starts, durations = [], []
     for line in log:
         fields = line.split()

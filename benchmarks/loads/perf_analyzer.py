@@ -1,9 +1,9 @@
 """NVIDIA's perf_analyzer: KServe v2 over HTTP and gRPC.
 
-With one client every answer is compared to the right one; with many it makes up its data by itself,
-for comparing takes processor time from the server. Many clients are calls in flight of a few
-threads: on two cores, 64 threads keep it from ever ending its window, whatever server it talks to,
-where that server is no child of the same session (the kernel shares out processors by session).
+With one client every response is compared with the expected one; with many it generates its data,
+because comparing takes CPU time from the server. Many clients are asynchronous calls of a few
+threads: on two cores, 64 threads prevent it from ever ending its window, with any server that is
+not a child of the same session (the kernel schedules by session).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOWS = 3  # it reports the mean of three; a large -s accepts them as they com
 
 
 def run(target: Target, workload: Workload, concurrency: int, seconds: float) -> Load:
-    """Measure for about `seconds`. Raises LoadFailed, a wrong answer included, or Unavailable."""
+    """Measure for about `seconds`. Raises LoadFailed, also for a wrong response, or Unavailable."""
     line = [program.perf_analyzer(), "-m", target.v2_model, "-i", target.protocol]
     line += ["-u", f"127.0.0.1:{target.port}", "--concurrency-range", str(concurrency)]
     line += ["-p", str(max(100, round(1000 * seconds / WINDOWS))), "-r", str(WINDOWS), "-s", "999"]
@@ -38,7 +38,7 @@ def run(target: Target, workload: Workload, concurrency: int, seconds: float) ->
 
 
 def parse(text: str) -> Load:
-    """The block it prints for the one concurrency that was asked for."""
+    """The block it prints for the one concurrency that was requested."""
     # A response that came before its thread had noted that the request was sent is left out of its
     # statistics, with a word; it is no fault of the server's.
     text = re.sub(r"Failed to update context stat: Timer not set correctly.*", "", text)

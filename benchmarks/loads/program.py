@@ -1,4 +1,4 @@
-"""Run a load generator within bounds and hand over what it printed."""
+"""Run a load generator with a time limit; its output."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _NO_QUESTIONS = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
 class LoadFailed(Exception):
-    """The load generator gave up, or did not end; the text says which."""
+    """The load generator failed or did not end; the text says which."""
 
 
 class NeverEnded(LoadFailed):
-    """It did not end. perf_analyzer with many threads does so now and then, whoever serves."""
+    """It did not end. perf_analyzer with many threads sometimes does not, with any server."""
 
 
 def find(name: str, package: str) -> str:
-    """The program on the PATH; installed from Debian's package when we are root.
+    """The program on the PATH; installed from Debian's package if the user is root.
 
     Raises Unavailable with the package's name.
     """
@@ -42,7 +42,7 @@ def find(name: str, package: str) -> str:
 
 
 def perf_analyzer() -> str:
-    """NVIDIA's perf_analyzer; fetched from PyPI where it is missing."""
+    """NVIDIA's perf_analyzer; downloaded from PyPI if it is missing."""
     script = ROOT / ".tools" / "bin" / "perf_analyzer"
     if not script.exists():
         # It wants a library of Debian's, which this script installs where it may.
@@ -55,7 +55,7 @@ def perf_analyzer() -> str:
 
 
 def run(line: list[str], within_secs: float) -> str:
-    """What the program printed. Raises LoadFailed when it fails, NeverEnded if it takes longer."""
+    """The output of the program. Raises LoadFailed if it fails, NeverEnded if it takes longer."""
     try:
         done = subprocess.run(
             line, capture_output=True, text=True, errors="replace", check=False, timeout=within_secs
@@ -69,7 +69,7 @@ def run(line: list[str], within_secs: float) -> str:
 
 
 def body_file(body: bytes) -> Path:
-    """The request's body where the load generator can read it."""
+    """Write the body of the request to a file for the load generator."""
     WORK.mkdir(parents=True, exist_ok=True)
     path = WORK / "body.bin"
     path.write_bytes(body)

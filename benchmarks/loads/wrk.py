@@ -24,8 +24,8 @@ end
 
 
 def run(target: Target, concurrency: int, seconds: float, paths: tuple[str, ...] = ()) -> Load:
-    """Post the target's request over `concurrency` connections; with `paths`, to one after the
-    other. Raises LoadFailed, or Unavailable without wrk."""
+    """Post the target's request over `concurrency` connections; with `paths`, to each of them in
+    turn. Raises LoadFailed, or Unavailable without wrk."""
     wrk = program.find(NAME, "wrk")
     body = program.body_file(target.exchange.body)
     file = WORK / "load.lua"
@@ -36,7 +36,7 @@ def run(target: Target, concurrency: int, seconds: float, paths: tuple[str, ...]
 
 
 def script(body: str, headers: dict[str, str], paths: tuple[str, ...] = ()) -> str:
-    """The Lua that makes wrk post, and print its summary in one line."""
+    """The Lua script that makes wrk send POST requests and print its summary in one line."""
     lines = ['wrk.method = "POST"', f'local file = io.open("{body}", "rb")']
     lines += ['wrk.body = file:read("*a")', "file:close()"]
     lines += [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
@@ -56,7 +56,7 @@ def script(body: str, headers: dict[str, str], paths: tuple[str, ...] = ()) -> s
 
 
 def parse(text: str) -> Load:
-    """The figures of the line that our `done` printed."""
+    """The figures of the line that our `done` function printed."""
     line = re.search(r"^RESULT (.*)$", text, re.MULTILINE)
     if line is None:
         raise program.LoadFailed(f"wrk printed no summary: {text[-300:]}")

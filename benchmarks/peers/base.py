@@ -1,10 +1,10 @@
-"""What every peer has: an environment, a way to start, doors to knock on, a way to stop.
+"""What every peer has: an environment, a way to start, endpoints, a way to stop.
 
     install() --> start(workload) --> Running(targets, family) --> stop()
 
-A peer's own file says what pip installs, which command serves a workload, and where and in which
-form its doors take requests; the rest is here. A server counts as ready when each of its doors has
-given the right answer once.
+A peer's own file defines what pip installs, which command serves a workload, and the address and
+encoding of its endpoints; the rest is here. A server is ready when each of its endpoints has given
+the expected response once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 
 class WrongAnswer(Exception):
-    """A server answered, but not what its model computes."""
+    """A response is not what the model computes."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One door of a running server and the request that is sent there."""
+    """One endpoint of a running server and the request that is sent to it."""
 
     protocol: str  # "http" or "grpc"
     port: int
@@ -49,9 +49,9 @@ class Target:
     statistics_port: int = 0  # where that model's statistics are, over HTTP
 
     def ask(self, workload: Workload) -> int:
-        """Send the request once and check the answer; the number of bytes in its body.
+        """Send the request once and check the response; the number of bytes in its body.
 
-        Raises WrongAnswer, or OSError when nobody answers.
+        Raises WrongAnswer, or OSError if there is no server.
         """
         body, answer = self._call()
         fault = workload.fault(answer)
@@ -112,7 +112,7 @@ class Peer:
         return self.name
 
     def install(self) -> None:
-        """Make its environment. Raises Unavailable with the reason."""
+        """Create its environment. Raises Unavailable with the reason."""
         needed = (*self.requirements, *environments.RUNTIME, *environments.PICTURES)
         self.python = environments.ensure(self.environment, needed)
 
@@ -121,7 +121,7 @@ class Peer:
         return environments.versions(self.environment, (*self.packages, "onnxruntime"))
 
     def leaves_out(self, workload: Workload) -> str:  # noqa: ARG002  for peers that do
-        """Why this peer takes no part in a workload; empty when it does."""
+        """Why this peer skips a workload; empty if it does not."""
         return ""
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
@@ -129,7 +129,7 @@ class Peer:
         raise NotImplementedError
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
-        """The doors it opens."""
+        """Its endpoints."""
         raise NotImplementedError
 
     def workers(self, workload: Workload) -> int:
@@ -137,7 +137,7 @@ class Peer:
         return CORES if workload.compute_bound else self.light_workers
 
     def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:
-        """The environment of its processes: what the services read, and where they find us."""
+        """The environment of its processes: settings of the services, and this tree."""
         return {
             "PYTHONPATH": str(ROOT),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -150,9 +150,9 @@ class Peer:
         }
 
     def start(self, workload: Workload) -> Running:
-        """Serve `workload` on free ports of 127.0.0.1; every door has answered when this returns.
+        """Serve `workload` on free local ports; its endpoints have responded when this returns.
 
-        Raises Unavailable with the server's last words; nothing of it runs then.
+        Raises Unavailable with the end of the server's output; no process of it is left then.
         """
         ports = free_ports(3)
         folder = WORK / self.name
@@ -177,7 +177,7 @@ class Peer:
         running.family.end()
 
     def _wait(self, workload: Workload, target: Target, family: Family, begun: float) -> int:
-        """Ask until the right answer comes; its number of bytes."""
+        """Repeat the request until the response is right; its number of bytes."""
         reason = "no answer"
         while time.perf_counter() - begun < READY_WITHIN_SECS:
             if family.head.poll() is not None:
@@ -197,7 +197,7 @@ class Peer:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now; all are held until the last is known, so that they differ."""
+    """Ports that are free now; all are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as held:
         ports = []
         for _ in range(count):

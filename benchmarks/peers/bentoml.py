@@ -11,7 +11,7 @@ from benchmarks.workloads import Workload
 
 
 class BentoMl(Peer):
-    """Small tensors come as JSON, its form for arrays; large ones and pictures as a file."""
+    """Small tensors come as JSON, its encoding of arrays; large ones and photos as a file."""
 
     name = "bentoml"
     title = "BentoML"
@@ -34,7 +34,7 @@ class BentoMl(Peer):
         return {**super().variables(workload, ports), **own}
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
-        """HTTP, at the door that suits the size."""
+        """HTTP, at the endpoint that suits the size."""
         if workload.model in {"add_sub", "encoder"}:
             return [Target("http", ports[0], f"/{workload.model}", forms.as_json(workload))]
         return [Target("http", ports[0], "/file", forms.plain(workload))]

@@ -11,7 +11,7 @@ from benchmarks.workloads import Workload
 
 
 class FastApi(Peer):
-    """uvicorn with uvloop and httptools; the handler reads the raw body and answers with bytes."""
+    """uvicorn with uvloop and httptools; the handler reads the raw body and responds with bytes."""
 
     name = "fastapi"
     title = "FastAPI + ONNX Runtime"

@@ -1,4 +1,4 @@
-"""mosec: a Rust front with Python workers behind it, as it comes and with its batching."""
+"""mosec: a Rust front end with Python workers, with defaults and with its batching."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Mosec(Peer):
 
 
 class MosecBatching(Mosec):
-    """Batches that wait for company: good at high concurrency, slow for a lone client."""
+    """Batches that wait for more requests: good at high concurrency, slow for a single client."""
 
     name = "mosec-batching"
     title = "mosec, batching"
@@ -58,5 +58,5 @@ class MosecBatching(Mosec):
     batch, wait_ms = BATCH, WAIT_MS
 
     def leaves_out(self, workload: Workload) -> str:
-        """Joining requests pays where each of them is tiny."""
+        """Batching pays only if each request is tiny."""
         return "" if workload.name == "W1" else "its batching is shown with the tiny model only"

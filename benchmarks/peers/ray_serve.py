@@ -20,7 +20,7 @@ class RayServe(Peer):
     settings = "throughput mode, access log off, raw bytes, one replica per core for W2 and W3"
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:  # noqa: ARG002
-        """The program of `services/serve_ray.py`, which starts Ray and stays."""
+        """The program of `services/serve_ray.py`, which starts Ray and keeps running."""
         return [str(self.python), str(SERVICES / "serve_ray.py")]
 
     def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:
@@ -29,5 +29,5 @@ class RayServe(Peer):
         return {**super().variables(workload, ports), **own}
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
-        """HTTP. Its gRPC proxy speaks services compiled into the application, not KServe's."""
+        """HTTP. Its gRPC proxy serves services compiled into the application, not KServe's."""
         return [Target("http", ports[0], "/", forms.plain(workload))]

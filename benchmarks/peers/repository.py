@@ -11,7 +11,7 @@ MAX_BATCH = 64
 
 
 def config(workload: Workload, name: str, backend: str, more: str = "") -> str:
-    """The text of config.pbtxt: dynamic batching without a wait, as both servers document it."""
+    """The text of config.pbtxt: dynamic batching without a delay, as both servers document it."""
     inputs = _tensors("input", workload.inputs)
     outputs = _tensors("output", workload.outputs)
     return (
@@ -21,7 +21,7 @@ def config(workload: Workload, name: str, backend: str, more: str = "") -> str:
 
 
 def write(folder: Path, name: str, text: str, file: str, source: Path) -> None:
-    """Lay out one model with one version; the model file is a link to `source`."""
+    """Write one model with one version; the model file is a link to `source`."""
     version = folder / name / "1"
     version.mkdir(parents=True)
     (folder / name / "config.pbtxt").write_text(text, encoding="utf-8")
@@ -36,6 +36,6 @@ def _tensors(field: str, tensors: dict[str, Array]) -> str:
 
 
 def _word(value: Array) -> str:
-    """config.pbtxt calls BYTES by another name."""
+    """The data type in config.pbtxt, which calls BYTES by another name."""
     datatype = DATATYPES[value.dtype.name]
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"

@@ -1,4 +1,4 @@
-"""Shoal from this working tree, serving the ONNX file itself; photos through its task."""
+"""Shoal from this working tree, serving the ONNX file itself; photos by its task."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Shoal(Peer):
     )
 
     def install(self) -> None:
-        """What `pip install 'shoal[tasks]'` gives, and OpenCV, which resizes for everybody."""
+        """What `pip install 'shoal[tasks]'` gives, and OpenCV, which resizes for all peers."""
         edition = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # names what it needs
         wanted = ("--editable", f"{ROOT}[tasks]", *environments.PICTURES)
         self.python = environments.ensure(self.name, wanted, edition)
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
-        """One model repository; all three ports are given, so that two servers never meet."""
+        """One model repository; all three ports are set, so that two servers never collide."""
         text = repository.config(workload, workload.model, "onnxruntime")
         if workload.picture:
             text = _classifier(workload, self.workers(workload))
@@ -56,7 +56,7 @@ class Shoal(Peer):
         ]
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
-        """Both protocols; pictures go to the task, as a bare body."""
+        """Both protocols; photos are sent to the task, as the body."""
         if workload.picture:
             path = f"/v2/models/{workload.model}/classify"
             return [Target("http", ports[0], path, forms.labels(workload))]
@@ -64,9 +64,9 @@ class Shoal(Peer):
 
 
 def _classifier(workload: Workload, instances: int) -> str:
-    """The config of a model that takes pictures as tensors, and as files by its task.
+    """The config of a model that takes photos as tensors, and as files by its task.
 
-    Batches are no larger than those of the plain loop: more would only take memory.
+    Batches are no larger than those of the plain loop: larger ones would only use memory.
     """
     return (
         f'name: "{workload.model}"\nbackend: "onnxruntime"\n'
@@ -79,7 +79,7 @@ def _classifier(workload: Workload, instances: int) -> str:
 
 
 def addresses(ports: list[int]) -> list[str]:
-    """The options that say where to listen; Shoal and Triton have the same."""
+    """The options for addresses and ports, which Shoal and Triton share."""
     options = []
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         options += [f"--{name}-port={port}", f"--{name}-address=127.0.0.1"]

@@ -1,7 +1,7 @@
 """NVIDIA's tritonserver, from the wheel `nvidia-pytriton`, with its Python backend.
 
-The wheel carries the server's binary, the Python backend and one stub per Python version, but no
-ONNX Runtime backend: the model runs in `services/triton_model.py`. The stub wants numpy 1 and the
+The wheel contains the server's binary, the Python backend and one stub per Python version, but no
+ONNX Runtime backend: the model runs in `services/triton_model.py`. The stub needs numpy 1 and the
 shared library of the Python it was built for.
 """
 
@@ -22,7 +22,7 @@ STUB = "triton_python_backend_stub"
 
 
 class Triton(Peer):
-    """`tritonserver` itself; PyTriton, which the wheel is for, stays out of the way."""
+    """`tritonserver` itself; PyTriton, for which the wheel is made, is not used."""
 
     name = "triton"
     title = "Triton (Python backend)"
@@ -31,7 +31,7 @@ class Triton(Peer):
     settings = "max_batch_size 64, dynamic batching without a wait, a batch is one execution"
 
     def install(self) -> None:
-        """Put the stub of this Python beside the backend, where the server looks for it."""
+        """Put the stub of this Python next to the backend, where the server looks for it."""
         super().install()
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         stub = self._home / "python_backend_stubs" / version / STUB
@@ -71,7 +71,7 @@ class Triton(Peer):
         ]
 
     def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:
-        """The stub embeds Python, which has to find its library."""
+        """The stub embeds Python and has to find its shared library."""
         libraries = (self._packages / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR"))
         return {
             **super().variables(workload, ports),
