@@ -225,10 +225,10 @@ def test_what_is_typed_is_what_arrives(run, datatype, text, values):
     ("datatype", "text", "shape", "words"),
     [
         ("INT8", "128 0", [2], "x is INT8, from -128 to 127; 128 does not fit."),
-        ("INT32", "1.5 0", [2], "x is INT32; “1.5” is no whole number."),
-        ("FP32", "1 two", [2], "x is FP32; “two” is no number."),
+        ("INT32", "1.5 0", [2], "x is INT32; “1.5” is not a whole number."),
+        ("FP32", "1 two", [2], "x is FP32; “two” is not a number."),
         ("BOOL", "yes no", [2], "x is BOOL: write true or false; found “yes”."),
-        ("FP32", "1 2 3", [2, 2], "x takes 4 values for the shape [2, 2]; 3 are typed."),
+        ("FP32", "1 2 3", [2, 2], "x needs 4 values for the shape [2, 2]; found 3."),
     ],
 )
 def test_wrong_values_are_reported_in_a_sentence(run, datatype, text, shape, words):
@@ -245,9 +245,9 @@ def test_wrong_values_are_reported_in_a_sentence(run, datatype, text, shape, wor
         ("1, 16", [-1, 16], [1, 16]),
         ("[2 16]", [-1, 16], [2, 16]),
         ("", [], []),
-        ("1, 17", [-1, 16], "Dimension 2 of x is 16 in this model; 17 is typed."),
-        ("16", [-1, 16], "The shape of x has 2 dimensions, such as 1, 16; 1 are typed."),
-        ("1, -2", [-1, -1], "The shape of x is whole numbers such as 1, 1; found “-2”."),
+        ("1, 17", [-1, 16], "Dimension 2 of x must be 16; found 17."),
+        ("16", [-1, 16], "The shape of x must have 2 dimensions, such as 1, 16; found 1."),
+        ("1, -2", [-1, -1], "The shape of x must be whole numbers, such as 1, 1; found “-2”."),
     ],
 )
 def test_shapes(run, text, dims, found):

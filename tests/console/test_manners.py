@@ -108,7 +108,7 @@ def test_everything_works_with_the_keyboard(page, running, expect):
     expect(page.get_by_role("button", name="Send")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(".output")).to_contain_text("TYPED")
-    expect(page.locator("#announcer")).to_contain_text("Answered in")
+    expect(page.locator("#announcer")).to_contain_text("Response in")
 
 
 # ---- tasks of the demo's models
@@ -212,7 +212,7 @@ def test_a_photo_is_classified(task_form, photo, expect, axe):
 
     page = task_form("image-classification", {"**/classify": classified})
     page.locator("input[type=file]").set_input_files(photo)
-    expect(page.get_by_alt_text("What was chosen: it's a fish.png")).to_be_visible()
+    expect(page.get_by_alt_text("Chosen file: it's a fish.png")).to_be_visible()
     expect(page.locator(".bars li").first).to_contain_text("<i>eel</i>")
     expect(page.locator(".bars li").first).to_contain_text("90.0 %")
     expect(page.locator(".snippet").first).to_contain_text(r"--data-binary '@./it'\''s a fish.png'")
@@ -230,7 +230,7 @@ def test_a_photo_is_dropped(task_form, photo, expect):
       document.querySelector(".drop").dispatchEvent(new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true }));
     }"""
     page.evaluate(script, list(photo["buffer"]))
-    expect(page.get_by_alt_text("What was chosen: drop.png")).to_be_visible()
+    expect(page.get_by_alt_text("Chosen file: drop.png")).to_be_visible()
     expect(page.locator(".answer")).to_contain_text(f"400 no {MARKUP}")
 
 
@@ -273,7 +273,7 @@ def test_an_answer_that_is_not_sure(task_form, expect):
     page.get_by_label("Text").fill("One eel.")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator(".headline")).to_have_text("Unknown")
-    expect(page.locator(".answer")).to_contain_text("“eel”, would be right with 25 %")
+    expect(page.locator(".answer")).to_contain_text("“eel”, confidence 25 %")
     expect(page.locator("mark")).to_have_text("eel")
 
 

@@ -14,7 +14,7 @@ from tests.support.client import Infer
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 MARKUP = "<img src=x onerror=document.title='hacked'>"
-LOST = "The server does not answer."
+LOST = "The server does not respond."
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_the_config_as_it_runs(page, address, expect):
     code = page.locator(".snippet")
     expect(code).to_contain_text('"label_filename": "labels.txt"')
     expect(code).not_to_contain_text("FORMAT_NONE")
-    page.get_by_label("Show every default").check()
+    page.get_by_label("Show all defaults").check()
     expect(code).to_contain_text("FORMAT_NONE")
 
 
@@ -150,7 +150,7 @@ def test_a_version_can_be_chosen(page, expect, tmp_path, models):
         page.get_by_label("Version").select_option("1")
         expect(page.locator(".snippet").first).to_contain_text("/versions/1/infer")
         page.get_by_role("button", name="Send").click()
-        expect(page.locator(".took")).to_contain_text("Version 1 answered")
+        expect(page.locator(".took")).to_contain_text("Response of version 1")
 
 
 # ---- control
@@ -160,7 +160,7 @@ def test_unload_and_load(page, running, address, expect):
     page.goto(address)
     upper = row(page, "upper")
     upper.get_by_role("button", name="Unload").click()
-    upper.get_by_role("button", name="Keep").click()
+    upper.get_by_role("button", name="Cancel").click()
     assert running.states("upper") == {"1": "READY"}
     upper.get_by_role("button", name="Unload").click()
     upper.locator(".sure").get_by_role("button", name="Unload").click()
@@ -201,7 +201,7 @@ def test_a_server_that_looks_after_its_models_itself(page, models, expect):
 def test_a_server_without_models(page, tmp_path, expect):
     with running_server(tmp_path) as running:
         page.goto(f"http://{running.http_address}/")
-        expect(page.locator("main")).to_contain_text("No model is served yet.")
+        expect(page.locator("main")).to_contain_text("There are no models yet.")
         expect(page.locator("main")).to_contain_text("shoal serve --demo")
         expect(page.locator(".errors-lately")).to_be_visible()
 
@@ -220,7 +220,7 @@ def test_a_lost_connection_is_shown_and_recovered_from(page, models, expect, por
     expect(row(page, "add_sub")).to_be_visible()  # as it was
     # No more tries of its own: one that found the server would take the button away.
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 60)
-    button = page.get_by_role("button", name="Try now").element_handle()
+    button = page.get_by_role("button", name="Retry now").element_handle()
     with running_server(models, **options) as running:
         button.evaluate("(button) => button.click()")
         page.clock.resume()
@@ -275,10 +275,10 @@ def test_restricted_apis_ask_for_their_header(page, models, expect):
         expect(banner).to_contain_text("This API is restricted, expecting header 'look-key'")
         expect(page.locator("#link-text")).to_have_text("Restricted")
         banner.get_by_label("look-key").fill("wrong")
-        banner.get_by_role("button", name="Use it").click()
+        banner.get_by_role("button", name="Apply").click()
         expect(banner).to_be_visible()
         banner.get_by_label("look-key").fill("one")
-        banner.get_by_role("button", name="Use it").click()
+        banner.get_by_role("button", name="Apply").click()
         expect(banner).to_be_hidden()
         expect(page.locator("#link-text")).to_have_text("Live")
 
@@ -291,7 +291,7 @@ def test_restricted_apis_ask_for_their_header(page, models, expect):
             with page.expect_response("**/v2/repository/index"):
                 page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         expect(section.get_by_label("admin-key")).to_have_value("two")  # nobody types it again
-        section.get_by_role("button", name="Use it").click()
+        section.get_by_role("button", name="Apply").click()
         expect(row(page, "digits").locator(".pill")).to_have_text("Not loaded")
 
         page.goto(f"http://{running.http_address}/#/models/upper/try")
@@ -299,7 +299,7 @@ def test_restricted_apis_ask_for_their_header(page, models, expect):
         answer = page.locator(".answer")
         expect(answer).to_contain_text("expecting header 'infer-key'")
         answer.get_by_label("infer-key").fill("three")
-        answer.get_by_role("button", name="Use it").click()
+        answer.get_by_role("button", name="Apply").click()
         expect(answer).to_contain_text("A SHOAL OF FISH")
         expect(page.locator(".snippet").first).to_contain_text('-H "infer-key: $INFER_KEY"')
         expect(page.locator("body")).not_to_contain_text("three")
@@ -316,8 +316,8 @@ def test_a_value_that_no_header_can_carry(page, models, expect):
         page.goto(f"http://{running.http_address}/")
         banner = page.locator("#banner")
         banner.get_by_label("look-key").fill("🐟")
-        banner.get_by_role("button", name="Use it").click()
-        expect(banner).to_contain_text("No header can carry that value")
+        banner.get_by_role("button", name="Apply").click()
+        expect(banner).to_contain_text("characters that are not allowed in a header")
 
 
 # ---- colours

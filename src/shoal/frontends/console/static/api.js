@@ -1,12 +1,12 @@
-// Asking the server. Paths are relative to the page, so that it works behind a proxy's prefix.
+// Requests to the server. Paths are relative to the page, so that it works behind a proxy's prefix.
 //
-// What is restricted answers 403 and names the header it wants. Values that somebody enters are
-// kept in this page's memory alone and go with every later request to this server.
+// A restricted API responds 403 and names the required header. Values that the user enters are kept
+// in this page's memory only and are sent with every later request to this server.
 
 const base = new URL(".", document.baseURI);
 const keys = new Map(); // header -> value
 
-/** The server answered, and not with success. */
+/** The server responded with an error status. */
 export class Refused extends Error {
   constructor(status, text) {
     super(text);
@@ -15,16 +15,16 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered. */
+/** The server did not respond. */
 export class Unreachable extends Error {}
 
-/** Send this header with every request from now on. Throws for what no header can carry. */
+/** Send this header with every request from now on. Throws for an invalid value. */
 export function unlock(header, value) {
-  new Headers({ [header]: value }); // throws a TypeError in the browser's words
+  new Headers({ [header]: value }); // throws a TypeError
   keys.set(header, value);
 }
 
-/** The headers that have to be brought along, for examples: names, never values. */
+/** The required headers, for examples: names, never values. */
 export function lockedHeaders() {
   return [...keys.keys()];
 }
@@ -40,7 +40,7 @@ export function modelPath(name, version = "") {
   return version ? `${place}/versions/${encodeURIComponent(version)}` : place;
 }
 
-/** Ask; the answer is a Response with success. Throws Refused or Unreachable. */
+/** Send a request; the result is a successful Response. Throws Refused or Unreachable. */
 export async function ask(path, { method = "GET", body, headers = {}, seconds = 0, signal } = {}) {
   const stop = new AbortController();
   const timer = seconds ? setTimeout(() => stop.abort(), seconds * 1000) : 0;
@@ -58,7 +58,7 @@ export async function ask(path, { method = "GET", body, headers = {}, seconds = 
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Unreachable(`The server does not answer (${error.message}).`);
+    throw new Unreachable(`The server does not respond (${error.message}).`);
   } finally {
     clearTimeout(timer);
   }
@@ -66,7 +66,7 @@ export async function ask(path, { method = "GET", body, headers = {}, seconds = 
   return answer;
 }
 
-/** Ask for JSON. */
+/** Request JSON. */
 export async function askJson(path, options) {
   const answer = await ask(path, options);
   const text = await answer.text();
@@ -78,19 +78,19 @@ export function post(path, document, options = {}) {
   return askJson(path, { method: "POST", body: JSON.stringify(document), ...options });
 }
 
-/** The words of an error, whatever form they came in. */
+/** The text of an error, in any format. */
 async function said(answer) {
   const text = await answer.text().catch(() => "");
   try {
     const found = JSON.parse(text.replace(/^data: /, "")).error;
     if (typeof found === "string" && found) return found;
   } catch {
-    // Not ours: perhaps of a proxy in between.
+    // Not from Shoal: perhaps from a proxy.
   }
   return `${answer.status} ${answer.statusText || "error"}`;
 }
 
-/** The events of a stream, `data: {…}`, each parsed as soon as it is whole. */
+/** The events of a stream, `data: {…}`, each parsed once it is complete. */
 export async function* events(answer) {
   const reader = answer.body.getReader();
   const decoder = new TextDecoder();

@@ -1,4 +1,4 @@
-// The page itself: which view is on screen, whether the server answers, which colours.
+// The page itself: the current view, the state of the connection, the theme.
 
 import { announce, fill, h, setShown, setText } from "./dom.js";
 import { errorPage } from "./errorpage.js";
@@ -13,7 +13,7 @@ const main = document.getElementById("main");
 const banner = document.getElementById("banner");
 let view = null;
 
-/** What the address asks for: "#/models/NAME/TAB?version=3". */
+/** The view for a URL: "#/models/NAME/TAB?version=3". */
 export function route(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [first, name = "", tab = ""] = path.split("/");
@@ -37,10 +37,10 @@ function decoded(text) {
 }
 
 function show() {
-  const asked = route(location.hash);
+  const target = route(location.hash);
   view?.close?.();
-  if (asked.page === "model") view = modelPage(store, asked);
-  else view = asked.page === "errors" ? errorPage(store) : overview(store);
+  if (target.page === "model") view = modelPage(store, target);
+  else view = target.page === "errors" ? errorPage(store) : overview(store);
   fill(main, view.element);
   document.title = `${view.title} · Shoal`;
   for (const [id, page] of [
@@ -48,13 +48,13 @@ function show() {
     ["nav-errors", "errors"],
   ]) {
     const link = document.getElementById(id);
-    if (page === asked.page) link.setAttribute("aria-current", "page");
+    if (page === target.page) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   view.update();
 }
 
-/** Another page was asked for: begin at its top, as with any link. */
+/** Show another page, from its top. */
 function travel() {
   show();
   scrollTo(0, 0);
@@ -86,10 +86,10 @@ function showLink() {
       h(
         "p",
         {},
-        h("b", {}, "The server does not answer. "),
-        "What you see is how it was. Trying again every few seconds …",
+        h("b", {}, "The server does not respond. "),
+        "This page shows the last known state. Retrying every few seconds …",
       ),
-      h("button", { type: "button", class: "quiet", onclick: () => store.hurry() }, "Try now"),
+      h("button", { type: "button", class: "quiet", onclick: () => store.hurry() }, "Retry now"),
     );
   } else if (link === "refused") {
     const { status } = problem;
@@ -98,12 +98,12 @@ function showLink() {
         banner,
         lockNotice(problem, () => store.hurry()),
       );
-    else fill(banner, h("p", {}, h("b", {}, `The server answers ${status}. `), problem.message));
+    else fill(banner, h("p", {}, h("b", {}, `The server returned ${status}. `), problem.message));
   } else {
     fill(banner);
   }
   setShown(banner, link === "lost" || link === "refused");
-  if (link === "live" && before === "lost") announce("The server answers again");
+  if (link === "live" && before === "lost") announce("The server responds again");
 }
 
 function showServer() {
@@ -126,7 +126,7 @@ store.addEventListener("look", () => {
   view?.update();
 });
 
-// ---- colours
+// ---- theme
 
 const theme = document.getElementById("theme");
 theme.value = document.documentElement.dataset.theme ?? "auto";
@@ -137,12 +137,12 @@ theme.addEventListener("change", () => {
   try {
     localStorage.setItem("shoal-theme", chosen);
   } catch {
-    // It holds until the page is left, then.
+    // Then the choice is lost when the page is closed.
   }
 });
 
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address says which page this is
+  event.preventDefault(); // the hash is the current page
   main.focus();
 });
 addEventListener("hashchange", travel);

@@ -1,4 +1,4 @@
-// A model's page "Batches": why they are as they are, in the server's own words.
+// A model's page "Batches": the server's explanation of its batches.
 
 import { askJson, modelPath } from "./api.js";
 import { columns, shareBar } from "./charts.js";
@@ -42,7 +42,7 @@ export function batchPart(store, name, version) {
 
 function explained(found) {
   const lately = found.last_batches;
-  const bar = shareBar("Where a request's time goes", (us) => duration(us / 1000));
+  const bar = shareBar("Time of a request by phase", (us) => duration(us / 1000));
   bar.update(explainedParts(found.mean_us));
   const change = found.change ? copyable("In config.pbtxt", "pbtxt") : null;
   change?.set(found.change);
@@ -53,9 +53,9 @@ function explained(found) {
     h(
       "section",
       { class: "card" },
-      h("h2", {}, "What was seen"),
+      h("h2", {}, "Observed"),
       h("p", { class: "prose" }, found.summary),
-      h("h3", {}, "What would help"),
+      h("h3", {}, "Advice"),
       h("p", { class: "prose advice" }, found.advice),
       change?.element,
       found.execution &&
@@ -68,7 +68,7 @@ function explained(found) {
     h(
       "section",
       { class: "card" },
-      h("h2", {}, "Where time goes"),
+      h("h2", {}, "Time by phase"),
       bar.element,
       lately?.count
         ? [
@@ -88,7 +88,7 @@ function explained(found) {
             ),
           ]
         : null,
-      found.steps ? [h("h3", {}, "Its steps"), found.steps.map(stepBar)] : null,
+      found.steps ? [h("h3", {}, "Steps"), found.steps.map(stepBar)] : null,
     ),
   );
 }

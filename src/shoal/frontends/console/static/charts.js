@@ -1,7 +1,7 @@
-// Curves, bars and shares as SVG, drawn at the size they are shown at.
+// Line charts, bars and shares as SVG, rendered at their size on screen.
 //
-// A chart is a figure: its caption names it, its legend gives the newest figures (or those under
-// the pointer), and its description says the same to a screen reader.
+// A chart is a figure: its caption names it, its legend has the newest values (or those under the
+// pointer), and its description has the same for a screen reader.
 
 import { freshId, h, setShown, setText, svg } from "./dom.js";
 import { percent, span } from "./format.js";
@@ -12,7 +12,7 @@ const TOP = 8;
 const BOTTOM = 20;
 const SHORTEST_MS = 60_000;
 const LONGEST_MS = 300_000;
-const SPARK_MS = 15_000; // a curve of few points still looks like one
+const SPARK_MS = 15_000; // so that a line of few points is visible
 
 /** Round numbers from 0 to a little more than `most`: [0, 5, 10, 15]. */
 export function ticks(most, wanted = 4) {
@@ -40,7 +40,7 @@ export function ratioTicks(least, most) {
   );
 }
 
-/** The path of a curve, broken where there is no value. */
+/** The path of a line, with gaps where there is no value. */
 export function path(points, x, y, pick) {
   let text = "";
   let drawing = false;
@@ -57,10 +57,10 @@ export function path(points, x, y, pick) {
 }
 
 /**
- * Curves over time. `series`: [{ name, pick(point), kind: 1…4, area, optional }], where what is
- * optional is not named while it has no values. `format` writes a value. With `ratios` equal
- * distances are equal ratios, so that a median can be seen beside its 99th percentile.
- * `update(points, now)` draws them; nothing is drawn while the chart is not on screen.
+ * Lines over time. `series`: [{ name, pick(point), kind: 1…4, area, optional }]; an optional one is
+ * hidden while it has no values. `format` formats a value. With `ratios` the scale is logarithmic,
+ * so that a median is visible beside its 99th percentile. `update(points, now)` renders them, unless
+ * the chart is off screen.
  */
 export function lineChart({
   title,
@@ -98,7 +98,7 @@ export function lineChart({
   );
 
   let shown = { points: [], now: Date.now() };
-  let pointer = null; // x of the pointer inside the drawing
+  let pointer = null; // x of the pointer inside the chart
   let width = 0;
 
   const observer = new ResizeObserver(([entry]) => {
@@ -235,7 +235,7 @@ function nearest(points, ms) {
   return best;
 }
 
-/** The newest point, or the newest of the last seconds that has something to show. */
+/** The newest point, or the newest of the last seconds that has values. */
 function lastWith(points, series) {
   for (let index = points.length - 1; index >= Math.max(0, points.length - 3); index -= 1) {
     const found = series.some(({ pick }) => (pick(points[index]) ?? null) !== null);
@@ -247,14 +247,14 @@ function lastWith(points, series) {
 function described(title, series, points, format) {
   const told = series.map(({ name, pick }) => {
     const values = points.map(pick).filter((value) => value !== null && value !== undefined);
-    if (!values.length) return `${name}: nothing yet`;
+    if (!values.length) return `${name}: no data yet`;
     const newest = format(values[values.length - 1]);
     return `${name}: ${newest}, between ${format(Math.min(...values))} and ${format(Math.max(...values))}`;
   });
   return `${title}. ${told.join("; ")}.`;
 }
 
-/** A curve as small as a word, as wide as there is room. */
+/** A sparkline, as wide as its container. */
 export function sparkline(height = 28) {
   const width = 120;
   const line = svg("path", { class: "line s1" });
@@ -286,7 +286,7 @@ export function sparkline(height = 28) {
   };
 }
 
-/** One bar made of parts: [{ name, kind, value }]; `format` writes a value. */
+/** A stacked bar of parts: [{ name, kind, value }]; `format` formats a value. */
 export function shareBar(label, format) {
   const bar = h("div", { class: "shares", role: "img" });
   const list = h("dl", { class: "share-list" });
@@ -297,8 +297,8 @@ export function shareBar(label, format) {
       bar.replaceChildren();
       list.replaceChildren();
       if (!sum) {
-        bar.append(h("span", { class: "shares-empty" }, "Nothing to divide yet: send a request."));
-        bar.setAttribute("aria-label", `${label}: nothing yet`);
+        bar.append(h("span", { class: "shares-empty" }, "No data yet: send a request."));
+        bar.setAttribute("aria-label", `${label}: no data yet`);
         return;
       }
       for (const { name, kind, value } of parts) {
@@ -322,7 +322,7 @@ export function shareBar(label, format) {
   };
 }
 
-/** Upright bars with labels: [{ label, value }]. */
+/** A column chart: [{ label, value }]. */
 export function columns(title, items, format) {
   const most = Math.max(...items.map((item) => item.value), 1e-9);
   const id = freshId("columns");
@@ -348,7 +348,7 @@ export function columns(title, items, format) {
   );
 }
 
-/** A bar from 0 to 1 with its words. */
+/** A bar from 0 to 1 with its label. */
 export function meter(label) {
   const bar = h("span", { class: "meter-fill" });
   const value = h("b", {}, "–");

@@ -1,10 +1,10 @@
-// A model's page "Config": the configuration as it runs.
+// A model's page "Config": the effective configuration.
 
 import { askJson, modelPath } from "./api.js";
 import { announce, fill, h } from "./dom.js";
 import { copyable, problem } from "./parts.js";
 
-// That they are there says something, however empty.
+// Shown even when empty: their presence has a meaning.
 const KEPT_EMPTY = new Set(["dynamic_batching", "sequence_batching", "ensemble_scheduling"]);
 
 export function configPart(store, name, version) {
@@ -15,11 +15,11 @@ export function configPart(store, name, version) {
     try {
       const config = await askJson(`${modelPath(name, version)}/config`);
       const whole = h("input", { type: "checkbox", id: "whole-config" });
-      const lines = copyable("The configuration it runs with", "json", "h2");
+      const lines = copyable("Effective configuration", "json", "h2");
       const write = () => lines.set(written(whole.checked ? config : withoutDefaults(config)));
       whole.addEventListener("change", () => {
         write();
-        announce(whole.checked ? "Every default is shown" : "Only what is set is shown");
+        announce(whole.checked ? "All defaults are shown" : "Only non-default values are shown");
       });
       write();
       fill(
@@ -27,13 +27,13 @@ export function configPart(store, name, version) {
         h(
           "p",
           { class: "hint" },
-          "What config.pbtxt says, what the backend found in the model, and what the server adds.",
+          "The values of config.pbtxt, of the model file, and the server's defaults.",
         ),
         h(
           "div",
           { class: "check" },
           whole,
-          h("label", { for: "whole-config" }, "Show every default"),
+          h("label", { for: "whole-config" }, "Show all defaults"),
         ),
         lines.element,
       );
@@ -54,7 +54,7 @@ export function configPart(store, name, version) {
   };
 }
 
-/** A config without what is empty, zero or off, which is most of it. */
+/** A config without empty, zero and false values, which are most of it. */
 export function withoutDefaults(value) {
   if (Array.isArray(value)) return value.map(withoutDefaults);
   if (value === null || typeof value !== "object") return value;
@@ -70,7 +70,7 @@ export function withoutDefaults(value) {
   return kept;
 }
 
-/** JSON as people write it: a list of numbers or texts on one line. */
+/** Readable JSON: a list of numbers or texts on one line. */
 export function written(value) {
   return JSON.stringify(value, null, 2).replace(/\[\n[^[\]{}]*?\n\s*\]/g, (list) =>
     list.replace(/\n\s*/g, " ").replace("[ ", "[").replace(/ \]$/, "]"),

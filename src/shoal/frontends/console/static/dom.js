@@ -1,4 +1,4 @@
-// Elements without markup: every text becomes a text node, so no name or error can become HTML.
+// Creates elements without markup: every text is a text node, so no name or error becomes HTML.
 //
 //     h("button", { class: "quiet", onclick: load }, "Load ", h("b", {}, name))
 
@@ -34,13 +34,13 @@ export function append(element, children) {
   return element;
 }
 
-/** Put these children in place of those there are. */
+/** Replace the children. */
 export function fill(element, ...children) {
   element.replaceChildren();
   return append(element, children);
 }
 
-/** Set a text only where it changed, so that selections and screen readers are left alone. */
+/** Set a text only if it changed, to not disturb selections and screen readers. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -50,7 +50,7 @@ export function setShown(element, shown) {
   if (element.hidden === shown) element.hidden = !shown;
 }
 
-/** Tell those who listen rather than look. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   const place = document.getElementById("announcer");
   if (place) place.textContent = text;
@@ -58,7 +58,7 @@ export function announce(text) {
 
 let counter = 0;
 
-/** An id that nothing else on the page has. */
+/** A unique id. */
 export function freshId(word) {
   counter += 1;
   return `${word}-${counter}`;

@@ -1,5 +1,5 @@
-// Answers drawn as what they are: labels as bars, texts as text, matrices as heat maps, pictures
-// as pictures, and everything else as a table.
+// Renders outputs by their kind: labels as bars, texts as text, matrices as heat maps, images as
+// images, and everything else as a table.
 
 import { freshId, h, setText } from "./dom.js";
 import { element, shape as shapeText } from "./format.js";
@@ -8,7 +8,7 @@ import { size } from "./tensors.js";
 const MOST_ROWS = 24;
 const MOST_COLUMNS = 16;
 const MOST_BARS = 10;
-// From dark to light, readable in print and for those who see few colours.
+// From dark to light, for print and colour-blind users.
 const SCALE = [
   [17, 34, 64],
   [24, 78, 119],
@@ -18,7 +18,7 @@ const SCALE = [
   [250, 231, 120],
 ];
 
-/** A whole output: its name, type and shape, and its drawing. */
+/** An output: its name, type and shape, and its values. */
 export function drawOutput(output) {
   return h(
     "section",
@@ -31,7 +31,7 @@ export function drawOutput(output) {
       h(
         "small",
         {},
-        output.classes ? "the best classes" : `${output.datatype} ${shapeText(output.shape)}`,
+        output.classes ? "top classes" : `${output.datatype} ${shapeText(output.shape)}`,
       ),
     ),
     drawn(output),
@@ -53,14 +53,14 @@ function drawn(output) {
   return table(values, dims);
 }
 
-/** A shape without the ones in front, where a batch of one stands. */
+/** A shape without leading ones, such as a batch of one. */
 export function squeezed(shape) {
   const dims = [...shape];
   while (dims.length > 1 && dims[0] === 1) dims.shift();
   return dims;
 }
 
-/** Numbers from 0 to 1 that are 1 together. */
+/** Numbers from 0 to 1 whose sum is 1. */
 export function isDistribution(values) {
   if (values.length < 2 || values.some((value) => !(value >= 0 && value <= 1))) return false;
   return Math.abs(values.reduce((sum, value) => sum + value, 0) - 1) < 0.01;
@@ -157,7 +157,7 @@ function textBlock(text) {
         JSON.stringify(JSON.parse(trimmed), null, 2),
       );
     } catch {
-      // Looks like JSON and is not: shown as it is.
+      // Not valid JSON: shown as text.
     }
   }
   return h("p", { class: "text" }, text);
@@ -238,7 +238,7 @@ function withTable(drawing, output, dims) {
   return h("div", {}, drawing, list);
 }
 
-// ---- heat maps and pictures
+// ---- heat maps and images
 
 /** A colour of the scale for a share from 0 to 1. */
 export function heat(share) {
@@ -312,7 +312,7 @@ function picture({ values, name }, dims) {
     ),
   );
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `${name} as a picture, ${columns} by ${rows}`);
+  canvas.setAttribute("aria-label", `${name} as an image, ${columns} by ${rows}`);
   return h("div", { class: "heat" }, canvas);
 }
 
@@ -333,7 +333,7 @@ function pixels(rows, columns, colour) {
 
 // ---- an answer marked in its text
 
-/** The text with what lies between two offsets (in characters, as Python counts) marked. */
+/** The text with the part between two offsets (code points, as in Python) marked. */
 export function marked(text, start, end) {
   const characters = [...text]; // Python counts code points, JavaScript UTF-16 units
   return h(

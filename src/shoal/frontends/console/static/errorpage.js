@@ -1,4 +1,4 @@
-// What went wrong lately, in the words that clients were told.
+// Recent errors, as sent to clients.
 
 import { fill, h } from "./dom.js";
 import { ago } from "./format.js";
@@ -16,7 +16,7 @@ export function errorPage(store) {
       h(
         "p",
         { class: "hint" },
-        "The newest hundred that clients of this process were told, over HTTP and gRPC. Equal ones are counted together.",
+        "The newest hundred errors that this process sent to clients, over HTTP and gRPC. Equal errors are counted together.",
       ),
       room,
     ),
@@ -41,8 +41,8 @@ export function errorPage(store) {
 export function errorList(entries, now) {
   if (!entries.length)
     return emptyState(
-      "Nothing went wrong.",
-      "Requests that the server refuses, or that fail in a model, are listed here.",
+      "No errors.",
+      "Rejected requests, and requests that fail in a model, are listed here.",
     );
   return h(
     "ol",

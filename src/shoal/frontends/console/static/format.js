@@ -1,4 +1,4 @@
-// Numbers, times and sizes as people read them.
+// Formats numbers, times and sizes.
 
 const NOTHING = "–";
 

@@ -1,4 +1,4 @@
-// A model's page "Live": its curves, where its time goes, and some facts.
+// A model's page "Live": charts, the time of a request by phase, and facts.
 
 import { columns, shareBar } from "./charts.js";
 import { fill, h, setShown } from "./dom.js";
@@ -9,13 +9,13 @@ import { timeParts, trafficCharts } from "./traffic.js";
 
 export function livePart(store, name, version) {
   const charts = trafficCharts();
-  const lately = shareBar("Where a request's time goes, lately", duration);
-  const ever = shareBar("Where a request's time goes, since it was loaded", duration);
+  const lately = shareBar("Time of a request by phase, recently", duration);
+  const ever = shareBar("Time of a request by phase, since the model was loaded", duration);
   const facts = h("dl", { class: "facts" });
   const spread = h("div", {});
   const nothing = emptyState(
-    "It serves nothing at the moment.",
-    "Once the model is ready, its traffic is drawn here.",
+    "No version is ready.",
+    "Once the model is ready, its traffic is shown here.",
   );
   const body = h(
     "div",
@@ -31,10 +31,10 @@ export function livePart(store, name, version) {
       h(
         "section",
         { class: "card" },
-        h("h2", {}, "Where time goes"),
+        h("h2", {}, "Time by phase"),
         h("h3", {}, "The last ten seconds"),
         lately.element,
-        h("h3", {}, "Since it was loaded"),
+        h("h3", {}, "Since the model was loaded"),
         ever.element,
       ),
       h("section", { class: "card" }, h("h2", {}, "Facts"), facts, spread),
@@ -87,7 +87,7 @@ function factRows(counters, all, now) {
   const failed = Object.entries(failures).filter(([, number]) => number);
   const last = Math.max(...counters.map((each) => each.last_inference_ms));
   const rows = [
-    ["Answered", count(sum((each) => each.success))],
+    ["Succeeded", count(sum((each) => each.success))],
     [
       "Failed",
       failed.length

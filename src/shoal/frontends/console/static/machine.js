@@ -1,14 +1,14 @@
-// CPU, GPU and memory: over time, and as they are now.
+// CPU, GPU and memory, over time and current.
 
 import { lineChart, meter } from "./charts.js";
 import { h, setShown } from "./dom.js";
 import { bytes, count, percent, plural } from "./format.js";
 
-/** How busy the machine is. */
+/** The utilization of CPU and GPU. */
 export function machineChart() {
   return lineChart({
     title: "Machine",
-    note: "busy share",
+    note: "utilization",
     format: percent,
     most: 1,
     series: [
@@ -23,12 +23,12 @@ function busiest(gpus) {
   return known.length ? Math.max(...known) : null;
 }
 
-/** CPU, memory and GPUs as they are now. */
+/** Current CPU, memory and GPU figures. */
 export function meters() {
   const cpu = meter("CPU");
-  const own = meter("This server");
+  const own = meter("Server CPU");
   const memory = meter("Memory");
-  const resident = meter("of it this server");
+  const resident = meter("Server memory");
   const gpus = h("div", { class: "gpus" });
   const made = new Map();
   const element = h(
@@ -83,7 +83,7 @@ export function meters() {
         );
       });
       if (!store.state.gpus.length && !gpus.childElementCount)
-        gpus.append(h("p", { class: "hint" }, "No NVIDIA GPU is to be seen."));
+        gpus.append(h("p", { class: "hint" }, "No NVIDIA GPU found."));
     },
   };
 }

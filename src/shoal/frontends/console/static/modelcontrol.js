@@ -1,10 +1,10 @@
-// Loading and unloading a model: buttons, a question before it goes, and what came of it.
+// Loads and unloads a model: buttons, a confirmation, and the result.
 
 import { ask } from "./api.js";
 import { announce, fill, h, setShown } from "./dom.js";
 import { problem } from "./parts.js";
 
-/** Load and unload, with what came of it. In modes where the server does that itself: nothing. */
+/** Load and unload, with the result. Empty in modes where the server loads models itself. */
 export function modelControl(store, name) {
   const message = h("div", { class: "control-message", role: "status" });
   const load = h(
@@ -25,8 +25,8 @@ export function modelControl(store, name) {
     "Unload",
     h("span", { class: "visually-hidden" }, ` ${name}`),
   );
-  const no = h("button", { type: "button", class: "quiet" }, "Keep");
-  const sure = h("span", { class: "sure", hidden: true }, h("span", {}, "Really?"), yes, no);
+  const no = h("button", { type: "button", class: "quiet" }, "Cancel");
+  const sure = h("span", { class: "sure", hidden: true }, h("span", {}, "Unload?"), yes, no);
   const element = h("span", { class: "control" }, load, unload, sure);
   let model = null;
   let busy = "";
@@ -55,7 +55,7 @@ export function modelControl(store, name) {
       fill(message);
     } catch (error) {
       fill(message, problem(error, error.status === 403 ? () => act(verb) : null));
-      announce(`The server refused to ${verb} ${name}: ${error.message}`);
+      announce(`Could not ${verb} ${name}: ${error.message}`);
     }
     busy = "";
     arrange();

@@ -1,4 +1,4 @@
-// The models of a server, with their states and figures, as a list that keeps its rows.
+// The list of models, with their states and figures; rows are reused.
 
 import { Refused } from "./api.js";
 import { sparkline } from "./charts.js";
@@ -67,8 +67,8 @@ export function modelList(store) {
     if (!models.length && store.index) {
       notice.append(
         emptyState(
-          "No model is served yet.",
-          "Put a folder for each model into the repository, or serve one right away: ",
+          "There are no models yet.",
+          "Put a folder for each model into the repository, or try: ",
           h("code", {}, "shoal serve resnet50.onnx"),
           " or ",
           h("code", {}, "shoal serve --demo"),
@@ -77,7 +77,7 @@ export function modelList(store) {
       );
     } else if (models.length && !shown.length) {
       notice.append(
-        emptyState("No model is called like that.", "Clear the search to see all of them."),
+        emptyState("No model matches.", "Clear the search to see all models."),
       );
     }
   }
@@ -108,7 +108,7 @@ function notes(store) {
   const found = [];
   if (store.indexProblem instanceof Refused) {
     found.push(problem(store.indexProblem, () => store.hurry()));
-    found.push(h("p", { class: "hint" }, "Without the index only models that serve are listed."));
+    found.push(h("p", { class: "hint" }, "Without the index, only loaded models are listed."));
   }
   const mode = store.state?.server.model_control_mode;
   if (mode === "none") {
@@ -116,9 +116,9 @@ function notes(store) {
       h(
         "p",
         { class: "hint" },
-        "This server loads everything at its start. With ",
+        "This server loads all models at start. With ",
         h("code", {}, "--model-control-mode=explicit"),
-        " models can be loaded and unloaded here.",
+        ", models can be loaded and unloaded here.",
       ),
     );
   } else if (mode === "poll") {
@@ -126,9 +126,9 @@ function notes(store) {
       h(
         "p",
         { class: "hint" },
-        "This server follows its repository (mode poll): change the folder of a model to load or unload it. With ",
+        "This server polls its repository (mode poll): change a model's folder to load or unload it. With ",
         h("code", {}, "--model-control-mode=explicit"),
-        " that can be done here.",
+        ", models can be loaded and unloaded here.",
       ),
     );
   }
@@ -175,8 +175,8 @@ function modelRow(store, name) {
     element,
     arrange(model) {
       const ready = model.versions.filter((each) => each.state === "READY");
-      const told = model.versions.filter((each) => each.version).map((each) => each.version);
-      setText(versions, told.length ? `version ${told.join(", ")}` : "");
+      const numbered = model.versions.filter((each) => each.version).map((each) => each.version);
+      setText(versions, numbered.length ? `version ${numbered.join(", ")}` : "");
       const states = new Map(
         model.versions.map((each) => [statePill(each.state, each.reason).textContent, each]),
       );
@@ -193,7 +193,7 @@ function modelRow(store, name) {
       ];
       setText(reason, reasons.join(" · "));
       setShown(reason, reasons.length > 0);
-      const lazy = store.state?.server.model_control_mode === "lazy"; // to ask is to load
+      const lazy = store.state?.server.model_control_mode === "lazy"; // a request loads it
       setShown(tryIt, ready.length > 0 || lazy);
       control.arrange(model);
     },

@@ -1,4 +1,4 @@
-// One model: how it is doing, a form to try it, its batches explained, its config as it runs.
+// One model: live figures, a form to try it, its batches explained, its effective config.
 
 import { Refused, askJson, modelPath } from "./api.js";
 import { batchPart } from "./batches.js";
@@ -78,7 +78,7 @@ export function modelPage(store, { name, tab, version }) {
           reason,
           model || !store.index
             ? reasons.join(" · ")
-            : "There is no model of this name on the server.",
+            : "The server has no model of this name.",
         );
         setShown(reason, reason.textContent !== "");
         const ready = versions.filter((each) => each.state === "READY").map((each) => each.version);
@@ -105,8 +105,8 @@ export function modelPage(store, { name, tab, version }) {
 
 function tryPart(store, name, version) {
   const room = h("div", {});
-  let shown = ""; // the versions the form was made for
-  let made = ""; // and what it was made from
+  let shown = ""; // the versions of the form
+  let made = ""; // and its metadata
   let attempt = 0;
 
   async function make() {
@@ -120,7 +120,7 @@ function tryPart(store, name, version) {
         if (!(error instanceof Refused)) throw error;
       }
       const mark = JSON.stringify([metadata, config]);
-      if (mine !== attempt || mark === made) return; // somebody may be typing
+      if (mine !== attempt || mark === made) return; // the user may be typing
       made = mark;
       const model = { name, version, metadata, config };
       const tensors = () => tensorForm(model);
@@ -133,7 +133,7 @@ function tryPart(store, name, version) {
       let plain = false;
       raw.addEventListener("click", () => {
         plain = !plain;
-        setText(raw, plain ? "The task's form instead" : "Tensors instead");
+        setText(raw, plain ? "Task form instead" : "Tensors instead");
         fill(pane, plain ? tensors() : taskForm(model));
       });
       fill(
@@ -148,7 +148,7 @@ function tryPart(store, name, version) {
       fill(
         room,
         problem(error, () => make()),
-        !lazy && h("p", { class: "hint" }, "A model can be tried once it is ready."),
+        !lazy && h("p", { class: "hint" }, "You can try the model once it is ready."),
       );
     }
   }
@@ -156,7 +156,7 @@ function tryPart(store, name, version) {
   return {
     element: room,
     stateChanged(model) {
-      if (store.link === "connecting") return; // nothing is known yet
+      if (store.link === "connecting") return; // no data yet
       const versions = (model?.versions ?? []).filter(
         (each) => each.state === "READY" && (!version || each.version === version),
       );

@@ -1,4 +1,4 @@
-// The first page: how the server is doing, what it serves, what went wrong lately.
+// The first page: the server's figures, its models, recent errors.
 
 import { shareBar, sparkline } from "./charts.js";
 import { fill, h, setText } from "./dom.js";
@@ -47,7 +47,7 @@ export function overview(store) {
         "div",
         { class: "section-head" },
         h("h2", {}, "Recent errors"),
-        h("a", { href: "#/errors" }, "All of them"),
+        h("a", { href: "#/errors" }, "Show all"),
       ),
       errors,
     ),
@@ -94,7 +94,7 @@ export function overview(store) {
   };
 }
 
-/** A figure with a small curve under it. */
+/** A figure with a sparkline. */
 function tile(label) {
   const value = h("b", { class: "tile-value" }, "–");
   const spark = sparkline(28);
@@ -113,16 +113,16 @@ function tile(label) {
   };
 }
 
-/** Where the time of all requests goes. */
+/** The time of all requests by phase. */
 function timePanel() {
-  const bar = shareBar("Where a request's time goes, in the last ten seconds", duration);
+  const bar = shareBar("Time of a request by phase, in the last ten seconds", duration);
   return {
     element: h(
       "section",
       { class: "card plot" },
-      h("h3", { class: "plot-title" }, "Where time goes ", h("small", {}, "the last ten seconds")),
+      h("h3", { class: "plot-title" }, "Time by phase ", h("small", {}, "the last ten seconds")),
       bar.element,
-      h("p", { class: "hint" }, "The mean of all requests. Each model's page has its own."),
+      h("p", { class: "hint" }, "Mean of all requests. Each model's page shows its own."),
     ),
     update: (store) => bar.update(timeParts(store.all.recent)),
   };

@@ -1,10 +1,10 @@
-// A small square of pixels to draw on, with a pointer or with the keyboard.
+// A small square of pixels to draw on, with the pointer or the keyboard.
 
 import { freshId, h } from "./dom.js";
 
 /**
- * `changed` is called after every change, `drawn` after every stroke of a pointer. `full` is the
- * value of a pixel that is all ink; `values()` throws where the field for it holds no number.
+ * `changed` is called after every change, `drawn` after every stroke. `full` is the value of a drawn
+ * pixel; `values()` throws if its field is not a number.
  */
 export function drawingPad(name, side, full, { changed, drawn }) {
   const cells = new Float32Array(side * side);
@@ -81,7 +81,7 @@ export function drawingPad(name, side, full, { changed, drawn }) {
     "div",
     { class: "pad-side" },
     h("div", { class: "field short" }, h("label", { for: id }, "Ink"), ink),
-    h("p", { class: "hint" }, "Draw on it. A full pixel has the value of the ink; paper is 0."),
+    h("p", { class: "hint" }, "Draw here. A drawn pixel has the value of the ink, others are 0."),
     clear,
   );
   paint();

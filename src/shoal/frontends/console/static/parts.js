@@ -1,4 +1,4 @@
-// Small parts that several pages use: notices, copyable lines, pills, drop zones.
+// Components that several pages use: notices, copyable text, pills, drop zones.
 
 import { Refused, unlock } from "./api.js";
 import { announce, append, fill, freshId, h } from "./dom.js";
@@ -12,14 +12,14 @@ const STATES = {
 };
 const ON_PURPOSE = /^unloaded$|not loaded/i;
 
-/** A model's state as a word with a colour; colour is never all there is. */
+/** A model's state as a word with a colour. */
 export function statePill(state, reason = "") {
   const [kind, word] = STATES[state] ?? ["quiet", state];
   const off = state === "UNAVAILABLE" && ON_PURPOSE.test(reason.trim());
   return h("span", { class: `pill ${off ? "quiet" : kind}` }, off ? "Not loaded" : word);
 }
 
-/** What went wrong, in the server's words; for a restricted API with a place for its key. */
+/** An error of the server; for a restricted API with a field for its key. */
 export function problem(error, retry = null) {
   if (error instanceof Refused && error.status === 403) return lockNotice(error, retry);
   const status = error instanceof Refused ? h("b", {}, `${error.status} `) : null;
@@ -31,7 +31,7 @@ export function problem(error, retry = null) {
   );
 }
 
-/** 403: what it means, and a form for the header that is asked for. */
+/** 403: an explanation, and a form for the required header. */
 export function lockNotice(error, retry) {
   const id = freshId("key");
   const input = h("input", { id, type: "password", autocomplete: "off", required: true });
@@ -41,7 +41,7 @@ export function lockNotice(error, retry) {
     { class: "inline-form" },
     h("label", { for: id }, "Value of ", h("code", {}, error.header)),
     input,
-    h("button", {}, "Use it"),
+    h("button", {}, "Apply"),
     complaint,
   );
   form.addEventListener("submit", (event) => {
@@ -51,11 +51,11 @@ export function lockNotice(error, retry) {
     } catch {
       fill(
         complaint,
-        "No header can carry that value: it has characters that headers may not have.",
+        "The value contains characters that are not allowed in a header.",
       );
       return;
     }
-    announce("Trying again with that value");
+    announce("Retrying with that value");
     retry?.();
   });
   return h(
@@ -65,7 +65,7 @@ export function lockNotice(error, retry) {
       "p",
       {},
       h("b", {}, "Restricted. "),
-      `This server answers here only to those who bring a header. It says: ${error.message}`,
+      `This server requires a header for this API: ${error.message}`,
     ),
     error.header && retry
       ? [
@@ -73,21 +73,21 @@ export function lockNotice(error, retry) {
           h(
             "p",
             { class: "hint" },
-            "The value stays in this page's memory and is sent to this server only.",
+            "The value stays in this page's memory and is sent only to this server.",
           ),
         ]
       : null,
   );
 }
 
-/** A line to copy, with a button that does it. */
+/** A text with a button to copy it. */
 export function copyable(title, language, level = "h3") {
   const code = h("code", {});
   const button = h("button", { type: "button", class: "quiet copy" }, "Copy");
   button.addEventListener("click", async () => {
     const copied = await copy(code.textContent);
     button.textContent = copied ? "Copied" : "Press Ctrl+C";
-    announce(copied ? `${title} copied` : "The lines are selected: press Ctrl+C to copy them");
+    announce(copied ? `${title} copied` : "The text is selected: press Ctrl+C to copy it");
     if (!copied) getSelection().selectAllChildren(code);
     setTimeout(() => (button.textContent = "Copy"), 2000);
   });
@@ -121,11 +121,11 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return false; // only pages from localhost or over HTTPS may
+    return false; // allowed only on localhost or over HTTPS
   }
 }
 
-/** A place to drop a file, or to choose one. Calls `take(file)`. */
+/** Drop or choose a file. Calls `take(file)`. */
 export function dropZone({ label, accept, take }) {
   const id = freshId("file");
   const input = h("input", { id, type: "file", accept, class: "visually-hidden" });
@@ -147,11 +147,11 @@ export function dropZone({ label, accept, take }) {
     if (!file) return;
     if (url) URL.revokeObjectURL(url);
     url = URL.createObjectURL(file);
-    const image = h("img", { src: url, alt: `What was chosen: ${file.name}` });
+    const image = h("img", { src: url, alt: `Chosen file: ${file.name}` });
     image.addEventListener("error", () =>
       fill(
         preview,
-        h("p", { class: "complaint" }, `${file.name} is no picture that this browser can show.`),
+        h("p", { class: "complaint" }, `This browser cannot show ${file.name} as an image.`),
       ),
     );
     fill(preview, image, h("p", { class: "hint" }, file.name));
@@ -186,7 +186,7 @@ export function field(label, control, hint = "") {
   ]);
 }
 
-/** An empty place with what to do about it. */
+/** A placeholder with advice. */
 export function emptyState(title, ...words) {
   return h(
     "div",

@@ -1,21 +1,21 @@
-// From counters to curves: what happened between two looks at the server.
+// Computes chart points from the counters of two polls.
 //
-//     snapshot, snapshot --> between() --> { rate, p50, p99, rows, … }   one point of every curve
+//     snapshot, snapshot --> between() --> { rate, p50, p99, rows, … }   one point of every chart
 //
-// The server's histograms are cumulative and ever growing; their difference is the histogram of
-// the time between, and percentiles are read from that. Pure functions, tested in the browser.
+// The server's histograms are cumulative; the difference of two is the histogram of the time between,
+// from which percentiles are estimated. Pure functions, tested in the browser.
 
 const NS_PER_MS = 1e6;
 
-/** What fell into each bucket between two cumulative readings; all of it after a reload. */
+/** The count of each bucket between two cumulative readings; the whole count after a reload. */
 export function difference(after, before) {
   const reset = !before || before.some((count, index) => count > after[index]);
   const grown = reset ? after : after.map((count, index) => count - before[index]);
   return grown.map((count, index) => count - (index ? grown[index - 1] : 0));
 }
 
-/** Where the values of a bucket lie is not known: they are taken to be spread evenly on a
- *  logarithmic scale, as the buckets are. The last bucket has no end: its start is given. */
+/** Values are assumed to be distributed evenly within a bucket, on a logarithmic scale like the
+ *  buckets. The last bucket has no end: its start is the result. */
 export function percentile(edges, counts, share) {
   const total = counts.reduce((sum, each) => sum + each, 0);
   if (!total) return null;
@@ -35,7 +35,7 @@ export function percentile(edges, counts, share) {
   return edges[edges.length - 1];
 }
 
-/** The counters of several models as those of one. */
+/** The sum of the counters of several models. */
 export function total(models) {
   const sum = {
     pending: 0,
@@ -73,7 +73,7 @@ function added(one, other) {
   return one ? one.map((count, index) => count + other[index]) : [...other];
 }
 
-/** What happened from one total to a later one that came `seconds` after it. */
+/** The difference of two totals that are `seconds` apart. */
 export function between(before, after, seconds, edges) {
   const reset = !before || after.success < before.success || after.executions < before.executions;
   const since = (name) => after[name] - (reset ? 0 : before[name]);
@@ -108,23 +108,23 @@ export function between(before, after, seconds, edges) {
   return point;
 }
 
-/** The newest points of one model, or of all together, and what is needed for the next. */
+/** The newest points of one model, or of all, and the data for the next. */
 export class History {
   constructor(limit = 600, recentSeconds = 10) {
     this.points = [];
-    this.recent = null; // over the last seconds, for figures that should not flicker
-    this.totals = null; // as they are now
+    this.recent = null; // over the last seconds, for steady figures
+    this.totals = null; // current
     this._limit = limit;
     this._recentSeconds = recentSeconds;
     this._looks = []; // { ns, totals } of the last seconds
   }
 
-  /** Take a look at `ns` (the server's clock) and `ms` (the wall's). */
+  /** Add a poll at `ns` (the server's clock) and `ms` (wall clock). */
   add(totals, ns, ms, edges) {
     const looks = this._looks;
     const last = looks[looks.length - 1];
     if (last && ns <= last.ns) return;
-    if (last && totals.success < last.totals.success) looks.length = 0; // loaded anew
+    if (last && totals.success < last.totals.success) looks.length = 0; // reloaded
     if (last) {
       const seconds = (ns - last.ns) / 1e9;
       this.points.push({ ms, ...between(last.totals, totals, seconds, edges) });
@@ -143,7 +143,7 @@ export class History {
     return this.totals ? between(null, this.totals, 1, edges) : null;
   }
 
-  /** Begin anew: there was a time without looks, which must not look like a time without work. */
+  /** Reset: there was a time without polls, which must not show as a time without traffic. */
   gap(ms) {
     if (this.points.length) this.points.push({ ms });
     this._looks.length = 0;

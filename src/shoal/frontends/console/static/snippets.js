@@ -1,11 +1,11 @@
-// The same request as lines for a terminal: with curl, and in Python with shoal.client.
+// The request of a form as code: with curl, and in Python with shoal.client.
 //
-// They work as they are, in any POSIX shell and from Python 3.10 on. Tensors that somebody typed
-// are written out; large or made-up ones are made up there, too, which a comment says.
+// It works unchanged in any POSIX shell and from Python 3.10 on. Typed tensors are written out; large
+// or generated ones are generated in the code, too, with a comment.
 
 import { NEEDS_BINARY, encode, jsonList, size } from "./tensors.js";
 
-const MOST_WRITTEN = 512; // elements; more would bury the line
+const MOST_WRITTEN = 512; // elements
 const NUMPY = {
   BOOL: "np.bool_",
   UINT8: "np.uint8",
@@ -22,12 +22,12 @@ const NUMPY = {
   BYTES: "np.object_",
 };
 
-/** A word of the shell, whatever is in it. */
+/** A quoted word of the shell. */
 export function shellWord(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** A text of Python. JSON's escapes are Python's, too. */
+/** A Python string. JSON's escapes are valid in Python. */
 export function pythonText(text) {
   return JSON.stringify(text).replace(
     /[\u007f-\u009f\u2028\u2029]/g,
@@ -39,7 +39,7 @@ function written(input) {
   return input.values.length <= MOST_WRITTEN;
 }
 
-/** `-H 'key: …'` for what is restricted. The value is taken from the environment, not from here. */
+/** `-H 'key: …'` for restricted APIs. The value comes from the environment. */
 function curlHeaders(locked) {
   return locked.map((header) => ` -H "${header}: $${variable(header)}"`).join("");
 }
@@ -241,7 +241,7 @@ export function curlJson({ origin, path, verb, document, locked = [] }) {
   return `curl ${shellWord(`${origin}${path}/${verb}`)}${curlHeaders(locked)} -d ${quoted(JSON.stringify(document))}`;
 }
 
-/** Either, with nothing but Python's own library. `source` is the Python of the body's bytes. */
+/** Either, with Python's standard library. `source` is the Python expression of the body. */
 export function pythonTask({ origin, path, verb, source, shown, locked = [] }) {
   const headers = locked.map(
     (header) => `${pythonText(header)}: os.environ["${variable(header)}"]`,
@@ -274,7 +274,7 @@ function pythonValue(value) {
   return pythonElement(value);
 }
 
-/** How many elements are sent in total: large requests go in binary. */
+/** The total number of elements: large requests are sent in binary. */
 export function elements(inputs) {
   return inputs.reduce((sum, input) => sum + size(input.shape), 0);
 }

@@ -1,10 +1,10 @@
-// What the page knows: one look at the server each second, while somebody looks at the page.
+// The data of the page: polls the server every second while the page is visible.
 //
 //     GET v2/console --> histories, machine, errors --> "look" --> the view on screen
 //     POST v2/repository/index --> models and their states
 //
-// A page in the background asks nothing. When the server does not answer, the page says so, tries
-// again every few seconds, and goes on where it was.
+// A page in the background does not poll. If the server does not respond, the page shows that, retries
+// every few seconds, and continues.
 
 import { Refused, ask, askJson } from "./api.js";
 import { History, total } from "./series.js";
@@ -20,7 +20,7 @@ export class Store extends EventTarget {
   constructor() {
     super();
     this.link = "connecting"; // connecting | live | lost | refused
-    this.problem = null; // why it is not live
+    this.problem = null; // the error if it is not live
     this.state = null; // the newest document
     this.index = null; // rows, or null before the first
     this.indexProblem = null;
@@ -33,11 +33,11 @@ export class Store extends EventTarget {
     this._failures = 0;
     this._indexAt = -Infinity;
     this._wake = null;
-    this._hurried = false; // since the last look began
+    this._hurried = false; // since the last poll began
     this._newestError = 0;
   }
 
-  /** Look again and again, for as long as the page lives. */
+  /** Poll as long as the page is open. */
   async run() {
     document.addEventListener("visibilitychange", () => this.hurry());
     for (;;) {
@@ -54,14 +54,14 @@ export class Store extends EventTarget {
     }
   }
 
-  /** Look now rather than in a moment, at the index too. */
+  /** Poll now, the index too. */
   hurry() {
     this._indexAt = -Infinity;
     this._hurried = true;
     this._wake?.();
   }
 
-  /** One look. Never throws. */
+  /** One poll. Never throws. */
   async look() {
     try {
       const state = await askJson(`v2/console?errors_after=${this._newestError}`, {
@@ -98,7 +98,7 @@ export class Store extends EventTarget {
     return [...found.values()];
   }
 
-  /** What was seen of a model, or of one version. */
+  /** The history of a model, or of one version. */
   history(name, version = "") {
     return version ? this.byVersion.get(`${name}\n${version}`) : this.byModel.get(name);
   }
@@ -121,7 +121,7 @@ export class Store extends EventTarget {
       this.index = rows;
       this.indexProblem = null;
     } catch (error) {
-      // The same refusal again changes nothing: somebody may be typing the key it asks for.
+      // Do not rerender for the same error: the user may be typing the required key.
       if (error.message !== this.indexProblem?.message) this.changes += 1;
       this.indexProblem = error;
       if (error instanceof Refused) this.index = null;
@@ -174,7 +174,7 @@ export class Store extends EventTarget {
     if (this.machine.length > MOST_POINTS) this.machine.shift();
   }
 
-  /** The server was started anew: what was seen before belongs to another one. */
+  /** The server was restarted: discard the old data. */
   _forget() {
     this.all = new History();
     this.byModel.clear();
@@ -184,7 +184,7 @@ export class Store extends EventTarget {
     this._indexAt = -Infinity;
   }
 
-  /** There will be a time without looks. */
+  /** Polling pauses. */
   _pause() {
     const ms = Date.now();
     for (const history of [this.all, ...this.byModel.values(), ...this.byVersion.values()]) {
@@ -198,7 +198,7 @@ export class Store extends EventTarget {
     this.problem = problem;
   }
 
-  /** Wait for so long, or (with 0) until somebody hurries. */
+  /** Wait for so long, or (with 0) until `hurry` is called. */
   _rest(ms) {
     return new Promise((resolve) => {
       const timer = ms ? setTimeout(resolve, ms) : 0;

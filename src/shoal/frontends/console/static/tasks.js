@@ -1,7 +1,7 @@
 // Forms for models with a task: a photo, a question, a caption, sentences.
 //
 // The task is in the model's config (`parameters.task`); its operation is the last part of the
-// path that the form sends to. A task this page does not know gets a box for JSON.
+// path that the form sends to. An unknown task gets a field for JSON.
 
 import { ask, askJson, events, lockedHeaders, modelPath, Refused } from "./api.js";
 import { announce, fill, h } from "./dom.js";
@@ -31,7 +31,7 @@ export function taskForm(model) {
   return (FORMS[taskOf(model.config)] ?? jsonForm)(model);
 }
 
-/** What all forms share: where the answer goes, the terminal lines, and one request at a time. */
+/** Shared by all forms: the response, the code snippets, and one request at a time. */
 function workbench(model, { verb, title, controls, lines, hint }) {
   const answer = h("div", { class: "answer", "aria-live": "polite", "aria-busy": "false" });
   const curl = copyable("curl", "sh");
@@ -56,7 +56,7 @@ function workbench(model, { verb, title, controls, lines, hint }) {
       if (drawn && !mine.signal.aborted) {
         fill(
           answer,
-          h("p", { class: "took" }, `Answered in ${duration(performance.now() - began)}.`),
+          h("p", { class: "took" }, `Response in ${duration(performance.now() - began)}.`),
           drawn,
         );
         announce("Answered");
@@ -67,7 +67,7 @@ function workbench(model, { verb, title, controls, lines, hint }) {
         answer,
         problem(error, () => run(work)),
       );
-      announce(`The server refused: ${error.message}`);
+      announce(`The server returned an error: ${error.message}`);
     } finally {
       if (running === mine) {
         running = null;
@@ -92,7 +92,7 @@ function workbench(model, { verb, title, controls, lines, hint }) {
       "div",
       { class: "card snippets" },
       h("h2", {}, "From a terminal"),
-      h("p", { class: "hint" }, "The same request. It changes with the form."),
+      h("p", { class: "hint" }, "The same request as in the form."),
       curl.element,
       python.element,
     ),
@@ -101,7 +101,7 @@ function workbench(model, { verb, title, controls, lines, hint }) {
   return { element, answer, refresh, run };
 }
 
-// ---- pictures
+// ---- photos
 
 function imageForm(model, { verb, title, hint, button, query = "", shown, work }) {
   let file = null;
@@ -145,7 +145,7 @@ function classifyForm(model) {
     verb: "classify",
     title: "A photo",
     button: "Classify",
-    hint: "Choose a photo: what the model sees in it appears here.",
+    hint: "Choose a photo: its labels appear here.",
     shown:
       'for label in found["images"][0]["labels"]:\n    print(f"{label[\'score\']:.3f} {label[\'label\']}")',
     async work(path, file, signal) {
@@ -170,7 +170,7 @@ function captionForm(model) {
     async work(path, file, signal, took, answer) {
       const answered = await ask(`${path}/caption?stream=true`, { ...photo(file), signal });
       const text = h("p", { class: "text streamed caption" });
-      const note = h("p", { class: "took" }, "Reading the picture …");
+      const note = h("p", { class: "took" }, "Processing the photo …");
       fill(answer, note, text);
       for await (const event of events(answered)) {
         if (typeof event.error === "string") throw new Refused(answered.status, event.error);
@@ -203,8 +203,8 @@ function answerForm(model) {
   const document = () => ({ text: text.value, question: question.value });
   const bench = workbench(model, {
     verb: "answer",
-    title: "A question about a text",
-    hint: "Ask: the answer is marked in the text.",
+    title: "Question about a text",
+    hint: "Ask a question: the answer is marked in the text.",
     controls: form,
     lines: (shared) => ({
       curl: curlJson({ ...shared, document: document() }),
@@ -232,11 +232,11 @@ function answerForm(model) {
   return bench.element;
 }
 
-/** The answer, and where in the text it is; of one the model is not sure of, its best guess. */
+/** The answer marked in the text; the best candidate if the score is below the threshold. */
 function answerDrawn({ answer, score, start, end, best }, text) {
-  const sure = typeof score === "number" ? `The model is ${percent(score)} sure.` : "";
+  const sure = typeof score === "number" ? `Confidence: ${percent(score)}.` : "";
   const guess = best
-    ? ` Its best guess, “${best.answer}”, would be right with ${percent(best.score)}.`
+    ? ` Best candidate: “${best.answer}”, confidence ${percent(best.score)}.`
     : "";
   const [from, to] = best ? [best.start, best.end] : [start, end];
   return [
@@ -256,14 +256,14 @@ function embedForm(model) {
   const form = h(
     "form",
     { class: "try-form" },
-    field("Sentences", text, "One on each line."),
+    field("Sentences", text, "One per line."),
     h("div", { class: "actions" }, h("button", { class: "primary" }, "Embed")),
   );
   const texts = () => text.value.split("\n").filter((line) => line.trim());
   const bench = workbench(model, {
     verb: "embed",
     title: "Sentences",
-    hint: "Send some sentences: how alike they are appears here.",
+    hint: "Send some sentences: their similarity appears here.",
     controls: form,
     lines: (shared) => ({
       curl: curlJson({ ...shared, document: { texts: texts() } }),
@@ -288,8 +288,8 @@ function embedForm(model) {
       const vectors = found.embeddings;
       return [
         vectors.length > 1 && [
-          h("h3", {}, "How alike they are"),
-          h("p", { class: "hint" }, "The cosine of each pair: 1 is the same."),
+          h("h3", {}, "Similarity"),
+          h("p", { class: "hint" }, "Cosine similarity of each pair; 1 means equal."),
           table(
             vectors.flatMap((one) => vectors.map((other) => cosine(one, other))),
             [vectors.length, vectors.length],
@@ -335,7 +335,7 @@ function jsonForm(model) {
   };
   const bench = workbench(model, {
     title: `The task ${taskOf(model.config)}`,
-    hint: "This console does not know the task: send JSON and see what comes back.",
+    hint: "The console has no form for this task: send JSON, the response appears here.",
     controls: form,
     lines: (shared) => ({
       curl: curlJson({ ...shared, verb: operation(), document: parsed() }),

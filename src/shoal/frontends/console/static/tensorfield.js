@@ -1,4 +1,4 @@
-// One input of a model as a part of a form: typed, made up, taken from a picture, or drawn.
+// The form field of one input: typed, generated, from an image, or drawn.
 
 import { freshId, h, setShown, setText } from "./dom.js";
 import { shape as shapeText } from "./format.js";
@@ -26,7 +26,7 @@ const SCALES = {
   ],
 };
 
-/** The height, width and order of a picture of this shape, or null. */
+/** The height, width and layout of an image of this shape, or null. */
 export function pictureLayout(shape) {
   if (shape.length < 3) return null;
   const [first, second, third] = shape.slice(-3);
@@ -38,7 +38,7 @@ export function pictureLayout(shape) {
   return null;
 }
 
-/** The side of a small square of numbers, which can be drawn; 0 where it is none. */
+/** The side of a small square input, which can be drawn; 0 for others. */
 export function squareSide(shape) {
   const side = Math.sqrt(size(shape));
   if (!Number.isInteger(side) || side < 5 || side > 32) return 0;
@@ -46,7 +46,7 @@ export function squareSide(shape) {
   return dims.length === 1 || (dims.length === 2 && dims[0] === side) ? side : 0;
 }
 
-/** Lines enough for what will probably be typed. */
+/** The number of lines of the text field. */
 function rowsFor(spec) {
   if (spec.datatype === "BYTES") return 3;
   const shape = defaultShape(spec);
@@ -59,7 +59,7 @@ export class TensorField {
   constructor(spec, changed) {
     this.spec = spec;
     this._changed = changed;
-    this._seed = 1 + spec.place; // so that two inputs do not get the same numbers
+    this._seed = 1 + spec.place; // different numbers for each input
     this._edited = false;
     this._picture = null; // { data, width, height } of the chosen file
     this._build();
@@ -94,7 +94,7 @@ export class TensorField {
     );
     if (datatype === "UINT8") this._scale.value = "byte";
     this._drop = dropZone({
-      label: "or drop a picture here",
+      label: "or drop an image here",
       accept: "image/*",
       take: (file) => this._takePicture(file),
     });
@@ -184,7 +184,7 @@ export class TensorField {
     return this._sent ? this._sent.checked : true;
   }
 
-  /** The tensor. Throws a sentence where the form does not hold one. */
+  /** The tensor. Throws an Error with a message for the user if it is invalid. */
   tensor() {
     const { name, datatype } = this.spec;
     const shape = this._dims();
@@ -197,7 +197,7 @@ export class TensorField {
     return { name, datatype, shape, values, made: way };
   }
 
-  /** Go to where its values are. */
+  /** Focus its values. */
   focus() {
     const places = [
       this._text,
@@ -208,7 +208,7 @@ export class TensorField {
     places.find((place) => place?.checkVisibility({ visibilityProperty: true }))?.focus();
   }
 
-  /** Show what is wrong with this input, or that nothing is. */
+  /** Show the error of this input, or none. */
   complain(text) {
     setText(this._problem, text);
     this._text.setAttribute("aria-invalid", text ? "true" : "false");
@@ -277,11 +277,11 @@ export class TensorField {
     if (way === "draw") this._makePad(squareSide(shape));
     const many = size(shape).toLocaleString("en");
     const words = {
-      values: datatype === "BYTES" && size(shape) > 1 ? "One text on each line." : "",
+      values: datatype === "BYTES" && size(shape) > 1 ? "One text per line." : "",
       random: `${many} random values.`,
       zeros: `${many} zeros.`,
       ones: `${many} ones.`,
-      image: "The picture is scaled to the model's size.",
+      image: "The image is scaled to the model's size.",
       draw: "",
     };
     setText(this._words, words[way] ?? "");
@@ -312,7 +312,7 @@ export class TensorField {
       this._picture = context.getImageData(0, 0, layout.width, layout.height);
     } catch {
       this._picture = null;
-      this.complain(`${file.name} is no picture that this browser can read.`);
+      this.complain(`This browser cannot read ${file.name} as an image.`);
       return;
     }
     this._check();
@@ -320,7 +320,7 @@ export class TensorField {
 
   _pictureValues(shape) {
     const layout = pictureLayout(shape);
-    if (!this._picture) throw new Error(`Choose a picture for ${this.spec.name}.`);
+    if (!this._picture) throw new Error(`Choose an image for ${this.spec.name}.`);
     const { data } = this._picture;
     const { channels, height, width, first } = layout;
     const whole = !TYPES[this.spec.datatype].float;
@@ -343,7 +343,7 @@ export class TensorField {
   _makePad(side) {
     if (this._drawing?.side === side) return;
     const { name, datatype } = this.spec;
-    const ink = side === 8 ? 16 : TYPES[datatype].float ? 1 : 255; // what such pictures mostly have
+    const ink = side === 8 ? 16 : TYPES[datatype].float ? 1 : 255; // the usual range of such images
     this._drawing = drawingPad(name, side, ink, {
       changed: () => this._check(),
       drawn: () => this.drawn?.(),

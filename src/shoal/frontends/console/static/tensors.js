@@ -1,4 +1,4 @@
-// Tensors in the browser: what a form holds, as the protocol's JSON or bytes, and back.
+// Converts tensors between form values and the protocol's JSON or bytes.
 //
 // Pure functions, tested in the browser. INT64 and UINT64 values beyond 2^53 are BigInts; all
 // other numbers are numbers. A tensor is { name, datatype, shape, values }.
@@ -19,7 +19,7 @@ export const TYPES = {
   FP64: { size: 8, float: true },
   BYTES: { size: 0 },
 };
-export const NEEDS_BINARY = new Set(["FP16", "BF16"]); // these have no form in JSON
+export const NEEDS_BINARY = new Set(["FP16", "BF16"]); // not expressible in JSON
 
 const WORD = /[^\s,;[\]()]+/g;
 const NOT_FINITE = {
@@ -30,14 +30,14 @@ const NOT_FINITE = {
   "-inf": -Infinity,
 };
 
-/** How many elements a shape has. */
+/** The number of elements of a shape. */
 export function size(shape) {
   return shape.reduce((product, dim) => product * dim, 1);
 }
 
 // ---- shapes
 
-/** A shape to begin with: 1 for the batch, and for free dimensions what such models mostly take. */
+/** The initial shape: 1 for the batch, and a usual size for variable dimensions. */
 export function defaultShape(spec) {
   const free = spec.shape.filter((dim) => dim < 0).length;
   const image = looksLikeImage(spec.shape);
@@ -50,7 +50,7 @@ export function defaultShape(spec) {
   });
 }
 
-/** [-1, 3, -1, -1] or [-1, -1, -1, 3]: pictures of any size. */
+/** [-1, 3, -1, -1] or [-1, -1, -1, 3]: images of any size. */
 function looksLikeImage(shape) {
   if (shape.length < 3) return false;
   const [first, ...last] = shape.slice(-3);
@@ -61,30 +61,30 @@ function isTokens(name) {
   return /ids|mask|token|segment/i.test(name);
 }
 
-/** Read "1, 16" or "[1, 16]". Throws a sentence for what is no shape, or not one of the model. */
+/** Read "1, 16" or "[1, 16]". Throws for an invalid shape, or one the model does not accept. */
 export function parseShape(text, dims, name) {
   const words = text.match(WORD) ?? [];
   const shape = words.map((word) => {
     if (!/^\d+$/.test(word))
       throw new Error(
-        `The shape of ${name} is whole numbers such as ${example(dims)}; found “${word}”.`,
+        `The shape of ${name} must be whole numbers, such as ${example(dims)}; found “${word}”.`,
       );
     return Number(word);
   });
   if (shape.length !== dims.length) {
     throw new Error(
-      `The shape of ${name} has ${dims.length} dimensions, such as ${example(dims)}; ${shape.length} are typed.`,
+      `The shape of ${name} must have ${dims.length} dimensions, such as ${example(dims)}; found ${shape.length}.`,
     );
   }
   dims.forEach((dim, index) => {
     if (dim >= 0 && shape[index] !== dim) {
       throw new Error(
-        `Dimension ${index + 1} of ${name} is ${dim} in this model; ${shape[index]} is typed.`,
+        `Dimension ${index + 1} of ${name} must be ${dim}; found ${shape[index]}.`,
       );
     }
   });
   if (size(shape) > 50_000_000)
-    throw new Error(`${name} would have ${size(shape)} elements, which is too many for a browser.`);
+    throw new Error(`${name} would have ${size(shape)} elements, too many for a browser.`);
   return shape;
 }
 
@@ -94,7 +94,7 @@ function example(dims) {
 
 // ---- values
 
-/** Read typed values: numbers with commas, blanks or brackets between them; texts line by line. */
+/** Read typed values: numbers separated by commas, blanks or brackets; texts line by line. */
 export function parseValues(text, datatype, shape, name) {
   const wanted = size(shape);
   const values =
@@ -103,7 +103,7 @@ export function parseValues(text, datatype, shape, name) {
       : (text.match(WORD) ?? []).map((word) => number(word, datatype, name));
   if (values.length !== wanted) {
     throw new Error(
-      `${name} takes ${wanted} values for the shape [${shape.join(", ")}]; ${values.length} are typed.`,
+      `${name} needs ${wanted} values for the shape [${shape.join(", ")}]; found ${values.length}.`,
     );
   }
   return values;
@@ -124,11 +124,11 @@ function number(word, datatype, name) {
   if (type.float) {
     const value = word.toLowerCase() in NOT_FINITE ? NOT_FINITE[word.toLowerCase()] : Number(word);
     if (Number.isNaN(value) && word.toLowerCase() !== "nan")
-      throw new Error(`${name} is ${datatype}; “${word}” is no number.`);
+      throw new Error(`${name} is ${datatype}; “${word}” is not a number.`);
     return value;
   }
   if (!/^[+-]?\d+$/.test(word))
-    throw new Error(`${name} is ${datatype}; “${word}” is no whole number.`);
+    throw new Error(`${name} is ${datatype}; “${word}” is not a whole number.`);
   const exact = BigInt(word.replace("+", ""));
   if (exact < BigInt(type.low) || exact > BigInt(type.high)) {
     throw new Error(
@@ -139,7 +139,7 @@ function number(word, datatype, name) {
   return Number.isSafeInteger(value) ? value : exact;
 }
 
-/** Values as somebody would type them: a row of the last dimension on each line. */
+/** Values as text: a row of the last dimension on each line. */
 export function typed(values, shape, datatype) {
   if (datatype === "BYTES") return values.join("\n");
   const row = shape.length ? shape[shape.length - 1] : 1;
@@ -155,7 +155,7 @@ export function typed(values, shape, datatype) {
   return lines.join("\n");
 }
 
-/** A generator of equal chances from 0 to 1; the same seed gives the same numbers. */
+/** A random generator from 0 to 1; the same seed gives the same numbers. */
 export function chances(seed) {
   let state = seed >>> 0;
   return () => {
@@ -168,7 +168,7 @@ export function chances(seed) {
 
 const WORDS = ["a shoal of fish", "hello", "the quick brown fox", "one eel", "good morning"];
 
-/** Made-up values that most models can work with: see each line. */
+/** Generated values that most models accept: see each line. */
 export function madeUp(kind, datatype, shape, name, seed = 1) {
   const chance = chances(seed);
   const make = () => {
@@ -186,7 +186,7 @@ export function madeUp(kind, datatype, shape, name, seed = 1) {
 
 // ---- bytes
 
-/** The elements as the binary extension has them: little-endian; BYTES with their lengths. */
+/** The elements in the format of the binary extension: little-endian; BYTES with lengths. */
 export function encode(values, datatype) {
   if (datatype === "BYTES") {
     const parts = values.map((text) => new TextEncoder().encode(text));
@@ -236,7 +236,7 @@ function write(view, at, value, datatype) {
     case "FP64":
       return view.setFloat64(at, value, true);
     default:
-      throw new Error(`The console does not know the datatype ${datatype}.`);
+      throw new Error(`The console does not support the datatype ${datatype}.`);
   }
 }
 
@@ -287,7 +287,7 @@ function read(view, at, datatype) {
     case "FP64":
       return view.getFloat64(at, true);
     default:
-      throw new Error(`The console does not know the datatype ${datatype}.`);
+      throw new Error(`The console does not support the datatype ${datatype}.`);
   }
 }
 
@@ -348,9 +348,9 @@ export function fromBrain(word) {
   return scratch.getFloat32(0);
 }
 
-// ---- requests and answers
+// ---- requests and responses
 
-/** One element as the server reads it in JSON: also NaN and Infinity, as bare words. */
+/** One element in JSON; NaN and Infinity as bare words. */
 export function jsonElement(value) {
   return typeof value === "number" || typeof value === "bigint"
     ? String(value)
@@ -362,7 +362,7 @@ export function jsonList(values) {
   return `[${values.map(jsonElement).join(", ")}]`;
 }
 
-/** The body of an inference and its headers. Outputs come back in binary: exact for every type. */
+/** Body and headers of an inference request. Outputs are binary: exact for every type. */
 export function inferBody(inputs, outputs, { binary = false, parameters = {} } = {}) {
   const blobs = [];
   const listed = inputs.map((input) => {
@@ -393,7 +393,7 @@ export function inferBody(inputs, outputs, { binary = false, parameters = {} } =
   };
 }
 
-/** The outputs of an answer: [{ name, datatype, shape, values }], and what else it says. */
+/** The outputs of a response: [{ name, datatype, shape, values }], and its other fields. */
 export function readAnswer(buffer, headerLength) {
   const whole = new Uint8Array(buffer);
   const length = headerLength === null ? whole.length : Number(headerLength);

@@ -1,9 +1,9 @@
-// The curves of a server's traffic, or of one model's, and where a request's time goes.
+// Charts of the traffic of a server or a model, and of the time of a request by phase.
 
 import { lineChart } from "./charts.js";
 import { count, duration } from "./format.js";
 
-/** Curves of a server or of one model. */
+/** The charts of a server or of one model. */
 export function trafficCharts() {
   return [
     lineChart({
@@ -39,7 +39,7 @@ export function trafficCharts() {
   ];
 }
 
-/** The parts of a mean request, for a bar. */
+/** The phases of a mean request, for a bar. */
 export function timeParts(point) {
   return [
     { name: "Queue", kind: 2, value: point?.queue ?? 0 },

@@ -1,6 +1,6 @@
-// "Try it": a form for a model, made from its metadata, and the answer drawn below it.
+// "Try it": a form for a model, made from its metadata, and the rendered response.
 //
-//     metadata, config --> form --> request --> answer, and the same request for a terminal
+//     metadata, config --> form --> request --> response, and the same request as code
 
 import { address, ask, events, lockedHeaders, modelPath, Refused } from "./api.js";
 import { announce, fill, h, setShown } from "./dom.js";
@@ -21,14 +21,14 @@ import { NEEDS_BINARY, inferBody, readAnswer } from "./tensors.js";
 const MOST_JSON = 4096; // elements; more are sent in binary
 const MOST_CLASSES = 10;
 
-/** Where this server is, for a terminal: { origin, host }. */
+/** The address of this server, for snippets: { origin, host }. */
 export function whereabouts() {
   const origin = address("").replace(/\/$/, "");
   const bare = origin.replace(/^http:\/\//, "");
   return { origin, host: origin.startsWith("http://") && !bare.includes("/") ? bare : origin };
 }
 
-/** What a model's outputs are asked for: the best labels where it has labels. */
+/** The requested outputs: the top classes for an output with labels. */
 export function wantedOutputs(metadata, config) {
   return metadata.outputs.map(({ name, datatype, shape }) => {
     const declared = config?.output?.find((output) => output.name === name);
@@ -56,7 +56,7 @@ export function tensorForm({ name, version, metadata, config }) {
   const stop = h("button", { type: "button", class: "quiet", hidden: true }, "Stop");
   const sequence = config?.sequence_batching ? sequenceFields() : null;
   let running = null;
-  let ready = false; // whether all fields are there
+  let ready = false; // whether all fields exist
 
   const fields = metadata.inputs.map(
     (spec, place) =>
@@ -72,7 +72,7 @@ export function tensorForm({ name, version, metadata, config }) {
   );
   const missing = metadata.inputs.length
     ? null
-    : h("p", { class: "hint" }, "This model takes no inputs: just send.");
+    : h("p", { class: "hint" }, "This model has no inputs.");
   const form = h(
     "form",
     { class: "try-form", novalidate: true },
@@ -142,7 +142,7 @@ export function tensorForm({ name, version, metadata, config }) {
         const shown = problem(error, () => submit());
         if (decoupled && answer.querySelector(".stream")) answer.append(shown);
         else fill(answer, shown);
-        announce(`The server refused: ${error.message}`);
+        announce(`The server returned an error: ${error.message}`);
       }
     } finally {
       if (running === mine) {
@@ -177,7 +177,7 @@ export function tensorForm({ name, version, metadata, config }) {
         "p",
         { class: "hint when-empty" },
         decoupled
-          ? "Send the inputs: each response appears as soon as it is there."
+          ? "Send the inputs: responses appear here as they arrive."
           : "Send the inputs: the outputs appear here.",
       ),
     ),
@@ -185,7 +185,7 @@ export function tensorForm({ name, version, metadata, config }) {
       "div",
       { class: "card snippets" },
       h("h2", {}, "From a terminal"),
-      h("p", { class: "hint" }, "The same request. It changes with the form."),
+      h("p", { class: "hint" }, "The same request as in the form."),
       curl.element,
       python.element,
     ),
@@ -202,18 +202,18 @@ async function infer({ path, inputs, outputs, parameters }, place, signal, began
   const wanted = new Map(outputs.map((output) => [output.name, output.classes]));
   fill(
     place,
-    h("p", { class: "took" }, `Version ${found.model_version} answered in ${duration(took)}.`),
+    h("p", { class: "took" }, `Response of version ${found.model_version} in ${duration(took)}.`),
     found.outputs.map((output) =>
       drawOutput({ ...output, classes: output.datatype === "BYTES" && wanted.get(output.name) }),
     ),
   );
-  announce(`Answered in ${duration(took)}`);
+  announce(`Response in ${duration(took)}`);
 }
 
 async function stream({ path, inputs }, place, signal, began) {
   if (inputs.some((input) => NEEDS_BINARY.has(input.datatype))) {
     throw new Error(
-      "FP16 and BF16 have no form in JSON, and streams over HTTP are JSON: ask this model over gRPC.",
+      "FP16 and BF16 cannot be written as JSON, which streams over HTTP use: use gRPC for this model.",
     );
   }
   const took = h("p", { class: "took" }, "Waiting for the first response …");
@@ -257,7 +257,7 @@ async function stream({ path, inputs }, place, signal, began) {
     took.textContent = `Version ${version}: ${count} response${count === 1 ? "" : "s"} in ${duration(performance.now() - began)}.`;
   }
   if (!count)
-    took.textContent = `The model ended the stream without a response, in ${duration(performance.now() - began)}.`;
+    took.textContent = `The stream ended without a response, in ${duration(performance.now() - began)}.`;
   announce(`${count} responses`);
 }
 
