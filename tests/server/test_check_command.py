@@ -173,7 +173,7 @@ def test_the_options_of_serve_are_taken(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["check"], "error: there is nothing to serve; name the folder that holds your models"),
+        (["check"], "error: there is nothing to serve; name the folder of your models"),
         (["check", "no/such/place"], "error: 'no/such/place' does not exist"),
         (["check", "--lode"], "error: unknown option --lode; did you mean"),
         (["config"], "error: name one model: shoal config MODEL"),

@@ -1,1 +1,1 @@
-"""The command line: words in, exit code out; nothing heavy is imported before it is needed."""
+"""The command line. Heavy modules are imported only by the commands that need them."""

@@ -1,9 +1,9 @@
-"""Reads the words of a command line into `Options`, by the rules in the table.
+"""Parses a command line into `Options`, by the table of options.
 
     ["models", "--http-port", "9000", "--log-info=false"]  -->  Options(...)
 
-Every option takes `--name=value` and `--name value`. A mistake is one sentence: what was found
-and what is accepted.
+Every option accepts `--name=value` and `--name value`. An error is one sentence: what was found and
+what is accepted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 def parse(words: Sequence[str], *, paths: bool = True) -> Options:
-    """The options that `words` ask for. Words that belong to no option are repositories, unless
-    `paths` is false; then they are a mistake. Raises OptionError."""
+    """The options in `words`. Words that belong to no option are repositories; without `paths`
+    they are an error. Raises OptionError."""
     given: dict[str, list[Any]] = {}
     repositories: list[str] = []
     position = 0
@@ -40,7 +40,7 @@ def parse(words: Sequence[str], *, paths: bool = True) -> Options:
             raise OptionError(f"unknown option {flag}; {_advice(flag)}")
         if not equals:
             following = words[position] if position < len(words) else None
-            taken = _takes(option, following)
+            taken = _value_of(option, following)
             if taken:
                 position += 1
             text = taken or "true"
@@ -54,11 +54,11 @@ def parse(words: Sequence[str], *, paths: bool = True) -> Options:
         option = BY_FLAG["--model-repository"]
         found = [convert(option, "the repository's PATH", path) for path in repositories]
         given[option.attribute] = [*given.get(option.attribute, ()), *found]
-    return Options(**_gathered(given), given=frozenset(given))
+    return Options(**_merged(given), given=frozenset(given))
 
 
 def convert(option: Option, flag: str, text: str) -> Any:
-    """The value that `text` means for `option`; `flag` is how the user called it."""
+    """The value of `text` for `option`; `flag` is the name that the user typed."""
     lowered = text.lower()
     try:
         if not text and not option.empty:
@@ -74,9 +74,9 @@ def convert(option: Option, flag: str, text: str) -> Any:
 
 
 def accepted(option: Option) -> str:
-    """What a value may be, in words that follow 'takes'."""
+    """The accepted values, as text that follows 'takes'."""
     if option.choices:
-        return _spoken(option.choices)
+        return _listed(option.choices)
     if option.type == "bool":
         return "true or false (or 1 or 0)"
     if option.type in {"int", "float"}:
@@ -89,7 +89,7 @@ def accepted(option: Option) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was most likely meant: one that begins so, or one spelt like it."""
+    """The known word that was probably meant: one with this prefix, or with a similar spelling."""
     words = list(known)
     longer = [candidate for candidate in words if len(word) > 3 and candidate.startswith(word)]
     close = longer or difflib.get_close_matches(word, words, n=1)
@@ -102,8 +102,8 @@ def _advice(flag: str) -> str:
     return f"did you mean {near}?" if near else "--help lists all of them"
 
 
-def _takes(option: Option, following: str | None) -> str | None:
-    """The following word, if it is this option's value. None leaves a boolean at 'true'."""
+def _value_of(option: Option, following: str | None) -> str | None:
+    """The following word if it is the option's value. None means 'true' for a boolean."""
     if following is None or following.startswith("--"):
         if option.type == "bool":
             return None
@@ -111,14 +111,14 @@ def _takes(option: Option, following: str | None) -> str | None:
             f"{option.flag} needs a value ({accepted(option)}), written as {option.flag}=..."
         )
     if option.bare and following.lower() not in _BOOLEANS:
-        return None  # a switch: what follows is a path
+        return None  # a switch: the next word is a path
     if option.type == "bool":
         convert(option, option.flag, following)
     return following
 
 
-def _gathered(given: dict[str, list[Any]]) -> dict[str, Any]:
-    """One value per option: all of them where it may be repeated, else the last."""
+def _merged(given: dict[str, list[Any]]) -> dict[str, Any]:
+    """One value per option: all of them if it is repeatable, else the last."""
     repeatable = {option.attribute for option in TABLE if option.repeatable}
     return {
         name: tuple(dict.fromkeys(values)) if name in repeatable else values[-1]
@@ -133,7 +133,7 @@ def _read_boolean(_option: Option, text: str) -> bool:
 
 
 def _read_integer(option: Option, text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", text):  # int() also takes 1_000 and digits of any script
+    if not re.fullmatch(r"[+-]?[0-9]+", text):  # int() also accepts 1_000 and non-ASCII digits
         raise ValueError
     return int(_within(option, int(text)))
 
@@ -166,7 +166,7 @@ def _read_setting(option: Option, text: str) -> NamedSetting:
     return NamedSetting(groups.get("name") or "", groups["key"], groups["value"])
 
 
-def _spoken(words: Sequence[str]) -> str:
+def _listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 

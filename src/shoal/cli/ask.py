@@ -1,4 +1,4 @@
-"""`shoal ask`: questions about a text, typed or piped, and their answers."""
+"""`shoal ask`: asks questions about a text, from a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shoal.cli.parser import CommandParser, help_requested, port, seconds
 from shoal.config.options import OptionError
 
-if TYPE_CHECKING:  # imported once the options are known to be right
+if TYPE_CHECKING:  # imported after the options are checked
     from shoal.ask.question import Answer, Question
     from shoal.ask.reading import Reader
     from shoal.ask.screen import Screen
@@ -56,19 +56,21 @@ _WIDEST = 100
 
 
 def run(words: Sequence[str]) -> int:
-    """Ask what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    """Run `shoal ask`; returns the exit code. Raises OptionError and other ShoalErrors."""
     if help_requested(words):
         print(HELP, end="")
         return 0
     options = _parse(words)
     text = _text(options)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # answers may hold what a terminal cannot show
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # an answer may have characters that the terminal cannot show
 
     from shoal.ask.askers import find
     from shoal.ask.conversation import Conversation
 
-    talking = not options.question and _at_terminal()
+    interactive = not options.question and _at_terminal()
     asker = find(
         options.host,
         port=options.port,
@@ -78,56 +80,56 @@ def run(words: Sequence[str]) -> int:
     )
     try:
         screen = _screen()
-        if talking:
+        if interactive:
             print(f"Asking {asker.description}. {_advice(text)}\n")
         conversation = Conversation(
             asker,
-            _reader(options, screen, talking=talking),
-            _Printer(screen, options, talking=talking),
+            _reader(options, screen, interactive=interactive),
+            _Printer(screen, options, interactive=interactive),
             text=text,
             fixed=bool(text),
-            interactive=talking,
+            interactive=interactive,
         )
         try:
             conversation.run()
         except KeyboardInterrupt:
             print()
-            if not talking:
+            if not interactive:
                 raise
         except UnicodeDecodeError:
-            raise OptionError("standard input is no UTF-8") from None
+            raise OptionError("standard input is not UTF-8") from None
     finally:
         asker.close()
-    return 1 if conversation.failed and not talking else 0
+    return 1 if conversation.failed and not interactive else 0
 
 
 class _Printer:
-    """Prints answers in the form that was asked for."""
+    """Prints answers as text or JSON."""
 
-    def __init__(self, screen: Screen, options: argparse.Namespace, *, talking: bool) -> None:
+    def __init__(self, screen: Screen, options: argparse.Namespace, *, interactive: bool) -> None:
         self._screen = screen
         self._quiet: bool = options.quiet
         self._json: bool = options.json
-        self._talking = talking
+        self._interactive = interactive
         self._shown = 0
 
     def answer(self, question: Question, answer: Answer, latency_ms: float) -> None:
-        """See `conversation.Show`."""
+        """See `conversation.Display`."""
         if self._json:
             print(_document(question, answer, latency_ms), flush=True)
             return
         if self._quiet:
             print(answer.text, flush=True)
             return
-        if self._talking or self._shown:
+        if self._interactive or self._shown:
             print()
         print("\n".join(self._screen.lines(question, answer, latency_ms)), flush=True)
-        if self._talking:
+        if self._interactive:
             print()
         self._shown += 1
 
     def problem(self, sentence: str) -> None:
-        """See `conversation.Show`."""
+        """See `conversation.Display`."""
         print(self._screen.problem(sentence), file=sys.stderr, flush=True)
 
 
@@ -148,12 +150,12 @@ def _document(question: Question, answer: Answer, latency_ms: float) -> str:
     )
 
 
-def _reader(options: argparse.Namespace, screen: Screen, *, talking: bool) -> Reader:
+def _reader(options: argparse.Namespace, screen: Screen, *, interactive: bool) -> Reader:
     from shoal.ask import reading
 
     if options.question:
         return reading.GivenReader(options.question)
-    if talking:
+    if interactive:
         return reading.TerminalReader(reading.with_history(_typed), screen)
     return reading.StreamReader(sys.stdin or ())
 
@@ -166,7 +168,7 @@ def _typed(prompt: str) -> str:
     try:
         return input(prompt)
     except EOFError:
-        print()  # Ctrl-D leaves the cursor behind the prompt
+        print()  # Ctrl-D leaves the cursor after the prompt
         raise
 
 
@@ -186,14 +188,14 @@ def _advice(text: str) -> str:
 
 
 def _text(options: argparse.Namespace) -> str:
-    """The text that the command line names; empty where it is to be typed or read later."""
+    """The text of the command line; empty if it is read later."""
     if options.text_file and options.text_file != "-":
         from shoal.errors import InvalidArgument
 
         try:
             text = Path(options.text_file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            reason = "it is no UTF-8" if isinstance(error, ValueError) else error.strerror
+            reason = "it is not UTF-8" if isinstance(error, ValueError) else error.strerror
             raise InvalidArgument(
                 f"--text-file: '{options.text_file}' cannot be read: {reason}"
             ) from None
@@ -201,12 +203,12 @@ def _text(options: argparse.Namespace) -> str:
         try:
             text = sys.stdin.read() if sys.stdin is not None else ""
         except UnicodeDecodeError:
-            raise OptionError("the text in standard input is no UTF-8") from None
+            raise OptionError("the text in standard input is not UTF-8") from None
     else:
         return ""
     if not text.strip():
         where = f"'{options.text_file}'" if options.text_file else "standard input"
-        raise OptionError(f"there is no text in {where}, so there is nothing to ask about")
+        raise OptionError(f"there is no text in {where}")
     return text.strip("\n")
 
 
@@ -223,16 +225,16 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(list(words))
     if options.quiet and options.json:
-        raise OptionError("--quiet and --json are two ways to print; choose one of them")
+        raise OptionError("--quiet and --json are alternatives; choose one of them")
     if any(not question.strip() for question in options.question):
-        raise OptionError("--question is empty; ask something")
+        raise OptionError("--question is empty")
     if options.question and not options.text_file and _at_terminal():
         raise OptionError(
             "--question needs a text: name a file with --text-file, or pipe the text in"
         )
     if options.text_file == "-" and not options.question:
         raise OptionError(
-            "--text-file - takes the text from standard input, so questions cannot come from "
-            "there, too; give them with --question"
+            "--text-file - reads the text from standard input, so questions cannot be read from "
+            "it, too; pass them with --question"
         )
     return options

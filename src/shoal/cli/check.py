@@ -1,4 +1,4 @@
-"""`shoal check`: what is wrong with models, said without serving them."""
+"""`shoal check`: reports problems of models without serving them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.cli.parser import help_requested
 from shoal.cli.serve import with_repositories
 from shoal.config.options import Options
 
-if TYPE_CHECKING:  # imported once the options are known to be right
+if TYPE_CHECKING:  # imported after the options are checked
     from shoal.repository.inspection import ModelReport
     from shoal.repository.preparation import PreparationSettings
 
@@ -44,7 +44,7 @@ _NARROWEST, _WIDEST = 60, 100
 
 
 def run(words: Sequence[str]) -> int:
-    """Check what `words` name; returns the exit code. Raises OptionError and NotFound."""
+    """Run `shoal check`; returns the exit code. Raises OptionError and NotFound."""
     if help_requested(words):
         print(HELP, end="")
         return 0
@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def preparation_settings(options: Options) -> PreparationSettings:
-    """How models are read, by the options of `shoal serve`."""
+    """How models are read, from the options of `shoal serve`."""
     from shoal.repository.preparation import PreparationSettings
 
     return PreparationSettings(
@@ -82,7 +82,7 @@ def preparation_settings(options: Options) -> PreparationSettings:
 
 
 def described(report: ModelReport) -> Iterator[str]:
-    """The problems and warnings of a model, a paragraph each."""
+    """The problems and warnings of a model, one paragraph each."""
     width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
     for problem in report.problems:
         where = ": ".join(part for part in (problem.file, problem.field) if part)

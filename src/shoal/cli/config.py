@@ -1,4 +1,4 @@
-"""`shoal config`: the whole configuration of a model, as the server would run it."""
+"""`shoal config`: prints the complete configuration of a model."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _format(words: list[str]) -> tuple[str, list[str]]:
-    """The value of `--format`, and the words without it."""
+    """The value of `--format`, and the other words."""
     rest: list[str] = []
     form = _FORMATS[0]
     position = 0

@@ -1,4 +1,4 @@
-"""`shoal export`: make a model folder from a checkpoint of transformers on disk."""
+"""`shoal export`: creates a model folder from a transformers checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ It needs torch, transformers and onnx: pip install 'shoal[export]'
 
 
 def run(words: Sequence[str]) -> int:
-    """Export what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    """Run `shoal export`; returns the exit code. Raises OptionError and other ShoalErrors."""
     if words and words[0] == export_embedding.KIND:
         return export_embedding.run(words[1:])
     if not words or help_requested(words):
         print(HELP, end="")
         return 0
-    asked = _parse(words)
+    chosen = _parse(words)
 
     from shoal.export import folder
 
-    export = folder.export_blip if asked.kind == "blip" else folder.export_gpt2
-    options = folder.ExportOptions(asked.max_sequences, asked.single_file, asked.force)
-    target = Path(asked.target)
-    for path in export(Path(asked.source), target, options):
+    export = folder.export_blip if chosen.kind == "blip" else folder.export_gpt2
+    options = folder.ExportOptions(chosen.max_sequences, chosen.single_file, chosen.force)
+    target = Path(chosen.target)
+    for path in export(Path(chosen.source), target, options):
         print(f"  {path.stat().st_size / 1e6:10.2f} MB  {path.relative_to(target)}")
     print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
     return 0

@@ -1,4 +1,4 @@
-"""`shoal export sentence-embedding`: make a model that turns texts into vectors."""
+"""`shoal export sentence-embedding`: creates a model for text embeddings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ It needs onnx, and neither torch nor transformers: pip install onnx
 
 
 def run(words: Sequence[str]) -> int:
-    """Export what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    """Run the export; returns the exit code. Raises OptionError and other ShoalErrors."""
     if not words or help_requested(words):
         print(HELP, end="")
         return 0
@@ -38,10 +38,10 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("output", metavar="OUTPUT_MODEL_FOLDER", type=Path)
     parser.add_argument("--max-batch-size", type=integer(1, 4096), default=32)
-    asked = parser.parse_args(list(words))
+    chosen = parser.parse_args(list(words))
 
     from shoal.export.sentence_embedding import export
 
-    target = export(asked.source, asked.output, max_batch_size=asked.max_batch_size)
+    target = export(chosen.source, chosen.output, max_batch_size=chosen.max_batch_size)
     print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
     return 0

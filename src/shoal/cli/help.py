@@ -1,4 +1,4 @@
-"""What `--help` prints: examples first, then every option by group, fitted to the terminal."""
+"""The text of `--help`: examples, then every option by group, wrapped for the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXAMPLES = (
 
 
 def serve_help(program: str, *, paths: bool = True, width: int | None = None) -> str:
-    """The whole help of the command that serves; `paths` says whether it takes bare paths."""
+    """The help of `shoal serve`; `paths` says whether it takes bare paths."""
     width = fitted(width)
     repository = "models" if paths else "--model-repository=models"
     functions = "app.py" if paths else "--model-repository=app.py"
@@ -88,7 +88,7 @@ def option_lines(
 
 
 def fitted(width: int | None) -> int:
-    """The width of a help text: the terminal's, within what reads well."""
+    """The width of a help text: the terminal's, within limits."""
     return max(_NARROWEST, min(width or shutil.get_terminal_size().columns, _WIDEST))
 
 

@@ -1,4 +1,4 @@
-"""`shoal image`: send images to a classifier and print what it sees in them."""
+"""`shoal image`: classifies images with a model of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.cli.parser import CommandParser, help_requested, integer
 from shoal.config.options import OptionError
 from shoal.errors import ShoalError
 
-if TYPE_CHECKING:  # imported once the options are known to be right
+if TYPE_CHECKING:  # imported after the options are checked
     import numpy as np
 
     from shoal.client import Client
@@ -57,7 +57,7 @@ _MOST_CLASSES = 1_000_000
 
 
 def run(words: Sequence[str]) -> int:
-    """Classify what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    """Run `shoal image`; returns the exit code. Raises OptionError and other ShoalErrors."""
     if help_requested(words):
         print(help_text(), end="")
         return 0
@@ -79,7 +79,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def help_text() -> str:
-    """What `shoal image --help` prints."""
+    """The text of `shoal image --help`."""
     from shoal.image.pixels import SCALINGS
 
     lines = [f"{' ' * 32}{name:<10}{kind.words}" for name, kind in SCALINGS.items()]
@@ -111,14 +111,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if not options.images:
         raise OptionError("name an image or a folder of images: shoal image -m MODEL mug.jpg")
     if options.streaming and options.protocol != "grpc":
-        raise OptionError("--streaming needs gRPC; add -i grpc (and -u with the port of gRPC)")
+        raise OptionError("--streaming needs gRPC; add -i grpc (and -u with the gRPC port)")
     if options.streaming and options.at_once:
-        raise OptionError("--streaming and --async are two ways to send; choose one of them")
+        raise OptionError("--streaming and --async are alternatives; choose one of them")
     return options
 
 
 def _classifier(client: Client, options: argparse.Namespace) -> Classifier:
-    """What the server says of the model; its errors name the models there are."""
+    """The classifier as the server describes it; errors list the available models."""
     from shoal.client import ServerError
     from shoal.errors import NotFound
     from shoal.image.classifier import read_classifier
@@ -135,15 +135,15 @@ def _classifier(client: Client, options: argparse.Namespace) -> Classifier:
     except ServerError as error:
         if error.status not in ("NOT_FOUND", "UNIMPLEMENTED", "INVALID_ARGUMENT"):
             raise
-        config = None  # a server of the plain protocol, which knows no configs
+        config = None  # a server of the plain protocol, without configs
     return read_classifier(metadata, config, options.size)
 
 
 def _others(client: Client, name: str) -> str:
-    """The models there are, to go on with; nothing where the server does not tell."""
+    """The available models, for an error message; empty if the server does not list them."""
     try:
         ready = {str(entry["name"]) for entry in client.index() if entry.get("state") == "READY"}
-    except ShoalError:  # the first error says more than one about the search for advice
+    except ShoalError:  # the first error is more helpful
         return ""
     if not ready or name in ready:
         return ""
@@ -170,10 +170,10 @@ def _classify(
     def read(file: Path) -> np.ndarray:
         return preprocess(file, model, options.scaling, crop=options.crop)
 
-    asked: int = options.classes
-    if options.softmax:  # every class counts for the probability of the best
-        asked = model.classes if model.classes > 0 else _MOST_CLASSES
-    sender = ImageSender(client, model, read, version=options.model_version, classes=asked)
+    requested: int = options.classes
+    if options.softmax:  # probabilities need the scores of all classes
+        requested = model.classes if model.classes > 0 else _MOST_CLASSES
+    sender = ImageSender(client, model, read, version=options.model_version, classes=requested)
     report = ImageReport(model.output, options.classes, softmax=options.softmax)
     progress = ImageProgress(len(files), _terminal() if len(files) > 1 else None)
     send = sender.one_by_one
@@ -195,7 +195,7 @@ def _terminal() -> TextIO | None:
 
 def _described(model: Classifier) -> str:
     layout = "NCHW" if model.channels_first else "NHWC"
-    batch = f", up to {model.max_batch_size} to a request" if model.max_batch_size else ""
+    batch = f", up to {model.max_batch_size} per request" if model.max_batch_size else ""
     return (
         f"model '{model.model}': input '{model.input}' takes {model.datatype.name} images of "
         f"{model.height}x{model.width}, {model.channels} channel"

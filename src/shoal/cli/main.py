@@ -1,7 +1,7 @@
-"""The commands `shoal` and `tritonserver`: find the sub-command, run it, answer with its exit code.
+"""The commands `shoal` and `tritonserver`: find the sub-command, run it, return its exit code.
 
 A sub-command is one line in COMMANDS and one module with `run(words) -> int`, imported only when
-it is asked for.
+it is used.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _VERSION_WORDS = ("-V", "--version")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """`shoal`: the exit code is 0, or 1 after one line on stderr that says what went wrong."""
+    """`shoal`: the exit code is 0, or 1 after one line on stderr with the error."""
     return _guarded(lambda: _shoal(list(sys.argv[1:] if words is None else words)))
 
 
 def tritonserver(words: Sequence[str] | None = None) -> int:
-    """`tritonserver`: `shoal serve` for flags only, as deployments of Triton call it."""
+    """`tritonserver`: `shoal serve` with Triton's flags and without bare paths."""
 
     def run() -> int:
         from shoal.cli import serve
@@ -58,7 +58,7 @@ def tritonserver(words: Sequence[str] | None = None) -> int:
 
 
 def overview() -> str:
-    """What `shoal --help` prints."""
+    """The text of `shoal --help`."""
     column = max(len(command.name) for command in COMMANDS) + 3
     commands = "\n".join(f"  {name:<{column}}{summary}" for name, summary, _ in COMMANDS)
     return f"""\
@@ -104,7 +104,7 @@ def _find(name: str) -> Callable[[list[str]], int]:
     from shoal.config.options import OptionError
 
     if name.startswith("-"):
-        raise OptionError(f"{name} stands before the command; write 'shoal serve {name}'")
+        raise OptionError(f"{name} is before the command; write 'shoal serve {name}'")
     near = suggest(name, [command.name for command in COMMANDS])
     if near:
         raise OptionError(f"unknown command '{name}'; did you mean 'shoal {near}'?")
@@ -112,17 +112,17 @@ def _find(name: str) -> Callable[[list[str]], int]:
 
 
 def _guarded(run: Callable[[], int]) -> int:
-    """Turn what a user may cause into one line and an exit code."""
+    """Turn expected errors into one line and an exit code."""
     try:
         code = run()
-        if sys.stdout is not None:  # a model on a thread may have taken it away
+        if sys.stdout is not None:  # a model on a thread may have closed it
             sys.stdout.flush()
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before the server listens for signals
+    except KeyboardInterrupt:  # before the server handles signals
         return 130
-    except BrokenPipeError:  # `shoal serve --help | head`: the reader has seen enough
+    except BrokenPipeError:  # `shoal serve --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code

@@ -1,4 +1,4 @@
-"""What commands with argparse options share: error messages, value types and `--help`."""
+"""The argparse base of all commands: error messages, value types and `--help`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(prog=prog, add_help=False, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """See argparse; the message ends with where the options are listed."""
+        """See argparse."""
         raise OptionError(f"{message}; {self.prog} --help lists all options")
 
 
@@ -55,11 +55,11 @@ def seconds(text: str) -> float:
 
 
 def check_html(path: str) -> None:
-    """Raises OptionError for a --report that is no .html file."""
+    """Raises OptionError for a --report that is not a .html file."""
     if path and not path.endswith((".html", ".htm")):
         raise OptionError(f"--report writes an HTML page: name a .html file, found '{path}'")
 
 
 def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
+    """Print a line and flush it."""
     print(line, flush=True)

@@ -39,7 +39,7 @@ errors.
 
 
 def run(words: Sequence[str]) -> int:
-    """Measure what `words` ask for; returns the exit code."""
+    """Run `shoal perf`; returns the exit code."""
     if not words or help_requested(words):
         print(help_text(), end="")
         return 0
@@ -68,7 +68,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> PerfOptions:
-    """The options that `words` ask for. Raises OptionError."""
+    """The options in `words`. Raises OptionError."""
     given: dict[str, list[Any]] = {}
     position = 0
     while position < len(words):
@@ -100,7 +100,7 @@ def parse(words: Sequence[str]) -> PerfOptions:
 
 
 def help_text(width: int | None = None) -> str:
-    """What `shoal perf --help` prints."""
+    """The text of `shoal perf --help`."""
     width = fitted(width)
     lines = [_HEAD]
     for title, options in groupby(TABLE, key=lambda option: option.group):

@@ -1,4 +1,4 @@
-"""The process around a server: its event loop, its signals, its exit code.
+"""The process of a server: its event loop, signals and exit code.
 
 SIGINT, SIGTERM --> Server.stop --> 0, or 1 when that took too long or starting failed
 """
@@ -29,8 +29,8 @@ OnReady = Callable[[Server], None]
 def run(options: Options, *, on_ready: OnReady | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code, after a line on stderr if it is 1.
 
-    `on_ready` is called once, when start-up is over. Where threads cannot be stopped (a model
-    that never returns, a load that has not ended) the process ends here and nothing is returned.
+    `on_ready` is called once, after start-up. If threads cannot be stopped (a model that never
+    returns, a load in progress) the process exits here.
     Raises InvalidArgument when the log cannot be opened.
     """
     log = _open_log(options)
@@ -65,20 +65,20 @@ def _open_log(options: Options) -> Log:
 
 
 async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[int, bool]:
-    """The server's life. Returns the exit code and whether threads were left behind."""
+    """Run the server. Returns the exit code and whether threads are still running."""
     server = Server(options, log=log)
-    with _signals() as told_to_stop:
+    with _signals() as stop_requested:
         starting = asyncio.ensure_future(server.start())
-        stopping = asyncio.ensure_future(told_to_stop.wait())
+        stopping = asyncio.ensure_future(stop_requested.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = 0
         if starting.done():
             try:
                 starting.result()
             except ShoalError as error:
-                complain(error)
+                print_error(error)
                 code = 1
-            except Exception:  # a fault of ours: its traceback belongs into the log
+            except Exception:  # a bug: log its traceback
                 logger.exception("the server failed to start")
                 code = 1
             else:
@@ -91,8 +91,8 @@ async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[i
     return (code if clean else 1), server.left_behind
 
 
-def complain(error: ShoalError) -> None:
-    """Say on stderr why the server gives up; a broken model has a line of its own."""
+def print_error(error: ShoalError) -> None:
+    """Print the error on stderr; each failed model has its own line."""
     if isinstance(error, ModelsFailed):
         print(f"error: creating server: {error.code.value} - {error.message}", file=sys.stderr)
         for reason in error.reasons:
@@ -103,35 +103,35 @@ def complain(error: ShoalError) -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set; further signals change nothing."""
+    """An event that SIGINT and SIGTERM set; further signals are ignored."""
     loop = asyncio.get_running_loop()
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
 
-    def told(number: int) -> None:
+    def request_stop(number: int) -> None:
         name = signal.Signals(number).name
-        if told_to_stop.is_set():
+        if stop_requested.is_set():
             logger.info("%s: already stopping", name)
         else:
             logger.info("%s: stopping", name)
-            told_to_stop.set()
+            stop_requested.set()
 
     def interrupted(number: int, _frame: object) -> None:
-        loop.call_soon_threadsafe(told, number)
+        loop.call_soon_threadsafe(request_stop, number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if sys.platform == "win32":  # Ctrl-Break, which is what a service manager can send there
+    if sys.platform == "win32":  # Ctrl-Break, which service managers can send
         numbers.append(signal.SIGBREAK)
-    # Not loop.add_signal_handler: this works on every platform. Python wakes the loop for it.
+    # Unlike loop.add_signal_handler, this works on every platform; Python wakes the loop.
     before = {number: signal.signal(number, interrupted) for number in numbers}
     try:
-        yield told_to_stop
+        yield stop_requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _run_on_new_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end on a loop of its own."""
+    """Run a coroutine to its end on a new event loop."""
     loop = new_event_loop()
     try:
         return loop.run_until_complete(main)

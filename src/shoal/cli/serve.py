@@ -1,4 +1,4 @@
-"""`shoal serve`: read the options, start the server, stay until it is told to stop."""
+"""`shoal serve`: starts a server and runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shoal.cli.help import serve_help
 from shoal.cli.parser import help_requested
 from shoal.config.options import OptionError, Options
 
-if TYPE_CHECKING:  # the server itself is imported once the options are known to be right
+if TYPE_CHECKING:  # the server is imported after the options are checked
     from shoal.server import Server
 
 logger = logging.getLogger(__name__)
 
 
 def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = True) -> int:
-    """Serve until a signal comes; returns the exit code. Raises OptionError for wrong options."""
+    """Serve until a signal arrives; returns the exit code. Raises OptionError."""
     if help_requested(words):
         print(serve_help(program, paths=paths), end="")
         return 0
@@ -36,21 +36,21 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
             http = (options.http_address, running.http_port)
             metrics = (options.metrics_listen_address, running.metrics_port)
             text = demo.next_steps(http, metrics if options.allow_metrics else None)
-            with suppress(BrokenPipeError):  # nobody reads along; that is no reason to stop
+            with suppress(BrokenPipeError):  # stdout is closed: continue to serve
                 print(text, flush=True)
 
     return process.run(options, on_ready=ready)
 
 
 def with_repositories(options: Options, program: str, *, paths: bool = True) -> Options:
-    """`options` with the demo models added where they were asked for; OptionError says what to
-    write when there is nothing to serve."""
+    """`options` with the demo models if requested. Raises OptionError when there is nothing to
+    serve."""
     if options.demo:
         return replace(options, model_repository=(*options.model_repository, demo.repository()))
     if not options.model_repository:
         path = "PATH" if paths else "--model-repository=PATH"
         raise OptionError(
-            f"there is nothing to serve; name the folder that holds your models with "
+            f"there is nothing to serve; name the folder of your models with "
             f"'{program} {path}', or try '{program} --demo'"
         )
     return options

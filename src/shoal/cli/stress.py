@@ -1,4 +1,4 @@
-"""`shoal stress`: the table of latencies by sessions and clients, without batching and with it."""
+"""`shoal stress`: a table of latencies by sessions and clients, without and with batching."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shoal.cli.parser import (
 )
 from shoal.config.options import OptionError
 
-if TYPE_CHECKING:  # imported once the options are known to be right
+if TYPE_CHECKING:  # imported after the options are checked
     from shoal.stress.plan import StressPlan, StressResult
     from shoal.stress.servers import ServersUnderTest
 
@@ -82,7 +82,7 @@ _LOCAL_ONLY = ("sessions", "batching", "model_repository", "protocol")
 
 
 def run(words: Sequence[str]) -> int:
-    """Measure what `words` ask for; returns the exit code. Raises OptionError and ShoalErrors."""
+    """Run `shoal stress`; returns the exit code. Raises OptionError and other ShoalErrors."""
     if help_requested(words):
         print(HELP, end="")
         return 0
@@ -109,7 +109,7 @@ def run(words: Sequence[str]) -> int:
     )
     servers = _running(options, plan) if running else _local(options, plan)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a table without ± is better than none
+        sys.stdout.reconfigure(errors="replace")  # the terminal may not support ±
     progress = ProgressLine(sys.stderr)
     try:
         outcome = measure(plan, servers, ProgressPrinter(say, progress))
@@ -180,7 +180,7 @@ def _running(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
     address = parse(options.url)
     if address.protocol != "http" or address.encrypted:
         raise OptionError(
-            f"--url takes an address of plain HTTP, such as localhost:8000, found '{options.url}'"
+            f"--url takes a plain HTTP address, such as localhost:8000, found '{options.url}'"
         )
     target = QuestionTarget("http", address.host, address.port, options.model, address.prefix)
     return RunningServer(target, plan)
@@ -213,14 +213,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     if options.host and options.url:
-        raise OptionError("--host is asked over TCP and --url over HTTP; choose one of them")
+        raise OptionError("--host is for TCP and --url for HTTP; choose one of them")
     if options.port and not options.host:
-        raise OptionError("--port goes with --host; without it, servers of our own are measured")
+        raise OptionError("--port needs --host; without it, stress starts its own servers")
     if options.host or options.url:
         for name in _LOCAL_ONLY:
             if getattr(options, name):
                 raise OptionError(
-                    f"--{name.replace('_', '-')} is for servers of our own; one that runs is "
-                    f"measured as it is"
+                    f"--{name.replace('_', '-')} is for servers that stress starts; a "
+                    f"running server is measured as it is"
                 )
     check_html(options.report)

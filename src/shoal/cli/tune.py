@@ -1,4 +1,4 @@
-"""`shoal tune`: find a good config for a model by measuring it."""
+"""`shoal tune`: finds a good config for a model by measuring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.cli.check import preparation_settings
 from shoal.cli.parser import CommandParser, check_html, help_requested, integer, integers, say
 from shoal.config.options import BY_FLAG, OptionError
 
-if TYPE_CHECKING:  # imported once the options are known to be right
+if TYPE_CHECKING:  # imported after the options are checked
     from shoal.tune.goal import Goal
     from shoal.tune.run import TunedModel, TuneResult
 
@@ -71,11 +71,11 @@ _count = integer(1, _LARGEST)
 
 
 def run(words: Sequence[str]) -> int:
-    """Tune what `words` name; returns the exit code. Raises OptionError and ShoalErrors."""
+    """Run `shoal tune`; returns the exit code. Raises OptionError and other ShoalErrors."""
     if not words or help_requested(words):
         print(HELP, end="")
         return 0
-    asked, rest = _parse(words)
+    chosen, rest = _parse(words)
     options = arguments.parse(rest)
 
     from shoal.tune import run as tuning
@@ -84,21 +84,21 @@ def run(words: Sequence[str]) -> int:
     from shoal.tune.measuring import LoadPlan
     from shoal.tune.text import Table
 
-    model = tuning.find(options.model_repository, asked.repository, preparation_settings(options))
-    target = _target(asked, model)
-    goal = Goal(asked.objective, asked.latency_limit, asked.percentile)
-    levels = tuple(sorted(asked.concurrency)) or goal.levels()
+    model = tuning.find(options.model_repository, chosen.repository, preparation_settings(options))
+    target = _target(chosen, model)
+    goal = Goal(chosen.objective, chosen.latency_limit, chosen.percentile)
+    levels = tuple(sorted(chosen.concurrency)) or goal.levels()
     plan = LoadPlan(
-        rows=asked.batch_size,
-        percentile=asked.percentile,
-        window_secs=asked.window / 1e6,
-        request_count=asked.request_count,
-        workers=asked.workers,
-        protocol=asked.protocol,
-        input_data=tuple(asked.input_data),
-        shape=tuple(asked.shape),
+        rows=chosen.batch_size,
+        percentile=chosen.percentile,
+        window_secs=chosen.window / 1e6,
+        request_count=chosen.request_count,
+        workers=chosen.workers,
+        protocol=chosen.protocol,
+        input_data=tuple(chosen.input_data),
+        shape=tuple(chosen.shape),
     )
-    bounds = Bounds(asked.max_batch, asked.max_instances, asked.batch_size)
+    bounds = Bounds(chosen.max_batch, chosen.max_instances, chosen.batch_size)
     for note in (*model.warnings, *model.subject.fixed):
         print(note, file=sys.stderr)
     terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
@@ -108,7 +108,7 @@ def run(words: Sequence[str]) -> int:
         outcome = tuning.run(model, goal, plan, bounds, levels, options, table)
     finally:
         table.clear()
-    return _conclude(outcome, goal, target, asked.report)
+    return _conclude(outcome, goal, target, chosen.report)
 
 
 def _conclude(outcome: TuneResult, goal: Goal, target: tuple[Path, str] | None, report: str) -> int:
@@ -136,22 +136,21 @@ def _conclude(outcome: TuneResult, goal: Goal, target: tuple[Path, str] | None, 
     return 0
 
 
-def _target(asked: argparse.Namespace, model: TunedModel) -> tuple[Path, str] | None:
-    """Where the config goes, and the flag that says so; whether it can is known before measuring.
-    Raises InvalidArgument."""
+def _target(chosen: argparse.Namespace, model: TunedModel) -> tuple[Path, str] | None:
+    """The file of the config and its flag, checked before measuring. Raises InvalidArgument."""
     from shoal.tune.run import check_writable
 
-    if asked.report:
-        check_writable(Path(asked.report), "--report", overwrite=True)
-    if asked.output:
-        check_writable(Path(asked.output), "--output", overwrite=asked.force)
-        return Path(asked.output), "--output"
-    if not asked.write:
+    if chosen.report:
+        check_writable(Path(chosen.report), "--report", overwrite=True)
+    if chosen.output:
+        check_writable(Path(chosen.output), "--output", overwrite=chosen.force)
+        return Path(chosen.output), "--output"
+    if not chosen.write:
         return None
     path = model.config_file
     if path is None:
         raise OptionError(
-            f"--write: '{model.repository}' is a file without a folder of its own, so it has no "
+            f"--write: '{model.repository}' is a file without a model folder, so it has no "
             f"config.pbtxt; name a file with --output"
         )
     check_writable(path, "--write", overwrite=True)
@@ -159,7 +158,7 @@ def _target(asked: argparse.Namespace, model: TunedModel) -> tuple[Path, str] | 
 
 
 def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our own options, and the words that are a model or options of `shoal serve`."""
+    """The options of `shoal tune`, and the other words: a model and options of `shoal serve`."""
     parser = CommandParser("shoal tune")
     parser.add_argument("--repository", "--model-repository", default="")
     parser.add_argument("--objective", choices=["throughput", "latency"], default="throughput")
@@ -179,17 +178,17 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--report", default="")
-    asked, rest = parser.parse_known_args(list(words))
-    if asked.output and asked.write:
-        raise OptionError("--output and --write are two places for the config; choose one of them")
-    if asked.force and not asked.output:
-        raise OptionError("--force goes with --output; --write writes over config.pbtxt anyway")
-    if len(asked.concurrency) > 1 and (asked.objective == "latency" or not asked.latency_limit):
+    chosen, rest = parser.parse_known_args(list(words))
+    if chosen.output and chosen.write:
+        raise OptionError("--output and --write are alternatives; choose one of them")
+    if chosen.force and not chosen.output:
+        raise OptionError("--force needs --output; --write always overwrites config.pbtxt")
+    if len(chosen.concurrency) > 1 and (chosen.objective == "latency" or not chosen.latency_limit):
         raise OptionError(
-            "--concurrency takes several numbers only where throughput within --latency-limit is "
-            "wanted, to find out how many clients that allows; name one number"
+            "--concurrency takes several numbers only with --latency-limit and --objective "
+            "throughput; name one number"
         )
-    check_html(asked.report)
+    check_html(chosen.report)
     own = re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", HELP)
     for word in rest:
         flag = word.partition("=")[0]
@@ -197,7 +196,7 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             near = arguments.suggest(flag, own)
             advice = f"did you mean {near}?" if near else "shoal tune --help lists all of them"
             raise OptionError(f"unknown option {flag}; {advice}")
-    return asked, rest
+    return chosen, rest
 
 
 def _time(text: str) -> float:

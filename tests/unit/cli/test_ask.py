@@ -30,10 +30,10 @@ def piped(monkeypatch):
         (["ask", "--port", "0"], "expected a whole number from 1 to 65535, found '0'"),
         (["ask", "--port", "x"], "expected a whole number from 1 to 65535, found 'x'"),
         (["ask", "--timeout", "0"], "expected a number of seconds above 0, found '0'"),
-        (["ask", "--quiet", "--json"], "two ways to print; choose one of them"),
+        (["ask", "--quiet", "--json"], "alternatives; choose one of them"),
         (["ask", "-q", " "], "--question is empty"),
         (["ask", "-q", "Why?"], "there is no text in standard input"),
-        (["ask", "--text-file", "-"], "give them with --question"),
+        (["ask", "--text-file", "-"], "pass them with --question"),
         (
             ["ask", "--text-file", "none.txt"],
             "--text-file: 'none.txt' cannot be read: No such file",
@@ -47,13 +47,16 @@ def piped(monkeypatch):
         (["stress", "--clients", "0"], "expected a whole number from 1 to 100000, found '0'"),
         (["stress", "--protocol", "grpc"], "invalid choice: 'grpc' (choose from"),
         (["stress", "--host", "a", "--url", "b"], "choose one of them"),
-        (["stress", "--port", "9999"], "--port goes with --host"),
-        (["stress", "--host", "a", "--sessions", "2"], "--sessions is for servers of our own"),
+        (["stress", "--port", "9999"], "--port needs --host"),
+        (
+            ["stress", "--host", "a", "--sessions", "2"],
+            "--sessions is for servers that stress starts",
+        ),
         (
             ["stress", "--url", "a", "--model-repository", "b"],
-            "--model-repository is for servers of our own",
+            "--model-repository is for servers that stress starts",
         ),
-        (["stress", "--url", "https://a"], "--url takes an address of plain HTTP"),
+        (["stress", "--url", "https://a"], "--url takes a plain HTTP address"),
         (
             ["stress", "--report", "a.png"],
             "--report writes an HTML page: name a .html file, found 'a.png'",

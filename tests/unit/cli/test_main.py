@@ -36,12 +36,12 @@ def test_the_help_of_a_command(words, capsys):
     [
         (main, ["serv"], "unknown command 'serv'; did you mean 'shoal serve'?"),
         (main, ["./m"], "unknown command './m'; to serve a folder, write 'shoal serve ./m'"),
-        (main, ["--demo"], "--demo stands before the command; write 'shoal serve --demo'"),
+        (main, ["--demo"], "--demo is before the command; write 'shoal serve --demo'"),
         (
             main,
             ["serve"],
             (
-                "there is nothing to serve; name the folder that holds your models with "
+                "there is nothing to serve; name the folder of your models with "
                 "'shoal serve PATH', or try 'shoal serve --demo'"
             ),
         ),
@@ -49,7 +49,7 @@ def test_the_help_of_a_command(words, capsys):
             tritonserver,
             ["--http-port=1"],
             (
-                "there is nothing to serve; name the folder that holds your models with "
+                "there is nothing to serve; name the folder of your models with "
                 "'tritonserver --model-repository=PATH', or try 'tritonserver --demo'"
             ),
         ),
