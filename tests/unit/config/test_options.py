@@ -172,7 +172,7 @@ def test_defaults():
                 )
             },
             (
-                "--http-restricted-api names 'health' twice; each kind of request can ask for one "
+                "--http-restricted-api names 'health' twice; each kind of request can require one "
                 "header"
             ),
         ),

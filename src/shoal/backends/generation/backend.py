@@ -3,8 +3,8 @@
     config.pbtxt  task.json  tokenizer.json  1/decoder.onnx  [1/encoder.onnx]
 
 `shoal export` writes such folders. Models are decoupled: a request has one response for each token,
-or with `stream` false a single one. Decoder and encoder run on ONNX Runtime, and all that the
-backend of plain ONNX models takes from a config about threads and providers holds here.
+or with `stream` false a single one. Decoder and encoder run on ONNX Runtime, with the same
+settings for threads and providers as the `onnxruntime` backend.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from shoal.tasks.text_settings import DEFAULT_SEQUENCES, MAX_SEQUENCES, TextSett
 Described = ModelInput | ModelOutput
 
 ENCODER_BATCH = "encoder_batch"  # a parameter of config.pbtxt
-# On a CPU photos take no less time together than one by one, and texts under way wait less.
+# On a CPU a batch of photos saves no time, and texts in progress would wait longer.
 _DEFAULT_ENCODER_BATCH = 1
 
-# Enough to learn what the encoder takes: nothing is optimised, packed or run.
+# Enough to read the encoder's inputs: nothing is optimised, packed or run.
 _INSPECTION = SessionSettings(
     intra_op_threads=1,
     graph_level="ORT_DISABLE_ALL",
@@ -43,7 +43,7 @@ _INSPECTION = SessionSettings(
 
 
 class GenerationBackend(Backend):
-    """Loads folders that `shoal export` has written, and others with such files."""
+    """Loads folders made by `shoal export`, and others with such files."""
 
     name = "generation"
     uses_gpus = False  # past states are in the CPU's memory
@@ -55,7 +55,7 @@ class GenerationBackend(Backend):
         version_folder: Path,
         settings: Mapping[str, str],
     ) -> ModelConfig:
-        """Fill in inputs, outputs and that the model is decoupled. Raises a ShoalError."""
+        """Fill in inputs and outputs; the model is decoupled. Raises a ShoalError."""
         del settings, model_folder
         if not config.input or not config.output:
             files = ModelFiles.of(config, version_folder)
@@ -83,17 +83,17 @@ class GenerationModel(LoadedModel):
         config, file = context.config, context.file
         if config.max_batch_size:
             raise ConfigError(
-                f"found {config.max_batch_size}: a request is one text, and texts share the "
-                "decoder's steps by themselves",
+                f"found {config.max_batch_size}: a request is one text, and texts are batched "
+                "automatically",
                 file=file,
                 field="max_batch_size",
-                fix=f"Leave it out, and say with parameters['{MAX_SEQUENCES}'] how many texts "
-                "may be under way",
+                fix=f"Leave it out, and set parameters['{MAX_SEQUENCES}'] to the number of "
+                "texts to generate at once",
             )
         if any(placement.kind == "KIND_GPU" for placement in context.placements):
             raise ConfigError(
-                "models that generate run on the CPU: their past states are in the CPU's memory "
-                "and would travel for every token",
+                "models of the generation backend run on the CPU: their past states are in the "
+                "CPU's memory and would be copied for every token",
                 file=file,
                 field="instance_group.kind",
                 fix="Write KIND_CPU",
@@ -131,7 +131,7 @@ class GenerationModel(LoadedModel):
         self._executors: list[GenerationExecutor] = []
 
     def executor(self, placement: Placement) -> GenerationExecutor:
-        """Make an instance, with room for texts of its own."""
+        """Create an instance with its own batch of texts."""
         made = GenerationExecutor(
             placement.name or self._name,
             self._reader,
@@ -145,21 +145,21 @@ class GenerationModel(LoadedModel):
         return made
 
     def owed(self) -> int:
-        """How many texts are under way."""
+        """How many texts are in progress."""
         return sum(executor.texts for executor in self._executors)
 
     def counters(self) -> Mapping[str, object]:
-        """Runs of the decoder and the encoder, by how many texts shared them."""
+        """Runs of the decoder and the encoder, by batch size."""
         return {"generation": self._counts.snapshot()}
 
     def close(self) -> None:
-        """Let the sessions go."""
+        """Release the sessions."""
         self._executors.clear()
         self._counts.close()
 
 
 def _check(config: ModelConfig, pixel_dims: tuple[int, ...] | None, file: str) -> None:
-    """A config may list fewer tensors than there are, but no others. Raises ConfigError."""
+    """A config may list some of the tensors, but no others. Raises ConfigError."""
     sides: tuple[tuple[str, Sequence[Described], Sequence[Described]], ...] = (
         ("input", config.input, requests.inputs(pixel_dims)),
         ("output", config.output, requests.outputs()),

@@ -29,9 +29,9 @@ class Counts:
 
     def __init__(self, labels: Mapping[str, str], metrics: CustomMetrics | None) -> None:
         self._lock = threading.Lock()  # guards what follows
-        self._sizes: dict[int, int] = {}  # runs of the decoder, by how many rows they had
+        self._sizes: dict[int, int] = {}  # runs of the decoder, by number of rows
         self._encoder_sizes: dict[int, int] = {}
-        self.texts: Callable[[], int] = lambda: 0  # under way; set by the model
+        self.texts: Callable[[], int] = lambda: 0  # in progress; set by the model
         self._holds: list[CustomFamily] = []
         self._metrics: dict[str, CustomMetric] = {}
         if metrics is not None:
@@ -41,7 +41,7 @@ class Counts:
                 self._metrics[key] = hold.metric(labels, None)
 
     def decoded(self, rows: int) -> None:
-        """The decoder ran with so many rows."""
+        """The decoder ran with `rows` rows."""
         with self._lock:
             self._sizes[rows] = self._sizes.get(rows, 0) + 1
         if self._metrics:
@@ -49,19 +49,19 @@ class Counts:
             self._metrics["rows"].increment(rows)
 
     def texts_changed(self) -> None:
-        """There are more or fewer texts under way."""
+        """The number of texts in progress has changed."""
         if self._metrics:
             self._metrics["texts"].set(self.texts())
 
     def encoded(self, size: int) -> None:
-        """The encoder ran with so many photos."""
+        """The encoder ran with `size` photos."""
         with self._lock:
             self._encoder_sizes[size] = self._encoder_sizes.get(size, 0) + 1
         if self._metrics:
             self._metrics["encoded"].increment(size)
 
     def snapshot(self) -> dict[str, Any]:
-        """As the statistics of a model show it."""
+        """The counts as the model's statistics contain them."""
         with self._lock:
             decoder, encoder = dict(self._sizes), dict(self._encoder_sizes)
         return {
@@ -71,7 +71,7 @@ class Counts:
         }
 
     def close(self) -> None:
-        """Let the metrics go."""
+        """Release the metrics."""
         for metric in self._metrics.values():
             metric.close()
         for hold in self._holds:
@@ -79,7 +79,7 @@ class Counts:
 
 
 class CountedDecoder:
-    """A decoder whose runs are counted as soon as they are over, before anybody is answered."""
+    """A decoder whose runs are counted before any response is sent."""
 
     def __init__(self, decoder: Decoder, counts: Counts) -> None:
         self.shape: Shape = decoder.shape

@@ -1,10 +1,10 @@
-"""One instance: takes requests as long as there is room, and generates all their texts together.
+"""One instance: accepts requests while there is room, and generates their texts as one batch.
 
     worker thread --execute: read, prepare photo, wait for room--> [ arrived ]
     own thread    encode those that arrived, join, step, step, …
 
-While there is no room `execute` does not return, so that requests wait in the model's queue, where
-time limits, priorities and cancelling hold as for any other model.
+While there is no room `execute` blocks, so that requests wait in the model's queue, with the
+time-outs, priorities and cancellation of any other model.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class GenerationExecutor(RequestExecutor):
         encoder_batch: int,
         counts: Counts,
     ) -> None:
-        """At most `max_rows` texts are under way, each beam counting as one, and `encoder_batch`
-        photos are encoded between two steps, for which texts under way wait."""
+        """At most `max_rows` texts are in progress, each beam counting as one. Between two steps at
+        most `encoder_batch` photos are encoded, while texts in progress wait."""
         self._reader = reader
         self._encoder = encoder
         self._decoder = decoder
@@ -53,7 +53,7 @@ class GenerationExecutor(RequestExecutor):
         self._encoder_batch = encoder_batch
         self._changed = threading.Condition()  # guards what follows
         self._arrived: deque[RequestJob] = deque()
-        self._rows = 0  # taken, or promised to those that arrived
+        self._rows = 0  # in use, or reserved for those that arrived
         self._texts = 0  # that are to be answered
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name=f"shoal-{name}", daemon=True)
@@ -61,11 +61,11 @@ class GenerationExecutor(RequestExecutor):
 
     @property
     def texts(self) -> int:
-        """How many requests are to be answered."""
+        """How many requests have no final response yet."""
         return self._texts
 
     def execute(self, batch: Sequence[PendingRequest]) -> None:
-        """Take requests over; what is wrong with one is answered here. Waits for room."""
+        """Accept requests, waiting for room. An invalid one is answered here."""
         for pending in batch:
             try:
                 wanted = self._reader(pending.request)
@@ -102,7 +102,7 @@ class GenerationExecutor(RequestExecutor):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Write the texts that have begun to their ends, then end the thread."""
+        """Finish the texts in progress, then end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -122,7 +122,7 @@ class GenerationExecutor(RequestExecutor):
                 self._join(joining)
                 self._batch.step()
             except Exception as error:
-                # Jobs are told of their own faults; this is one of ours.
+                # Jobs are notified of their own errors; this one is ours.
                 logger.exception("generating texts failed")
                 self._batch.fail_all(error)
                 for job in joining:
@@ -148,7 +148,7 @@ class GenerationExecutor(RequestExecutor):
     def _encoded(
         self, jobs: Sequence[RequestJob]
     ) -> list[tuple[Sequence[RequestJob], list[list[np.ndarray]]]]:
-        """Jobs with what they are about; where a photo spoils a batch, each is encoded alone."""
+        """Jobs with their encoded photos; if a photo fails the batch, each is encoded alone."""
         if self._encoder is None:
             return [(jobs, [[] for _ in jobs])]
         try:

@@ -1,9 +1,9 @@
-"""The files of a model that generates: decoder.onnx, encoder.onnx where it needs one, and sessions.
+"""The files of a generation model, decoder.onnx and perhaps encoder.onnx, and their sessions.
 
     decoder.onnx   input_ids, past_lengths, past_0 …, context…  -->  logits, states
     encoder.onnx   pixel_values  -->  context…
 
-Opening checks that the two fit together, so that a step can trust them.
+Opening checks that the two match, so that a step need not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ModelFiles:
 
 
 class OnnxEncoder:
-    """What makes a photo into what the decoder looks at. Any thread may call it."""
+    """Encodes photos for the decoder. Any thread may call it."""
 
     def __init__(self, path: Path, settings: SessionSettings, chosen: Sequence[Provider]) -> None:
         """Open the file. Raises a ShoalError that names it."""
@@ -89,7 +89,7 @@ class OnnxDecoder:
         """Open the file and check that it fits the encoder. Raises a ShoalError that names it."""
         self._session = onnx_session.open_session(path, settings, chosen)
         self._options = onnx_session.run_options(settings)
-        # As in the backend of plain ONNX models: the wrapper around this costs time on each step.
+        # As in the onnxruntime backend: the wrapper around this costs time on each step.
         self._run = getattr(getattr(self._session, "_sess", None), "run", self._session.run)
         inputs = {value.name: tuple(value.shape) for value in self._session.get_inputs()}
         outputs = {value.name: tuple(value.shape) for value in self._session.get_outputs()}
@@ -130,7 +130,7 @@ class OnnxDecoder:
         past: Sequence[np.ndarray],
         context: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """One step; the past and the context are read where they lie. Raises BackendFailure."""
+        """One step; past and context are not copied. Raises BackendFailure."""
         feed = {_IDS: token_ids, _LENGTHS: lengths}
         feed.update(zip(self._past, past, strict=True))
         feed.update(zip(self._context, context, strict=True))

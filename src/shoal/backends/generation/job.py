@@ -46,11 +46,11 @@ class RequestJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """Whether the client has cancelled the request."""
         return self._pending.request.cancelled
 
     def on_token(self, token: int) -> None:
-        """Send it, if tokens are request one by one."""
+        """Send it, if the client streams."""
         if self._stream:
             self._sent += 1
             piece, self._echo = self._echo + self._text.push([token]), ""
@@ -98,7 +98,7 @@ class RequestJob:
             logger.error("generating a text failed: %s", error, exc_info=error)
         try:
             self._pending.send(error=failure)
-        except Internal:  # it has had its last response
+        except Internal:  # it has its final response
             logger.debug("a request that had its last response failed: %s", failure.message)
 
 

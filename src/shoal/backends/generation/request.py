@@ -1,4 +1,4 @@
-"""From a request's tensors and parameters to what is to be generated.
+"""Reads the tensors and parameters of a request for a text.
 
     image | pixel_values, input_ids | text_input | prompt, max_tokens …  -->  GenerationRequest
 
@@ -41,7 +41,7 @@ _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 
 def inputs(pixel_dims: tuple[int, ...] | None) -> tuple[ModelInput, ...]:
-    """What requests may carry, all of it optional; `pixel_dims` where the model looks at photos."""
+    """The inputs of a request, all optional; `pixel_dims` for models with photos."""
     if pixel_dims is None:
         first = [ModelInput(name=TEXT, data_type="TYPE_STRING", dims=(1,), optional=True)]
     else:
@@ -58,8 +58,8 @@ def inputs(pixel_dims: tuple[int, ...] | None) -> tuple[ModelInput, ...]:
 
 
 def outputs() -> tuple[ModelOutput, ...]:
-    """What responses carry: text and tokens in each, the others in the last one. Only beams have
-    a score."""
+    """The outputs of responses: text and tokens in each, the others in the last one. Only beams
+    have a score."""
     return (
         ModelOutput(name=TEXT_OUTPUT, data_type="TYPE_STRING", dims=(1,)),
         ModelOutput(name=TOKEN_IDS, data_type="TYPE_INT64", dims=(-1,)),
@@ -86,10 +86,10 @@ class GenerationRequestReader:
     """Reads the requests of one model. Any thread may call it."""
 
     writing: TextSettings
-    preparation: ImagePreparation | None  # None: the model looks at no photos
+    preparation: ImagePreparation | None  # None: the model has no photos
 
     def __call__(self, request: Request) -> GenerationRequest:
-        """What a request asks for. Raises InvalidArgument with a sentence for its sender."""
+        """Read a request. Raises InvalidArgument with a message for the client."""
         tensors = request.inputs
         values: dict[str, Any] = dict(request.parameters)
         for name in _SCALARS:
@@ -118,7 +118,7 @@ class GenerationRequestReader:
             except UnicodeDecodeError:
                 raise InvalidArgument(f"'{TEXT}' is not UTF-8 text") from None
         if self.preparation is None and not asked.has(PROMPT) and not writing.prompt:
-            raise InvalidArgument(f"there is no text to go on from: send the input '{TEXT}'")
+            raise InvalidArgument(f"the request has no text to continue: send the input '{TEXT}'")
         return writing.prompt_ids(asked.text(PROMPT, longest=_LONGEST, default=writing.prompt))
 
     def _pixels(self, request: Request) -> np.ndarray:

@@ -2,5 +2,5 @@
 
 backend   completes configs, loads and runs models
 ports     what a model file declares
-options   what parameters, backend settings and cores make of the runtime's properties
+options   the runtime's properties, from parameters, backend settings and cores
 """

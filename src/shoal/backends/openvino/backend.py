@@ -2,8 +2,8 @@
 
     model.xml | model.onnx --read, shape--> Model --compile--> CompiledModel --> infer requests
 
-The weights are there once, whatever the number of instances. Inputs are passed where they
-lie; outputs are copied, because the runtime writes the next ones to the same place.
+All instances share the weights. Inputs are passed without a copy; outputs are copied, because the
+runtime reuses their memory.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from shoal.errors import BackendFailure, ConfigError, InvalidArgument
 
 FILENAMES = BACKENDS["openvino"].filenames
 
-# What the runtime puts around its sentences.
+# Noise in the runtime's messages.
 _NOISE = re.compile(
     r"Exception from \S+:\d+:|Check '.*?' failed at \S+:\d+:|FrontEnd API failed with \w+:"
 )
 
 
 class OpenVinoBackend(FileBackend):
-    """Loads what OpenVINO's readers for IR and ONNX take."""
+    """Loads IR and ONNX files with OpenVINO's readers."""
 
     name = "openvino"
-    uses_gpus = False  # those it knows are not the ones that instance groups count
+    uses_gpus = False  # its GPUs are not those that instance groups number
 
     def __init__(self) -> None:
         self._core = openvino.Core()
@@ -127,10 +127,10 @@ class OpenVinoModel(LoadedModel):
         self._compiled = compiled
         self._config = config
         self._options = options
-        self._lock = threading.Lock()  # nothing promises that requests may be made in parallel
+        self._lock = threading.Lock()  # creating requests in parallel is not documented as safe
 
     def runtime_property(self, name: str) -> Any:
-        """What the runtime made of a property, such as NUM_STREAMS."""
+        """The runtime's value of a property, such as NUM_STREAMS."""
         return self._compiled.get_property(name)
 
     def executor(self, placement: Placement) -> Executor:
@@ -141,7 +141,7 @@ class OpenVinoModel(LoadedModel):
         return OpenVinoExecutor(request, self._compiled, self._config, self._options)
 
     def close(self) -> None:
-        """Drop the compiled model; its memory goes with the last infer request."""
+        """Drop the compiled model; the last infer request frees its memory."""
         self._compiled = None
 
 
@@ -186,7 +186,7 @@ class OpenVinoExecutor(Executor):
         }
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
-        """Compute the named outputs; BackendFailure with what the runtime said."""
+        """Compute the named outputs; BackendFailure with the runtime's message."""
         if len(inputs) < len(self._inputs):
             raise self._incomplete(inputs)
         rows = 0
@@ -194,7 +194,7 @@ class OpenVinoExecutor(Executor):
             rows = next(iter(inputs.values())).shape[0]
             inputs = self._filled(inputs, rows)
         arrays = {name: self._to_runtime(name, array) for name, array in inputs.items()}
-        # Tensors lie on the arrays, which have to stay here until the end.
+        # Tensors use the memory of the arrays, which must live until the end.
         feed = {self._inputs[name].index: self._tensor(name, arrays[name]) for name in arrays}
         try:
             self._request.start_async(feed)
@@ -208,18 +208,17 @@ class OpenVinoExecutor(Executor):
         return [array[:rows] for array in results] if rows else results
 
     def close(self) -> None:
-        """Let go of the request and, with it, of the last inputs."""
+        """Release the request and, with it, the last inputs."""
         self._request = self._compiled = None
 
     def _forget_shapes(self) -> None:
-        """Run something else after a failure.
+        """Run another input after a failure.
 
-        OpenVINO (2026.4) remembers the shapes of an execution that failed over them, takes a
-        repetition for computed and answers with what it computed before. Each stream has its
-        own memory of that.
+        OpenVINO (2026.4) caches the shapes of a failed execution, treats a repetition as computed
+        and returns an earlier result. Each stream has its own cache.
         """
         requests = [self._compiled.create_infer_request() for _ in range(self._streams)]
-        with contextlib.suppress(RuntimeError):  # whatever it says to rows of ones
+        with contextlib.suppress(RuntimeError):  # the result does not matter
             for request in requests:
                 request.start_async(self._ones)
         for request in requests:
@@ -232,7 +231,7 @@ class OpenVinoExecutor(Executor):
         return openvino.Tensor(array, list(array.shape), self._inputs[name].element_type)
 
     def _filled(self, inputs: Mapping[str, np.ndarray], rows: int) -> Mapping[str, np.ndarray]:
-        """The inputs with as many rows as the model takes."""
+        """The inputs, padded to the model's number of rows."""
         if rows != self._fixed_rows and not self._pads:
             raise InvalidArgument(
                 f"model '{self._model_name}' takes batches of exactly {self._fixed_rows} rows, got "
@@ -241,7 +240,7 @@ class OpenVinoExecutor(Executor):
         return {name: _padded(array, self._fixed_rows) for name, array in inputs.items()}
 
     def _to_runtime(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The input as it can be passed: contiguous, at multiples of its elements' size."""
+        """The input as a contiguous, aligned array."""
         if name in self._scalars_in:
             array = array.reshape(())
         if self._inputs[name].datatype is dtypes.BYTES:
@@ -267,7 +266,7 @@ class OpenVinoExecutor(Executor):
 
 
 def clean_message(error: BaseException) -> str:
-    """What the runtime said, on one line, without its source locations."""
+    """The runtime's message on one line, without source locations."""
     return " ".join(_NOISE.sub(" ", str(error)).split()).rstrip(".") or type(error).__name__
 
 
@@ -276,7 +275,7 @@ def _version() -> str:
 
 
 def _reshape(model: Any, config: ModelConfig, options: CompileOptions, file: str) -> None:
-    """Give the model the shapes its config asks for: a batch dimension, or all of them."""
+    """Give the model the shapes of its config: a batch dimension, or all of them."""
     dims = {tensor.name: graph_config.model_dims(tensor) for tensor in config.input}
     batching = config.max_batch_size > 0
     rows = config.max_batch_size if options.fixed_batch else -1
@@ -310,7 +309,7 @@ def _reshape(model: Any, config: ModelConfig, options: CompileOptions, file: str
 
 
 def _property(compiled: Any, name: str) -> Any:
-    """A property of the compiled model; None where its device has no such thing."""
+    """A property of the compiled model; None if its device does not have it."""
     try:
         return compiled.get_property(name)
     except RuntimeError:
@@ -318,7 +317,7 @@ def _property(compiled: Any, name: str) -> Any:
 
 
 def _ones(port: Any) -> Any:
-    """The smallest input there is for a port."""
+    """The smallest possible input of a port."""
     shape = [max(1, dim) for dim in dims_of(port)]
     datatype = datatype_of(port)
     if datatype is dtypes.BF16:
@@ -329,7 +328,7 @@ def _ones(port: Any) -> Any:
 
 
 def _padded(array: np.ndarray, rows: int) -> np.ndarray:
-    """The array with rows of zeros behind it, so that there are `rows` of them."""
+    """The array, padded with rows of zeros to `rows` rows."""
     missing = rows - array.shape[0]
     if missing <= 0:
         return array

@@ -1,7 +1,7 @@
 """How a model is compiled: device, threads and streams, from parameters, settings and cores.
 
-Together the instances use the cores there are: one stream each, and the threads divided among
-them. Parameters have the names Triton's backend gave them over the years, and OpenVINO's own.
+Together the instances use the available cores: one stream each, and the threads divided among
+them. Parameters have the old and new names of Triton's backend, and OpenVINO's own.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from shoal.config.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Everything about a compiled model but its file."""
+    """The settings of a compiled model."""
 
     device: str = "CPU"
     properties: Mapping[str, str | int | bool] = field(default_factory=dict)
     extension: Path | None = None  # a library of custom operators
     fixed_batch: bool = False  # SKIP_DYNAMIC_BATCHSIZE: every execution has max_batch_size rows
-    pad_batch: bool = False  # ENABLE_BATCH_PADDING: smaller batches are filled up to it
+    pad_batch: bool = False  # ENABLE_BATCH_PADDING: smaller batches are padded
     reshape: bool = False  # RESHAPE_IO_LAYOUTS: the config's dims replace the model's
 
 
 def compile_options(parameters: Parameters, instances: int, cores: int) -> CompileOptions:
-    """What a model's parameters ask for; ConfigError names a value that is wrong."""
+    """The options in a model's parameters; ConfigError for a wrong value."""
     device = parameters.text("TARGET_DEVICE").upper() or "CPU"
     extension = parameters.text("CPU_EXTENSION_PATH")
     padding = parameters.flag("ENABLE_BATCH_PADDING") is True
@@ -61,7 +61,7 @@ def _properties(
     if device == "CPU":
         threads = parameters.count("INFERENCE_NUM_THREADS")
         properties["INFERENCE_NUM_THREADS"] = threads or cores
-        # Other models run here too, and a container's cores are not the machine's first ones.
+        # Other models run too, and a container's cores need not be the machine's first ones.
         pinned = parameters.text("CPU_BIND_THREAD")
         properties["ENABLE_CPU_PINNING"] = pinned in ("YES", "NUMA")
         compiling = parameters.count("COMPILATION_NUM_THREADS")

@@ -43,7 +43,7 @@ def _tensor(name: str, port: Any) -> GraphTensor:
 
 
 def ports_of(ports: Sequence[Any]) -> list[tuple[int, str, Any]]:
-    """Index, name and port. Of several names a tensor may have, the first in the alphabet."""
+    """Index, name and port. Of several names of a tensor, the first by alphabet."""
     return [
         (index, min(port.names) if port.names else port.node.friendly_name, port)
         for index, port in enumerate(ports)
@@ -51,12 +51,12 @@ def ports_of(ports: Sequence[Any]) -> list[tuple[int, str, Any]]:
 
 
 def datatype_of(port: Any) -> DataType | None:
-    """What its elements are; None for what no request can carry."""
+    """Its datatype; None for types that requests cannot contain."""
     return _DATATYPES.get(port.element_type.get_type_name())
 
 
 def dims_of(port: Any) -> tuple[int, ...]:
-    """Its shape; () for a scalar, and where not even the rank is known."""
+    """Its shape; () for a scalar, and if the rank is unknown."""
     shape = port.partial_shape
     if shape.rank.is_dynamic:
         return ()
@@ -64,7 +64,7 @@ def dims_of(port: Any) -> tuple[int, ...]:
 
 
 def with_free_batch(graph: Graph) -> Graph:
-    """The graph as clients see it where batches are filled up: any number of rows."""
+    """The graph as clients see it if batches are padded: any number of rows."""
 
     def free(tensors: Mapping[str, GraphTensor]) -> list[GraphTensor]:
         return [

@@ -19,12 +19,12 @@ _wait_graph: WeakKeyDictionary[OtherModels, WaitGraph] = WeakKeyDictionary()
 
 
 class ServerHost:
-    """What models may ask of the server they are served by."""
+    """The server's functions for models."""
 
     shares_memory = True
 
     def __init__(self, models: OtherModels | None, metrics: CustomMetrics | None) -> None:
-        """Without `models` there is no server around the model, so it can ask no other."""
+        """Without `models` the model runs without a server and cannot call others."""
         self._models = models
         self._pid = os.getpid()
         self._metrics = metrics or CustomMetrics()
@@ -39,7 +39,7 @@ class ServerHost:
         return self._models
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
-        """Have another model answer `request`; see `shoal.backends.python.api.host.Host`."""
+        """Run `request` on another model; see `shoal.backends.python.api.host.Host`."""
         name, version = request.model_name, request.model_version
         others = self._others
         try:

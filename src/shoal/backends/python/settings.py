@@ -1,4 +1,4 @@
-"""What a model's config and --backend-config=python,… say about how its instances run."""
+"""How a model's instances run, by its config and --backend-config=python,…"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUIREMENTS = "requirements.txt"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 _START_SECS = 30.0
-# Triton's settings for its shared memory and threads, of which there are none here.
+# Triton's settings for shared memory and threads, which Shoal does not have.
 _WITHOUT_EFFECT = (
     "shm-default-byte-size",
     "shm-growth-byte-size",
@@ -35,21 +35,21 @@ class PythonSettings:
     """How one model's instances run."""
 
     execution: str = AUTO  # auto: a thread for a single instance, processes for several
-    environment: Path | None = None  # a folder or archive with a Python of its own
-    requirements: Path | None = None  # what a virtual environment is made from
-    start_secs: float = _START_SECS  # for a process to come up, before it imports the model
-    cache_folder: Path | None = None  # where environments are kept
+    environment: Path | None = None  # a folder or archive with a Python environment
+    requirements: Path | None = None  # for a virtual environment
+    start_secs: float = _START_SECS  # for a process to start, before it imports the model
+    cache_folder: Path | None = None  # where environments are stored
 
     @property
     def brings_python(self) -> bool:
-        """Whether the model runs in a Python environment of its own."""
+        """Whether the model has its own Python environment."""
         return self.environment is not None or self.requirements is not None
 
 
 def read(
     config: ModelConfig, model_folder: Path, version_folder: Path, settings: Mapping[str, str]
 ) -> PythonSettings:
-    """The settings of one version. ConfigError names the parameter that cannot be."""
+    """The settings of one version. ConfigError for an invalid parameter."""
     file = f"{model_folder.name}/config.pbtxt"
     for key in _WITHOUT_EFFECT:
         if key in settings:

@@ -1,8 +1,8 @@
-"""A Python model in the server's own process: its instance runs on the thread that pulls for it.
+"""A Python model in the server's process: its instance runs on its worker thread.
 
     pending --> InferenceRequest --> model.execute --> InferenceResponse --> pending
 
-Nothing is copied on the way in, and on the way out only what the model could still change.
+Inputs are not copied, and outputs only if the model could still change them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shoal.errors import Internal, ShoalError
 
 logger = logging.getLogger(__name__)
 
-LAST_ANSWERS_SECS = 30.0  # for what a model still owes when it is unloaded
+LAST_ANSWERS_SECS = 30.0  # for outstanding responses when a model is unloaded
 
 
 class ThreadExecutor(RequestExecutor):
@@ -74,7 +74,7 @@ class ThreadExecutor(RequestExecutor):
         server.waits.join(self._context)
 
     def execute(self, batch: Sequence[PendingRequest]) -> None:
-        """Have the model answer the batch, now or later."""
+        """Run the batch; the model responds now or later."""
         names, decoupled = self._outputs.names, self._decoupled
         requests = [
             InferenceRequest._received(
@@ -98,7 +98,7 @@ class ThreadExecutor(RequestExecutor):
                 self._open.add(answer)
 
     def settled(self, answer: ThreadResponseStream) -> None:
-        """What was to be answered later has been."""
+        """A deferred request has its final response."""
         with self._changed:
             self._open.discard(answer)
             self._changed.notify_all()
@@ -109,15 +109,15 @@ class ThreadExecutor(RequestExecutor):
 
     @property
     def asks_readiness(self) -> bool:
-        """Whether the model has an opinion on its readiness."""
+        """Whether the model implements `is_ready`."""
         return self._instance.has_is_ready
 
     def ready(self) -> bool:
-        """Whether the model says that it can be asked. Blocks while it thinks."""
+        """Call the model's `is_ready`. Blocks."""
         return self._instance.ready()
 
     def close(self) -> None:
-        """Wait for what the model still owes, then finalise it and forget its modules."""
+        """Wait for outstanding responses, then finalise the model and drop its modules."""
         deadline = time.monotonic() + LAST_ANSWERS_SECS
         with self._changed:
             while self._open and (left_secs := deadline - time.monotonic()) > 0:
@@ -125,7 +125,7 @@ class ThreadExecutor(RequestExecutor):
             owed = list(self._open)
         self._instance.finalize()
         for answer in owed:
-            text = f"model '{self._context.model_name}' was unloaded before it answered"
+            text = f"model '{self._context.model_name}' was unloaded before it responded"
             answer.end(InferenceResponse(error=TritonError(text, TritonError.UNAVAILABLE)))
         self._server.waits.leave(self._context)
         host.withdraw(self._context, self._module.package)
@@ -134,7 +134,7 @@ class ThreadExecutor(RequestExecutor):
 
 
 class ThreadResponseStream(ResponseStream):
-    """The answer to a request of this process."""
+    """The responses to a request of this process."""
 
     __slots__ = ("_owner", "_pending", "expected")
 
@@ -163,7 +163,7 @@ class ThreadResponseStream(ResponseStream):
 
 
 def _reschedule(pending: PendingRequest, answer: ResponseStream) -> None:
-    """Have the request executed again; a model that must not ask for that is told so."""
+    """Run the request again; an error for a model that must not do that."""
     if answer.over:
         return
     try:

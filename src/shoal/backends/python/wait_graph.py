@@ -2,8 +2,8 @@
 
     A's only instance --exec--> B's only instance --exec--> A       no instance is left to run it
 
-Instances are entered here while they exist and while they wait. A call is refused when every
-instance of the model it goes to already waits, directly or through others, for one that waits.
+Instances are registered here while they exist and while they wait. A call is rejected if every
+instance of its model already waits, directly or through others, for one that waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WaitGraph:
             self._waiting.pop(instance, None)
 
     def begin(self, instance: Context, model: str) -> None:
-        """`instance` is about to wait for `model`; Unavailable if that would be for ever."""
+        """`instance` is about to wait for `model`; Unavailable if that would deadlock."""
         with self._lock:
             self._waiting[instance] = model
             if self._all_wait(model, set()):
@@ -51,7 +51,7 @@ class WaitGraph:
                 )
 
     def end(self, instance: Context) -> None:
-        """The answer it waited for has been given."""
+        """The response has arrived."""
         with self._lock:
             self._waiting.pop(instance, None)
 
@@ -70,7 +70,7 @@ class WaitGraph:
 
 
 class WaitEndingReply:
-    """A reply that takes its instance off the list when the answer is there."""
+    """A reply that ends the wait of its instance when the response arrives."""
 
     __slots__ = ("_instance", "_reply", "_wait_graph")
 

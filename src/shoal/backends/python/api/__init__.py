@@ -54,10 +54,10 @@ COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 
 class SharedMemory:
-    """The name of a thing that Triton's tests look into. Nothing here can run out or leak."""
+    """Exists for Triton's tests. Shoal has no such pool of memory."""
 
     def free_memory(self) -> int:
-        """Always the same: memory is asked from the system when it is needed."""
+        """Always the same: memory is allocated when it is needed."""
         return 1 << 20
 
 

@@ -1,10 +1,10 @@
-"""Asking another model from inside one (business logic scripting): waiting for what it answers.
+"""Calling another model from inside one (business logic scripting).
 
     request.exec()            waits on this thread
     request.async_exec()      a future of the running event loop
-    exec(decoupled=True)      an iterator; there once the first response is
+exec(decoupled=True)      an iterator, returned with the first response
 
-Whatever goes wrong on the way is an error in the response, as if the other model had said it.
+Errors on the way are errors in the response, like errors of the other model.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ def run_async(
 
 
 class _ModelCall:
-    """The reply of a request to another model; tells when there is something to return."""
+    """The reply of a request to another model, which signals when there is a result."""
 
     __slots__ = ("_arrived", "_iterator", "_response", "_shared", "_told")
 
     def __init__(self, arrived: Callable[[], None], *, decoupled: bool) -> None:
         self._arrived = arrived
         self._told = False
-        self._shared = True  # whether others may see the memory of what is answered
+        self._shared = True  # whether the response's memory may be shared
         self._response: InferenceResponse | None = None
         self._iterator = ResponseIterator() if decoupled else None
 
     def start(self, request: InferenceRequest, *, waits: bool) -> None:
-        """Hand the request to the server. What it refuses is answered at once.
+        """Submit the request to the server. A rejected one has its response at once.
 
-        `waits` when this thread does nothing else until the answer is there.
+        `waits` if this thread blocks until the response arrives.
         """
         context = host.current()
         if not context.serving:
@@ -89,7 +89,7 @@ class _ModelCall:
             self.send(Response(core.model_name, -1, core.id, error=error))
 
     def send(self, response: Response) -> None:
-        """Take a response of the other model's, from whichever thread."""
+        """Receive a response of the other model, on any thread."""
         made = InferenceResponse._from_core(response, shared=self._shared)
         if self._iterator is not None:
             self._iterator._take(made, last=response.final)
@@ -110,7 +110,7 @@ class _ModelCall:
 
 
 class ResponseIterator:
-    """The responses of a decoupled model. May be walked through again once it has ended."""
+    """The responses of a decoupled model. Can be iterated again after the end."""
 
     def __init__(self) -> None:
         self._core: Request | None = None

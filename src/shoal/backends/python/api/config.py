@@ -1,7 +1,7 @@
 """`pb_utils.ModelConfig`: what `auto_complete_config` fills in.
 
-A model may add what config.pbtxt leaves out and must not contradict what it says: that is a
-ValueError, which fails the load with its text.
+A model may add what config.pbtxt leaves out but must not contradict it: that is a ValueError,
+which fails the load with its text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Have requests batched, with default settings unless the config has its own."""
+        """Enable dynamic batching, with the settings of the config or the defaults."""
         for scheduler in ("sequence_batching", "ensemble_scheduling"):
             if scheduler in self._model_config:
                 raise ValueError(

@@ -1,10 +1,10 @@
-"""DLPack: tensors handed to and taken from other libraries without a copy.
+"""DLPack: tensors exchanged with other libraries without a copy.
 
     Tensor --export--> PyCapsule "dltensor" --torch.from_dlpack--> ...
     torch tensor --__dlpack__--> PyCapsule "dltensor" --take--> Tensor
 
-numpy's own DLPack has no BF16 and refuses memory that is marked read-only, so the few structures
-of the protocol are written out here with ctypes. A capsule's memory lives until its consumer
+numpy's own DLPack has no BF16 and rejects read-only memory, so the few structures of the protocol
+are defined here with ctypes. A capsule's memory lives until its consumer
 calls the deleter.
 """
 
@@ -99,7 +99,7 @@ _dying_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-# What was exported and not given back yet, by address: keeps structure, shape and memory alive.
+# Exported tensors that are still in use, by address: keeps structure, shape and memory alive.
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
@@ -118,7 +118,7 @@ _c_capsule_dies = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_dies)
 
 
 class Taken(NamedTuple):
-    """What a capsule held. `array` is flat bytes on a CPU, None where a GPU has the memory."""
+    """The content of a capsule. `array` is flat bytes on a CPU, None for GPU memory."""
 
     datatype: DataType
     shape: tuple[int, ...]
@@ -148,12 +148,12 @@ def export(array: np.ndarray, datatype: DataType, owner: object = None) -> objec
 
 
 def is_capsule(candidate: object) -> bool:
-    """Whether this is a PyCapsule, of whatever content."""
+    """Whether this is a PyCapsule."""
     return type(candidate) is _Capsule
 
 
 def take(capsule: object) -> Taken:
-    """Take over what a capsule holds; on a GPU only look at it, so that it can be passed on.
+    """Take the content of a capsule; on a GPU only read its description, to pass it on.
 
     Raises TritonModelException for a capsule that was taken already, and for memory that is not
     contiguous or of a type the protocol does not have.
@@ -186,7 +186,7 @@ def take(capsule: object) -> Taken:
 
 
 def check_device(device_type: int) -> None:
-    """Refuse memory on anything but CPUs and CUDA."""
+    """Reject memory on devices other than CPUs and CUDA."""
     if device_type not in (CPU, CUDA, CUDA_HOST):
         raise TritonModelException(f"DLDevice type {device_type} is not support by Python backend.")
 

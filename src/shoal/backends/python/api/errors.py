@@ -1,4 +1,4 @@
-"""How models say that something went wrong: an error in a response, or an exception."""
+"""How models report errors: an error in a response, or an exception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class TritonError:
-    """What a response carries instead of tensors."""
+    """The error of a response, instead of tensors."""
 
     UNKNOWN = ErrorCode.UNKNOWN
     INTERNAL = ErrorCode.INTERNAL
@@ -55,7 +55,7 @@ class TritonError:
 
 
 def printable(text: str) -> str:
-    """The text, with what no encoding has (half of a surrogate pair) written out."""
+    """The text, with lone surrogates escaped."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -81,10 +81,10 @@ _CODES: dict[errors.Code, ErrorCode] = {kind.code: code for code, kind in _CLASS
 
 
 def to_shoal(error: TritonError) -> errors.ShoalError:
-    """A model's error as the server knows it."""
+    """A model's error as one of the server's."""
     return _CLASSES[error.code()](error.message())
 
 
 def from_shoal(error: errors.ShoalError) -> TritonError:
-    """A server's error as a model knows it."""
+    """A server's error as one for the model."""
     return TritonError(error.message, _CODES[error.code])

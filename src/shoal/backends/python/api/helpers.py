@@ -49,12 +49,12 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """What a parsed config says of an input, or None."""
+    """An input of a parsed config, or None."""
     return _tensor_config(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """What a parsed config says of an output, or None."""
+    """An output of a parsed config, or None."""
     return _tensor_config(model_config, "output", name)
 
 
@@ -100,7 +100,7 @@ def serialize_byte_tensor(input_tensor: np.ndarray) -> bytes | tuple[()] | None:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray:
-    """The elements of a serialized string tensor, in one dimension; struct.error if it is cut."""
+    """The elements of a serialized string tensor; struct.error if it is truncated."""
     elements: list[bytes] = []
     position = 0
     while position < len(encoded_tensor):

@@ -1,11 +1,11 @@
-"""A Python model in a process of its own: isolated, in parallel with everything else.
+"""A Python model in its own process: isolated, and in parallel with everything else.
 
     running --process gone--> starting --initialised--> running
                                   └─failed or short-lived─> resting --back-off over--> starting
 
-A crash costs what was in flight, with a message that says so. The process is started again at
-once; one that does not live long is started less and less often. Meanwhile other instances do its
-work; if there are none, requests wait while it starts and are refused while it rests.
+A crash fails the requests in flight, with a message about it. The process is restarted at once, or
+with increasing back-off if it keeps crashing. Meanwhile other instances do its work; without any,
+requests wait while it starts and are rejected during the back-off.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 _FIRST_REST_SECS = 0.5
 _LONGEST_REST_SECS = 30.0
-_TURN_NS = 500_000  # worth of work that one message may bring: to wake a process costs 50 µs
+_TURN_NS = 500_000  # of work per message: waking a process costs 50 µs
 _MOST_AHEAD = 15
 _SLOW_NS = 1_000_000
 _MOST_SLOW = 2
 _FIRST_STREAK = 32
 _LONGEST_STREAK = 1 << 16
-_LONG_LIFE_SECS = 60.0  # a process that lived this long is started again at once
+_LONG_LIFE_SECS = 60.0  # a process that lived this long is restarted at once
 
 
 class ProcessState(enum.Enum):
@@ -85,8 +85,8 @@ class ProcessExecutor(RequestExecutor):
         self._serving: ModelProcess | None = None
         self._started_at = 0.0
         self._rest_secs = 0.0
-        self._usual_ns = _TURN_NS  # what a batch takes the model, smoothed
-        self._slow_among_recent = 0  # one bit per batch, the latest lowest
+        self._usual_ns = _TURN_NS  # of a batch, smoothed
+        self._slow_among_recent = 0  # one bit per batch, the latest is the lowest
         self._quick_in_a_row = 0
         self._needed_in_a_row = _FIRST_STREAK
         self._start()
@@ -106,21 +106,21 @@ class ProcessExecutor(RequestExecutor):
     # ---- requests
 
     def execute(self, batch: Sequence[PendingRequest]) -> None:
-        """Have the model run the batch; raises the sentence for clients when it cannot."""
+        """Run the batch in the process; raises the error for clients if that fails."""
         self._judge(self._running().execute([batch]))
 
     def execute_several(self, batches: Sequence[Sequence[PendingRequest]]) -> Sequence[int]:
-        """Have the model run the batches, with one message for all of them."""
+        """Run the batches in the process, with one message for all of them."""
         took_ns = self._running().execute(batches)
         self._judge(took_ns)
         return took_ns
 
     def _judge(self, took_ns: Sequence[int]) -> None:
-        """Ask for so many batches at a time that they take about `_TURN_NS` together.
+        """Request as many batches at a time as take about `_TURN_NS` together.
 
-        Only of a model that has been quick for a while: behind a slow batch the others would wait
-        although another instance may be free. Each time it turns slow that while gets longer; a
-        single slow batch is no turn, because a busy machine makes any batch slow now and then.
+        Only for a model that has been fast for some time: behind a slow batch the others would
+        wait although another instance may be idle. Each time it becomes slow that time grows; a
+        single slow batch does not count, because a busy machine slows any batch now and then.
         """
         for ns in took_ns:
             self._usual_ns += (ns - self._usual_ns) // 8
@@ -134,12 +134,12 @@ class ProcessExecutor(RequestExecutor):
 
     @property
     def serving(self) -> ModelProcess | None:
-        """The process, while it runs. One that is gone says so itself."""
+        """The process, while it runs."""
         return self._serving if self._state is ProcessState.RUNNING else None
 
     def _running(self) -> ModelProcess:
-        """The process or, while there is none, another instance's. It is waited for while it
-        starts, if no other can do its work."""
+        """The process or, while there is none, another instance's. If there is no other, this waits
+        while it starts."""
         serving = self.serving or self.stand_in()
         if serving is not None:
             return serving
@@ -151,18 +151,18 @@ class ProcessExecutor(RequestExecutor):
             return self._serving
 
     def owed(self) -> int:
-        """Requests that the model has not answered to the end."""
+        """Requests without a final response."""
         serving = self._serving
         return serving.owed() if serving is not None else 0
 
     @property
     def asks_readiness(self) -> bool:
-        """Whether the model has an opinion on its readiness."""
+        """Whether the model implements `is_ready`."""
         serving = self._serving
         return serving is not None and serving.has_is_ready
 
     def ready(self) -> bool:
-        """Whether the process runs and the model, if it has an opinion, says it is ready."""
+        """Whether the process runs and the model's `is_ready`, if any, returns true."""
         serving = self.serving
         if serving is None:
             return False
@@ -196,7 +196,7 @@ class ProcessExecutor(RequestExecutor):
             self._changed.notify_all()
 
     def _ended(self, serving: ModelProcess, epitaph: str) -> None:
-        """The process went away unasked. Called by the thread that read from it."""
+        """The process ended unexpectedly. Called by the thread that read from it."""
         name = self._context.instance_name
         with self._changed:
             if self._state is ProcessState.CLOSED or self._serving is not serving:
@@ -205,7 +205,7 @@ class ProcessExecutor(RequestExecutor):
             if lived_secs > _LONG_LIFE_SECS:
                 self._rest_secs = 0.0
             self._serving = None
-            self.ahead = self._quick_in_a_row = 0  # what comes next goes alone
+            self.ahead = self._quick_in_a_row = 0  # the next batch is sent alone
             self._state = ProcessState.RESTING if self._rest_secs else ProcessState.STARTING
             self._changed.notify_all()
         logger.error(
@@ -217,7 +217,7 @@ class ProcessExecutor(RequestExecutor):
         threading.Thread(target=self._restart, name=f"shoal-{name}-restart", daemon=True).start()
 
     def _restart(self) -> None:
-        """Start it again, as often as it takes."""
+        """Restart it until it runs."""
         while True:
             with self._changed:
                 deadline = time.monotonic() + self._rest_secs
@@ -246,7 +246,7 @@ class ProcessExecutor(RequestExecutor):
                 return
 
     def close(self) -> None:
-        """Wait for what the model still owes, have it finalised and end the process."""
+        """Wait for outstanding responses, finalise the model and end the process."""
         with self._changed:
             while self._state is ProcessState.STARTING:
                 self._changed.wait()

@@ -1,6 +1,6 @@
-"""Starting a process for a model, and seeing it end.
+"""Starting and ending the process of a model.
 
-ChildProcess --> complete(config)        one question, then it ends
+ChildProcess --> complete(config)        one call, then it ends
              └─> start(model)            it serves; see `parent.ModelProcess`
 """
 
@@ -29,7 +29,7 @@ from shoal.errors import Internal
 logger = logging.getLogger(__name__)
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
-_END_SECS = 5.0  # between hanging up and the end, on a busy machine
+_END_SECS = 5.0  # between closing the pipe and the end, on a busy machine
 
 
 class ChildProcess:
@@ -50,8 +50,8 @@ class ChildProcess:
         finally:
             theirs.close()
         self._link = Link(ours)
-        # The end of the pipe does not tell of the end of the process: programs that the model has
-        # started may hold the other end, too.
+        # The end of the pipe does not imply the end of the process: programs that the model has
+        # started may hold the other end too.
         threading.Thread(target=self._see_off, name=f"shoal-exit-{self.pid}", daemon=True).start()
 
     def _see_off(self) -> None:
@@ -61,9 +61,9 @@ class ChildProcess:
     # ---- before it serves
 
     def complete(self, file: Path, config: str) -> str:
-        """Have the model complete its config (JSON) and end; Internal with what it raised."""
+        """Let the model complete its config (JSON) and end; Internal with its exception."""
         try:
-            with contextlib.suppress(ChannelClosed):  # if it ended already, it has said why
+            with contextlib.suppress(ChannelClosed):  # if it has ended, its message says why
                 self._link.send("complete", str(file), config)
             kind, body = self._hear()
         finally:
@@ -76,12 +76,12 @@ class ChildProcess:
     def start(
         self, file: Path, arguments: dict[str, str], names: Sequence[str], *, decoupled: bool
     ) -> None:
-        """Tell it which model to serve; `ModelProcess` waits for the outcome."""
+        """Send it the model to serve; `ModelProcess` waits for the outcome."""
         with contextlib.suppress(ChannelClosed):  # as above
             self._link.send("serve", str(file), arguments, list(names), decoupled)
 
     def _hear(self) -> tuple[str, tuple[Any, ...]]:
-        """The first thing it says; Internal if it goes away without a word."""
+        """Its first message; Internal if it ends without one."""
         late = self.end_if_silent()
         try:
             while True:
@@ -97,7 +97,7 @@ class ChildProcess:
             late.cancel()
 
     def end_if_silent(self) -> threading.Timer:
-        """Have the process ended if its interpreter does not come up; cancel it when it has."""
+        """A timer that ends the process if its interpreter does not start; cancel it afterwards."""
 
         def give_up() -> None:
             logger.error(
@@ -124,7 +124,7 @@ class ChildProcess:
         return self._process.pid
 
     def epitaph(self) -> str:
-        """How the process ended; waits a moment for it to have done so."""
+        """How the process ended; waits briefly for its end."""
         try:
             status = self._process.wait(_END_SECS)
         except subprocess.TimeoutExpired:
@@ -139,7 +139,7 @@ class ChildProcess:
         self._process.kill()
 
     def end(self, within_secs: float = 0.0) -> None:
-        """Make sure that it is gone: by itself within that time, else by force."""
+        """Make sure that it ends: by itself within that time, else by force."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(within_secs)
         if self._process.poll() is None:

@@ -1,10 +1,9 @@
-"""One end of the pipe between the server and a model's process: messages that carry tensors.
+"""One end of the pipe between the server and a model's process: messages with tensors.
 
     pack(tensors) --> plain values --> send --> receive --> unpack --> tensors
 
-Up to a few kilobytes the elements travel in the message itself, which costs least; beyond, they
-are copied into shared memory once and looked at there. What is no longer looked at is reported
-with the next message that goes the other way.
+Small tensors are part of the message, which is fastest; larger ones are copied into shared memory
+once and read there. The next message in the other direction reports segments that are unused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from shoal.core.tensor import Tensor
 _INLINE_BYTES = 16 * 1024  # of one tensor
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
 
-Packed = tuple[str, int, tuple[int, ...], Any]  # name, datatype, shape, bytes or place
+Packed = tuple[str, int, tuple[int, ...], Any]  # name, datatype, shape, bytes or location
 
 
 class Link:
@@ -36,8 +35,8 @@ class Link:
         self._sending = threading.Lock()  # news of a segment must go out before its number does
         self._pool = SegmentPool()
         self._views = SegmentViews()
-        # Appended wherever the last look at a segment ends, even inside the garbage collector,
-        # so no lock may be taken for it.
+        # Appended when the last view of a segment ends, even inside the garbage collector, so no
+        # lock may be taken for it.
         self._released: deque[int] = deque()
 
     def send(self, kind: str, *body: Any, more: bool = False) -> None:
@@ -54,7 +53,7 @@ class Link:
             self._channel.send((kind, body, news), files, more=more)
 
     def flush(self) -> None:
-        """Send what was to go together with a next message, if there is any."""
+        """Send messages that wait for a next one, if there are any."""
         self._channel.flush()
 
     def receive(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -70,7 +69,7 @@ class Link:
             yield kind, body
 
     def pack(self, tensors: Iterable[Tensor]) -> list[Packed]:
-        """Tensors as plain values, for one message; large ones are in shared memory then."""
+        """Tensors as plain values, for one message; large ones go to shared memory."""
         packed: list[Packed] = []
         large: list[tuple[int, memoryview]] = []
         for tensor in tensors:
@@ -123,7 +122,7 @@ class Link:
         self._channel.hang_up()
 
     def close(self) -> None:
-        """Hang up and drop all state. No thread may be receiving."""
+        """Close the pipe and drop all state. No thread may be receiving."""
         self._channel.close()
         self._pool.close()
 

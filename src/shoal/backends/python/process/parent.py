@@ -1,10 +1,9 @@
 """The server's side of the pipe: one process, from its start to its end.
 
-    wait_started --> execute(batch) ... --> stop        ended: called once, if it ends unasked
+wait_started --> execute(batch) ... --> stop        ended: called once, if it ends by itself
 
-What the process says is passed on by the reading thread: responses to their requests,
-questions to the server. When the process goes away unasked, everything it owed is answered with an
-error.
+The reading thread passes messages of the process on: responses to their requests, calls to the
+server. When the process ends unexpectedly, all outstanding requests fail with an error.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from shoal.errors import BackendFailure, Internal, ShoalError, Unavailable
 logger = logging.getLogger(__name__)
 
 _STOP_SECS = 30.0  # for `finalize`; then the process is ended
-_START, _STOP = -1, -2  # questions that are asked once
+_START, _STOP = -1, -2  # keys of replies that come once
 
 
 class ModelProcess:
-    """A process that serves a model, or is about to."""
+    """A process that serves a model, or is starting to."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class ModelProcess:
         *,
         decoupled: bool,
     ) -> None:
-        """`ended` is told how the process ended, unless it was stopped."""
+        """`ended` is called with how the process ended, unless it was stopped."""
         self._process = process
         self._link = process.link
         self._context = context
@@ -58,7 +57,7 @@ class ModelProcess:
         self._epitaph = ""
         self._numbers = itertools.count(1)
         self._lock = threading.Condition()  # guards the two below
-        self._open: dict[int, PendingRequest] = {}  # not answered to the end yet
+        self._open: dict[int, PendingRequest] = {}  # without a final response
         self._gone = False
         self._answers: dict[int, Any] = {}  # by request, set by the reading thread
         self.has_is_ready = False
@@ -94,17 +93,17 @@ class ModelProcess:
 
     @property
     def end(self) -> str:
-        """How the process ended, once it is gone."""
+        """How the process ended, after its end."""
         return self._epitaph
 
     def owed(self) -> int:
-        """Requests that have not been answered to the end."""
+        """Requests without a final response."""
         return len(self._open)
 
     def wait_started(self) -> None:
         """Wait until the model is initialised; Internal with its traceback when it fails.
 
-        The model may take as long as it likes, once its interpreter has come up.
+        The model has no time limit, once its interpreter has started.
         """
         outcome = self._wait_for(_START)
         if outcome is None or outcome[1] is not None:
@@ -113,10 +112,10 @@ class ModelProcess:
             raise Internal(text if outcome is None else outcome[1])
         self.has_is_ready = outcome[0]
 
-    # ---- asking and being answered
+    # ---- messages and replies
 
     def _wait_for(self, question: int) -> Any:
-        """Wait for what was asked; None if the process is gone first."""
+        """Wait for a reply; None if the process ends first."""
         answers = self._answers
         self._pipe_reader.wait_for(lambda: question in answers)
         return answers.pop(question, None)
@@ -131,15 +130,15 @@ class ModelProcess:
                 self._handlers[kind](*body)
             except Exception:  # a message we cannot read is the end of it too
                 name = self._context.instance_name
-                logger.exception("cannot deal with what the process of '%s' says", name)
+                logger.exception("cannot handle a message of the process of '%s'", name)
                 raise ChannelClosed from None
 
     # ---- requests
 
     def execute(self, batches: Sequence[Sequence[PendingRequest]]) -> list[int]:
-        """Have the model run batches, one after the other; returns when its last `execute` has.
+        """Run batches one after the other; returns when the model's last `execute` has.
 
-        The answer is how many nanoseconds each took, if all of them were run.
+        Returns how many nanoseconds each took, if all of them were run.
         """
         numbers = self._numbers
         keyed = [[(next(numbers), pending) for pending in batch] for batch in batches]
@@ -169,7 +168,7 @@ class ModelProcess:
     def _look_after(
         self, keyed: Sequence[tuple[int, PendingRequest]], again: Sequence[int]
     ) -> None:
-        """Deal with requests that an execution has not answered."""
+        """Handle requests without a final response after an execution."""
         late = False
         for key, pending in keyed:
             if key in again:
@@ -193,7 +192,7 @@ class ModelProcess:
         return None if pending is None else pending.request.trace
 
     def _watch(self, key: int, request: Request) -> None:
-        """Tell the model when the client cancels the request."""
+        """Notify the model when the client cancels the request."""
 
         def cancelled() -> None:
             with contextlib.suppress(ChannelClosed):
@@ -217,7 +216,7 @@ class ModelProcess:
     # ---- readiness
 
     def ready(self, timeout_secs: float) -> bool:
-        """Ask the model's `is_ready`. Blocks."""
+        """Call the model's `is_ready`. Blocks."""
         call = next(self._numbers)
         try:
             self._link.send("ready", call, timeout_secs)
@@ -227,7 +226,7 @@ class ModelProcess:
         self._pipe_reader.follow(lambda: call in self._answers, timeout_secs + 1.0)
         return bool(self._answers.pop(call, False))
 
-    # ---- what the process says
+    # ---- responses of the process
 
     def _on_response(
         self,
@@ -258,7 +257,7 @@ class ModelProcess:
     # ---- the end
 
     def stop(self, last_answers_secs: float) -> None:
-        """Wait for what the model still owes, have it finalised, and end the process. Blocks."""
+        """Wait for outstanding responses, finalise the model and end the process. Blocks."""
         with self._lock:
             self._stopping = True
             self._lock.wait_for(lambda: not self._open or self._gone, last_answers_secs)
@@ -273,7 +272,7 @@ class ModelProcess:
         self._pipe_reader.join()
 
     def _hang_up(self) -> None:
-        """The process is gone, or might as well be: settle everything."""
+        """The process has ended or is unusable: fail everything outstanding."""
         self._late.cancel()
         epitaph = self._epitaph = self._process.epitaph()
         name = self._context.instance_name
@@ -291,10 +290,10 @@ class ModelProcess:
 
 
 def unhealthy(name: str, epitaph: str = "", *, stopping: bool = False) -> ShoalError:
-    """What clients are told of a process that is not there."""
+    """The error for clients when there is no process."""
     if stopping:
-        return Unavailable(f"model instance '{name}' was unloaded before it answered")
-    detail = f" Its process is gone: {epitaph}." if epitaph else ""
+        return Unavailable(f"model instance '{name}' was unloaded before it responded")
+    detail = f" Its process ended: {epitaph}." if epitaph else ""
     return BackendFailure(
         f"Failed to process the request(s) for model instance '{name}', message: Stub process "
         f"'{name}' is not healthy.{detail}"

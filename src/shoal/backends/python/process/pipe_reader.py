@@ -1,11 +1,11 @@
-"""Whose turn it is to read from a pipe: one of those who wait for something from it.
+"""Which thread reads from a pipe: one of those that wait for something from it.
 
     wait_for(answered)    no thread reads: read until it has arrived, with everything before it
                           one does: wait until notified
 
-A thread that waits for an answer reads it itself, so an answer wakes one thread and not two. What
-arrives while no thread waits is read by a watcher. While there is traffic the watcher stays out of
-the way, unless there is something it must not miss.
+A thread that waits for a reply reads it itself, so a reply wakes one thread and not two. A watcher
+thread reads what arrives while no thread waits. While there is traffic the watcher pauses, unless
+it must read at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAUSE_SECS = 0.02  # how long traffic must have stopped before the watcher poll
 
 
 class PipeReader:
-    """One pipe's readers. `receive` reads once and deals with what came."""
+    """The readers of one pipe. `receive` reads once and handles the messages."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class PipeReader:
         """`hung_up` is called once, by the thread that finds it closed; `finished` once no thread
         reads or will read.
 
-        With `always_watch` the watcher does all the reading: for pipes on which more comes unasked
-        than in answer to something.
+        With `always_watch` the watcher does all the reading: for pipes with more unsolicited
+        messages than replies.
         """
         self._connection = connection
         self._receive = receive
@@ -75,7 +75,7 @@ class PipeReader:
             self._step_back()
 
     def follow(self, answered: Callable[[], bool], timeout_secs: float) -> None:
-        """As `wait_for`, but let others read, and give up after a while."""
+        """As `wait_for`, but let other threads read, and give up after a time-out."""
         self.attend()
         with self._changed:
             self._followers += 1
@@ -93,7 +93,7 @@ class PipeReader:
         self._attention.set()
 
     def join(self) -> None:
-        """Wait until it is finished; one side must have hung up."""
+        """Wait until it is finished; one side must have closed the pipe."""
         self._watcher.join()
 
     def _step_back(self) -> None:
@@ -137,7 +137,7 @@ class PipeReader:
                     return
 
     def _close(self) -> None:
-        """Settle the end, or wait until another thread has; only then may those who wait return."""
+        """Handle the end, or wait until another thread has. Waiting threads return after that."""
         with self._changed:
             if self._ending:
                 self._changed.wait_for(lambda: self._closed)

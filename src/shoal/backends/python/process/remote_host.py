@@ -32,7 +32,7 @@ _CLASSES = {
 
 
 class RemoteTrace:
-    """The trace of a request. The server keeps it; here it is only named."""
+    """A reference to the trace of a request, which the server keeps."""
 
     __slots__ = ("_context", "key")
 
@@ -41,21 +41,21 @@ class RemoteTrace:
         self._context = context
 
     def attach(self, request: Request) -> None:
-        """Trace `request` too: the server is told when it gets it."""
+        """Trace `request` too: the server receives the reference with it."""
         request.trace = self
 
     def context(self) -> str | None:
-        """The request's place in the trace, as text."""
+        """The request's position in the trace, as text."""
         return self._context
 
 
 class RemoteHost:
     """The server at the other end, for pb_utils."""
 
-    shares_memory = False  # what comes through the pipe is for this process alone
+    shares_memory = False  # tensors from the pipe belong to this process alone
 
     def __init__(self, link: Link, listen: Callable[[], None]) -> None:
-        """`listen` has answers heard, whatever the main thread is busy with."""
+        """`listen` makes responses be received while the main thread is busy."""
         self._link = link
         self._listen = listen
         self._pid = os.getpid()
@@ -66,7 +66,7 @@ class RemoteHost:
     # ---- other models
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
-        """Have another model answer `request`."""
+        """Run `request` on another model."""
         self._check_process()
         self._listen()
         call = next(self._numbers)
@@ -127,10 +127,10 @@ class RemoteHost:
         with contextlib.suppress(ChannelClosed):  # the other side is gone
             self._link.send("log", level, message, file, line)
 
-    # ---- questions in general
+    # ---- calls to the server
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Have the server do something, and wait for the result or raise its error."""
+        """Call the server, and wait for the result or raise its error."""
         self._check_process()
         self._listen()
         call = next(self._numbers)
@@ -160,10 +160,10 @@ class RemoteHost:
             future.set_exception(_CLASSES[error[0]](error[1]))
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Have the server do something, sometime."""
+        """Call the server without waiting."""
         try:
             self._link.send("call", 0, name, arguments)
-        except ChannelClosed:  # then there is nothing to let go of any more
+        except ChannelClosed:  # then there is nothing to release
             return
 
 

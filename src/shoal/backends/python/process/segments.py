@@ -1,10 +1,10 @@
-"""Shared memory between two processes: pieces that one side fills and the other looks at.
+"""Shared memory between two processes: segments that one side writes and the other reads.
 
-    SegmentPool.take(size) --fill--> number --> SegmentViews.lease(number) --last look--> released
+    SegmentPool.take(size) --fill--> number --> SegmentViews.lease(number) --last view--> released
 
 On Linux a segment is a file that exists in memory only: it has no name to collide or to be left
-behind, and the size of /dev/shm does not matter. A segment is used again once the other side has
-let go of everything in it.
+behind, and the size of /dev/shm does not matter. A segment is reused when the other side has
+released everything in it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import numpy as np
 
 ALIGNMENT = 64
 _LEAST_BYTES = 1 << 16
-_IDLE_BYTES = 64 << 20  # kept for the next tensors; more is given back to the system
+_IDLE_BYTES = 64 << 20  # kept for the next tensors; more is freed
 
 
 class Segment:
-    """A piece of memory of ours that the other side can see."""
+    """A piece of our memory that the other side can read."""
 
     __slots__ = ("file", "memory", "number", "size", "tag")
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
         self.size = size
-        self.file = -1  # to be handed to the other side, which opens its memory with it
+        self.file = -1  # sent to the other side, which maps the memory with it
         self.tag = ""
         if sys.platform == "win32":
             self.tag = f"shoal-{os.getpid()}-{number}-{os.urandom(8).hex()}"
@@ -80,7 +80,7 @@ class SegmentPool:
         return segment
 
     def released(self, numbers: list[int]) -> None:
-        """The other side has let go of these."""
+        """The other side has released these."""
         with self._lock:
             for number in numbers:
                 segment = self._lent.pop(number, None)
@@ -93,7 +93,7 @@ class SegmentPool:
                     self._idle_bytes += segment.size
 
     def news(self) -> tuple[list[tuple[int, int, str]], list[int], list[int]]:
-        """What to tell the other side: segments opened, their files, and numbers of closed ones."""
+        """News for the other side: opened segments, their files, and numbers of closed ones."""
         if not self._opened and not self._closed:
             return [], [], []
         with self._lock:
@@ -105,7 +105,7 @@ class SegmentPool:
         return [(s.number, s.size, s.tag) for s in opened], files, closed
 
     def close(self) -> None:
-        """Forget everything; what is still looked at stays mapped until it is not."""
+        """Drop all segments; those with views stay mapped until the views end."""
         with self._lock:
             for segment in self._opened:
                 if segment.file >= 0:
@@ -145,7 +145,7 @@ class SegmentViews:
 
 
 class _Leased(np.ndarray):
-    """An array that says when it, and everything made from it, is gone."""
+    """An array that reports when it, and all views of it, are freed."""
 
     release: Any = None
 

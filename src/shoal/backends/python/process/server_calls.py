@@ -1,4 +1,4 @@
-"""What a model's process asks the server: other models, loading, metrics, log lines."""
+"""Calls from a model's process to the server: other models, loading, metrics, log lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLOW = ("load", "unload", "is_ready")
 
 
 class ServerCalls:
-    """Answers one process. Called by the thread that reads what it says."""
+    """Handles the calls of one process. Called by the thread that reads the pipe."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class ServerCalls:
         self._context = context
         self._server = server
         self._requests_made: dict[int, Request] = {}  # of other models
-        self._held: dict[int, FamilyHandle | MetricHandle] = {}  # metrics, by the number we gave
+        self._held: dict[int, FamilyHandle | MetricHandle] = {}  # metrics, by number
         self._last_number = 0
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """What to call for each kind of message."""
+        """The handlers by kind of message."""
         return {
             "infer": self._on_infer,
             "withdraw": self._on_withdraw,
@@ -116,7 +116,7 @@ class ServerCalls:
         self._server.log(level, message, file, line)
 
     def _on_call(self, call: int, name: str, arguments: tuple[Any, ...]) -> None:
-        if name in _SLOW:  # the model must be heard meanwhile
+        if name in _SLOW:  # the pipe must be read meanwhile
             threading.Thread(
                 target=self._run, args=(call, name, arguments), name=f"shoal-{name}", daemon=True
             ).start()
