@@ -16,6 +16,7 @@ ShoalError
 
 from __future__ import annotations
 
+import copy
 import enum
 
 
@@ -40,6 +41,13 @@ class ShoalError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def prefixed(self, prefix: str) -> ShoalError:
+        """A copy of this error whose message begins with `prefix`."""
+        error = copy.copy(self)
+        error.message = prefix + self.message
+        error.args = (error.message,)
+        return error
 
 
 class InvalidArgument(ShoalError):

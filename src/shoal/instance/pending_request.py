@@ -21,17 +21,17 @@ class InstancePendingRequest:
     """One request being executed; see `shoal.backends.base.PendingRequest`."""
 
     __slots__ = (
-        "_closed",
         "_counts_itself",
-        "_deferred",
-        "_failed",
         "_lock",
         "_model_name",
-        "_rescheduled",
         "_responded",
         "_statistics",
         "_version",
+        "closed",
+        "deferred",
+        "failed",
         "request",
+        "rescheduled",
     )
 
     def __init__(
@@ -48,37 +48,17 @@ class InstancePendingRequest:
         self._model_name = model_name
         self._version = version
         self._statistics = statistics
-        self._lock = threading.Lock()  # guards _closed and the order of responses
-        self._closed = False
+        self._lock = threading.Lock()  # guards `closed` and the order of responses
+        self.closed = False  # the final response has been sent
+        self.failed = False  # it was an error
+        self.rescheduled = False  # the model asked for the request to run again
+        self.deferred = False  # the response comes after the execution
         self._responded = False
-        self._failed = False
-        self._rescheduled = False
-        self._deferred = False
         self._counts_itself = counts_itself
-
-    @property
-    def closed(self) -> bool:
-        """Whether the final response has been sent."""
-        return self._closed
-
-    @property
-    def failed(self) -> bool:
-        """Whether the final response was an error."""
-        return self._failed
-
-    @property
-    def rescheduled(self) -> bool:
-        """Whether the model asked for the request to run again."""
-        return self._rescheduled
-
-    @property
-    def deferred(self) -> bool:
-        """Whether the response comes after the execution."""
-        return self._deferred
 
     def defer(self) -> None:
         """Announce a response that comes after `execute` has returned."""
-        self._deferred = True
+        self.deferred = True
 
     def send(
         self,
@@ -107,13 +87,13 @@ class InstancePendingRequest:
             final,
         )
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise Internal(
                     f"a response for model '{self._model_name}' was sent after the final one"
                 )
             if final:
-                self._closed = True
-                self._failed = error is not None
+                self.closed = True
+                self.failed = error is not None
                 request.state = DONE
                 if error is not None and not is_filler(request):
                     now_ns = time.monotonic_ns()
@@ -143,7 +123,7 @@ class InstancePendingRequest:
         """
         turn: SequenceTurn | None = self.request.turn
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise Internal(
                     f"a request of model '{self._model_name}' was rescheduled after its final "
                     "response"
@@ -154,4 +134,4 @@ class InstancePendingRequest:
                     "model is not configured to handle such a flag. Set "
                     "sequence_batching.iterative_sequence"
                 )
-            self._closed = self._rescheduled = turn.again = True
+            self.closed = self.rescheduled = turn.again = True

@@ -8,7 +8,6 @@ in; installed packages add others through the entry points of the group `shoal.a
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
@@ -40,12 +39,8 @@ def run(config: ModelConfig, folder: Path, *, file: str) -> None:
         try:
             agent(folder, entry.parameters)
         except ShoalError as error:
-            named = copy.copy(error)
-            named.message = (
-                f"repository agent '{entry.name}' for model '{config.name}': {error.message}"
-            )
-            named.args = (named.message,)
-            raise named from error
+            prefix = f"repository agent '{entry.name}' for model '{config.name}': "
+            raise error.prefixed(prefix) from error
         except Exception as error:
             raise Internal(
                 f"repository agent '{entry.name}' failed for model '{config.name}': "

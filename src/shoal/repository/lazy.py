@@ -18,7 +18,7 @@ from shoal.repository.lifecycle import UNLOADED, ModelLifecycle, VersionState, V
 from shoal.repository.loader import ModelLoader, RepositorySettings
 from shoal.repository.namespaces import plain_name
 from shoal.repository.on_demand import LOADS_AGAIN, OnDemand
-from shoal.statistics.custom import COUNTER, GAUGE, CustomMetrics
+from shoal.statistics.custom import COUNTER, GAUGE, CustomFamily, CustomMetric, CustomMetrics
 from shoal.statistics.footprint import file_bytes
 
 EVICTED = f"{UNLOADED} to make room within --model-memory-budget"
@@ -33,12 +33,12 @@ class LazyModels:
         self._paths = settings.paths
         self._namespaced = settings.namespacing
         self._loader = loader
-        self._counts = _Counts(settings.preparation.metrics or CustomMetrics())
+        self._metrics = _Metrics(settings.preparation.metrics or CustomMetrics())
         self._loads = OnDemand(
             self._load,
             self._serves,
             threads=settings.load_threads,
-            waiting=lambda key, count: self._counts.waiting(plain_name(key), count),
+            waiting=lambda key, count: _of(self._metrics.waiting, key).set(count),
         )
         self._budget: MemoryBudget | None = None
         if settings.memory_budget_bytes:
@@ -53,7 +53,7 @@ class LazyModels:
         for key in keys:
             self._loader.know(key)
         if self._budget is not None:
-            self._counts.limit(self._budget.limit_bytes)
+            self._metrics.budget.metric({}, None).set(self._budget.limit_bytes)
             self._budget.start()
 
     def stop(self) -> None:
@@ -113,7 +113,7 @@ class LazyModels:
 
     def _load(self, key: str) -> None:
         """Load a model for a request that waits. Blocks; raises as `ModelLoader.load`."""
-        self._counts.load(plain_name(key))
+        _of(self._metrics.loads, key).increment(1)
         for tries_left in reversed(range(_TRIES)):
             evictions = self._make_room(key)
             try:
@@ -177,39 +177,26 @@ class LazyModels:
         return found
 
     def _evict(self, key: str) -> None:
-        self._counts.eviction(plain_name(key))
+        _of(self._metrics.evictions, key).increment(1)
         self._loader.evict(key, EVICTED)
 
 
-class _Counts:
+class _Metrics:
     """The metrics of lazy mode."""
 
     def __init__(self, metrics: CustomMetrics) -> None:
-        self._loads = metrics.family("shoal_on_demand_loads_total", "Loads for a request", COUNTER)
-        self._waiting = metrics.family(
+        self.loads = metrics.family("shoal_on_demand_loads_total", "Loads for a request", COUNTER)
+        self.waiting = metrics.family(
             "shoal_on_demand_waiting", "Requests waiting for a model to load", GAUGE
         )
-        self._evictions = metrics.family(
-            "shoal_model_evictions_total",
-            "Models unloaded to meet the memory budget",
-            COUNTER,
+        self.evictions = metrics.family(
+            "shoal_model_evictions_total", "Models unloaded to meet the memory budget", COUNTER
         )
-        self._budget = metrics.family(
+        self.budget = metrics.family(
             "shoal_model_memory_budget_bytes", "Memory budget of all models together", GAUGE
         )
 
-    def limit(self, limit_bytes: int) -> None:
-        """Set the budget."""
-        self._budget.metric({}, None).set(limit_bytes)
 
-    def load(self, name: str) -> None:
-        """A request makes a model load."""
-        self._loads.metric({"model": name}, None).increment(1)
-
-    def waiting(self, name: str, count: int) -> None:
-        """`count` requests wait for a model now."""
-        self._waiting.metric({"model": name}, None).set(count)
-
-    def eviction(self, name: str) -> None:
-        """A model is evicted."""
-        self._evictions.metric({"model": name}, None).increment(1)
+def _of(family: CustomFamily, key: str) -> CustomMetric:
+    """The metric of one model."""
+    return family.metric({"model": plain_name(key)}, None)

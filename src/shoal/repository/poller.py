@@ -13,28 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.repository.declared import DeclaredModels
 from shoal.repository.layout import Fingerprint, find_models, fingerprint
+
+if TYPE_CHECKING:  # the repository has a poller
+    from shoal.repository.repository import ModelRepository
 
 logger = logging.getLogger(__name__)
 
 _SETTLE_SECS = 1.0
 _LONGEST_RETRY_SECS = 600.0
-
-
-class ChangeListener(Protocol):
-    """What acts on changes: the repository."""
-
-    def folder_changed(self, name: str) -> None:
-        """The folder of `name` is new or has changed. Must not raise."""
-
-    def folder_removed(self, name: str) -> None:
-        """The folder of `name` does not exist any more. Must not raise."""
-
-    def has_failed(self, name: str) -> bool:
-        """Whether the last load of `name` did not succeed."""
 
 
 Snapshot = dict[str, tuple[tuple[Path, Fingerprint], ...]]
@@ -92,11 +82,11 @@ class ChangeDetector:
 
 
 class RepositoryPoller:
-    """A thread that polls every `poll_secs` and calls the listener."""
+    """A thread that polls every `poll_secs` and tells the repository."""
 
     def __init__(
         self,
-        listener: ChangeListener,
+        repository: ModelRepository,
         paths: Sequence[Path],
         poll_secs: float,
         clock: Callable[[], float] = time.monotonic,
@@ -104,7 +94,7 @@ class RepositoryPoller:
         namespaced: bool = False,
         declared: DeclaredModels | None = None,
     ) -> None:
-        self._listener = listener
+        self._repository = repository
         self._declared = declared or DeclaredModels()
         self._paths = paths
         self._namespaced = namespaced
@@ -121,7 +111,7 @@ class RepositoryPoller:
         """
         self._changes = ChangeDetector(known, self._poll_secs)
         for name in known:
-            if self._listener.has_failed(name):
+            if self._repository.has_failed(name):
                 self._changes.failed(name, self._clock())
         self._thread = threading.Thread(target=self._run, name="shoal-poll", daemon=True)
         self._thread.start()
@@ -148,11 +138,11 @@ class RepositoryPoller:
         snapshot = self.snapshot()
         changed, gone = self._changes.settled(snapshot)
         for name in gone:
-            self._listener.folder_removed(name)
+            self._repository.folder_removed(name)
         retry = [name for name in self._changes.due(self._clock()) if name not in changed]
         for name in [*changed, *retry]:
-            self._listener.folder_changed(name)
-            if self._listener.has_failed(name):
+            self._repository.folder_changed(name)
+            if self._repository.has_failed(name):
                 self._changes.failed(name, self._clock())
             else:
                 self._changes.loaded(name)

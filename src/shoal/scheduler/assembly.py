@@ -8,8 +8,9 @@ A model that needs none of this has no assembly; `shoal.scheduler.batch` joins a
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,12 +23,8 @@ from shoal.scheduler.batch import WholeOutput, join_tensors
 from shoal.scheduler.padding import CutBack, fill_up, mask_of
 from shoal.scheduler.ragged import MadeInput, Scattered, flat
 
-
-class _Parts(Protocol):
-    """One output of a batch, to be split."""
-
-    def part(self, number: int, row: int, rows: int) -> Tensor:
-        """The part of the request of this number, which has `rows` rows from `row` on."""
+# The part of an output for one request: its number in the batch, its first row, its rows.
+_Part: TypeAlias = Callable[[int, int, int], Tensor]
 
 
 class Assembly:
@@ -117,41 +114,34 @@ class Assembly:
             for length, target in targets.items()
             if any(own.get(length) != target for own in sizes)
         }
-        whole: dict[str, _Parts] = {}
+        parts: dict[str, _Part] = {}
         for name, array in zip(names, arrays, strict=True):
             if name not in signature.outputs:
                 continue
             source = self._scattered.get(name)
             if source is not None:
                 spec, batched = signature.outputs[name], signature.max_batch_size > 0
-                whole[name] = Scattered(spec, source, array, requests, batched=batched)
+                scattered = Scattered(spec, source, array, requests, batched=batched)
+                parts[name] = scattered.part
                 continue
-            rows = WholeOutput(signature, name, array, total)
+            whole = WholeOutput(signature, name, array, total)
             cut = () if padding is None else padding.outputs.get(name, ())
             axes = tuple((axis, length) for axis, length in cut if length in padded)
             if axes:
-                whole[name] = CutBack(rows, signature, axes, targets, sizes)
+                parts[name] = CutBack(whole, signature, axes, targets, sizes).part
             else:
-                whole[name] = _Rows(rows)
+                parts[name] = partial(_rows_of, whole)
         result: list[list[Tensor]] = []
         row = 0
         for number, request in enumerate(requests):
             asked = request.requested_outputs or signature.outputs
-            result.append([whole[name].part(number, row, request.rows) for name in asked])
+            result.append([parts[name](number, row, request.rows) for name in asked])
             row += request.rows
         return result
 
 
-class _Rows:
-    """An output with one row per row of the batch."""
-
-    def __init__(self, whole: WholeOutput) -> None:
-        self._whole = whole
-
-    def part(self, number: int, row: int, rows: int) -> Tensor:
-        """The rows of one request."""
-        del number
-        return self._whole.part(row, rows)
+def _rows_of(output: WholeOutput, _number: int, row: int, rows: int) -> Tensor:
+    return output.part(row, rows)
 
 
 def build(config: ModelConfig, signature: Signature) -> Assembly | None:

@@ -25,6 +25,7 @@ from shoal.scheduler.queue import RequestQueue
 from shoal.scheduler.timer import Timer, shared_timer
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
+_Dropped: TypeAlias = Sequence[tuple[Request, ShoalError]]
 
 # Executions this long are worth dividing among idle instances.
 _WORTH_SHARING_NS = 2_000_000
@@ -157,7 +158,7 @@ class Batcher:
     def next_batch(self, puller: Puller) -> list[Request]:
         """Wait for a batch; an empty list tells `puller` to end."""
         while True:
-            dropped: list[tuple[Request, ShoalError]] = []
+            dropped: _Dropped = ()
             batch: list[Request] = []
             done = False
             with self._changed:
@@ -166,13 +167,11 @@ class Batcher:
                         done = True
                         break
                     now_ns = self._clock()
-                    dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
-                    self._any_cancelled = False
+                    dropped = self._prune(now_ns)
                     if dropped:
                         break
                     batch = self._pull(now_ns)
-            for request, error in dropped:
-                self._drop(request, error)
+            self._drop(dropped)
             if batch or done:
                 return batch
 
@@ -244,13 +243,11 @@ class Batcher:
             if puller.stopping or self._on_arrival is not None:
                 return []
             now_ns = self._clock()
-            dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
-            self._any_cancelled = False
+            dropped = self._prune(now_ns)
             batch, _ = self._cut(now_ns)
             if batch and self._queue:  # what stays behind may be ready too
                 self._changed.notify()
-        for request, error in dropped:
-            self._drop(request, error)
+        self._drop(dropped)
         return batch
 
     def more(self, most: int) -> list[list[Request]]:
@@ -263,15 +260,13 @@ class Batcher:
             return batches
         with self._lock:
             now_ns = self._clock()
-            dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
-            self._any_cancelled = False
+            dropped = self._prune(now_ns)
             while len(batches) < most and self._on_arrival is None:
                 batch, _ = self._cut(now_ns)
                 if not batch:
                     break
                 batches.append(batch)
-        for request, error in dropped:
-            self._drop(request, error)
+        self._drop(dropped)
         return batches
 
     def take_now(self) -> tuple[list[Request], int | None]:
@@ -284,13 +279,11 @@ class Batcher:
             if self._on_arrival is None:
                 return [], None
             now_ns = self._clock()
-            dropped: Sequence[tuple[Request, ShoalError]] = ()
+            dropped: _Dropped = ()
             if self._any_cancelled or self._queue.next_deadline_ns is not None:
-                dropped = self._queue.prune(now_ns, cancelled=self._any_cancelled)
-                self._any_cancelled = False
+                dropped = self._prune(now_ns)
             batch, wait_ns = self._cut(now_ns)
-        for request, error in dropped:
-            self._drop(request, error)
+        self._drop(dropped)
         return batch, wait_ns
 
     def finished(self, batch: Sequence[Request]) -> None:
@@ -329,24 +322,30 @@ class Batcher:
         """Answer requests that expired or were cancelled."""
         with self._changed:
             self._timer_at_ns = None
-            dropped = self._queue.prune(self._clock(), cancelled=self._any_cancelled)
-            self._any_cancelled = False
+            dropped = self._prune(self._clock())
             self._set_timer()
             self._changed.notify()
             on_arrival = self._on_arrival
         if on_arrival is not None:  # what is left may make a batch now
             on_arrival()
-        for request, error in dropped:
-            self._drop(request, error)
+        self._drop(dropped)
 
     def _cancelled(self) -> None:
-        self._any_cancelled = True
+        with self._lock:  # or `_prune` on another thread could reset it unseen
+            self._any_cancelled = True
         self.expire()
 
-    def _drop(self, request: Request, error: ShoalError) -> None:
-        request.state = DONE
-        request.on_cancel = None
-        self._on_dropped(request, error)
+    def _prune(self, now_ns: int) -> _Dropped:
+        """Take expired and cancelled requests out of the queue. The lock is held."""
+        cancelled, self._any_cancelled = self._any_cancelled, False
+        return self._queue.prune(now_ns, cancelled=cancelled)
+
+    def _drop(self, dropped: _Dropped) -> None:
+        """Answer what `_prune` returned, without the lock."""
+        for request, error in dropped:
+            request.state = DONE
+            request.on_cancel = None
+            self._on_dropped(request, error)
 
     def wake(self) -> None:
         """Make every waiting instance check again whether to stop."""

@@ -10,7 +10,6 @@ with other requests. Tensors are passed on as they are.
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 import time
@@ -207,7 +206,7 @@ class EnsembleRun:
     def _fail(self, error: ShoalError) -> list[StepCall]:
         """Record the first error; returns the calls that need not continue."""
         if self._error is None:
-            self._error = _within(self._ensemble.graph.name, error)
+            self._error = error.prefixed(f"in ensemble '{self._ensemble.graph.name}', ")
         return list(self._calls)
 
     def _drop(self, call: StepCall) -> None:
@@ -383,11 +382,3 @@ class StepCall:
         """Whether a response of a decoupled step has no content and only ends the step."""
         decoupled = self._run._ensemble.graph.steps[self.step].model.decoupled
         return decoupled and response.final and not response.outputs
-
-
-def _within(ensemble: str, error: ShoalError) -> ShoalError:
-    """The same error with the ensemble's name."""
-    named = copy.copy(error)
-    named.message = f"in ensemble '{ensemble}', {error.message}"
-    named.args = (named.message,)
-    return named
