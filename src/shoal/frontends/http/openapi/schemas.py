@@ -1,4 +1,4 @@
-"""The JSON that travels, as JSON schemas by name."""
+"""JSON schemas of requests and responses, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reference(name: str) -> Schema:
 
 
 def _object(required: str = "", description: str = "", /, **properties: Schema) -> Schema:
-    """An object; `required` lists names. What is not named may be there, too: servers grow."""
+    """An object; `required` lists names. Other properties are allowed, for later versions."""
     found: Schema = {"type": "object", "properties": properties}
     if required:
         found["required"] = required.split()
@@ -72,9 +72,9 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
         "error",
         error=_object(
             "message type",
-            message=_text("what went wrong, and what to do"),
+            message=_text("the error, and how to fix it"),
             type=_text(),
-            param={"type": ["string", "null"], "description": "the field that is wrong"},
+            param={"type": ["string", "null"], "description": "the invalid field"},
             code={"type": ["string", "null"]},
         ),
     ),
@@ -94,7 +94,7 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
             "description": "a text, texts, or tokens of the model's own tokenizer",
         },
         encoding_format=_text(enum=["float", "base64"]),
-        dimensions=_integer("how many numbers of each vector are wanted", minimum=1),
+        dimensions=_integer("the length of each vector", minimum=1),
     ),
     "OpenAiEmbeddings": _object(
         "object data model usage",
@@ -112,11 +112,11 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
         ),
         model=_text(),
         usage=_USAGE,
-        truncated=_array(_COUNT, "which texts were cut off, if any were"),
+        truncated=_array(_COUNT, "the indexes of truncated texts, if any"),
     ),
     "OpenAiCompletionRequest": _object(
         "model prompt",
-        "what is no field of this API is an input or parameter of the model",
+        "other fields are inputs or parameters of the model",
         prompt=_TEXTS,
         echo=_BOOLEAN,
         **_GENERATING,
@@ -130,7 +130,7 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
     ),
     "OpenAiChatRequest": _object(
         "model messages",
-        "what is no field of this API is an input or parameter of the model",
+        "other fields are inputs or parameters of the model",
         messages=_array(
             _object("role", role=_text(), content={"anyOf": [_text(), _array({"type": "object"})]})
         ),
@@ -153,7 +153,7 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
 }
 
 SCHEMAS: dict[str, Schema] = {
-    "Error": _object("error", error=_text("what went wrong, and what to do")),
+    "Error": _object("error", error=_text("the error, and how to fix it")),
     "Welcome": _object(
         "name version server links",
         name=_text(),
@@ -164,7 +164,7 @@ SCHEMAS: dict[str, Schema] = {
     "ConsoleState": _object(
         "server time_ns models errors",
         server=_object("name version started_ms ready model_control_mode"),
-        time_ns=_integer("the clock that rates are worked out with"),
+        time_ns=_integer("the clock for computing rates"),
         models=_array(_object("name version success failures")),
         errors=_array(_object("protocol place model status text count last_ms number")),
     ),
@@ -175,14 +175,14 @@ SCHEMAS: dict[str, Schema] = {
     "ModelMetadata": _object(
         "name versions platform inputs outputs",
         name=_text(),
-        versions=_array(_text(), "those that are ready"),
+        versions=_array(_text(), "the versions that are ready"),
         platform=_text(),
         inputs=_array(reference("TensorMetadata")),
         outputs=_array(reference("TensorMetadata")),
     ),
     "ModelConfig": _object(
         "name max_batch_size input output",
-        "the configuration a model runs with, every default written out: the message ModelConfig "
+        "the effective configuration, with every default written out: the message ModelConfig "
         "of /proto/model_config.proto, with the field names of config.pbtxt",
         name=_text(),
         platform=_text(),
@@ -202,20 +202,20 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "RequestedOutput": _object(
         "name",
-        "`classification` asks for the best classes instead of the scores, `binary_data` for bytes",
+        "`classification` requests the top classes instead of the scores, `binary_data` bytes",
         name=_text(),
         parameters=_PARAMETERS,
     ),
     "InferRequest": _object(
         "inputs",
-        id=_text("comes back with the answer"),
+        id=_text("returned in the response"),
         parameters={
             **_PARAMETERS,
             "description": "sequence_id, sequence_start, sequence_end, priority, timeout (in "
-            "microseconds), binary_data_output, and what the model itself understands",
+            "microseconds), binary_data_output, and the model's own parameters",
         },
         inputs=_array(reference("InferInput")),
-        outputs=_array(reference("RequestedOutput"), "left out, all of them come"),
+        outputs=_array(reference("RequestedOutput"), "default: all outputs"),
     ),
     "InferOutput": _object("name datatype shape", **_TENSOR, parameters=_PARAMETERS, data=_DATA),
     "InferResponse": _object(
@@ -228,7 +228,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "GenerateRequest": _object(
         "",
-        "the model's inputs by name; names that are no input are parameters of the request",
+        "the model's inputs by name; other names are parameters of the request",
         id=_text(),
         parameters={"type": "object"},
     ),
@@ -239,13 +239,13 @@ SCHEMAS: dict[str, Schema] = {
         model_version=_text(),
     ),
     # ---- tasks
-    "TaskRequest": _object("", "what the task asks for, by name: see its page"),
-    "TaskAnswer": _object("", "what the task has found out: see its page"),
+    "TaskRequest": _object("", "the values of the task by name: see its page"),
+    "TaskAnswer": _object("", "the result of the task: see its page"),
     "PhotoRequest": _object(
         "",
         image=_text("a photo in base64"),
         images=_array(_text("a photo in base64")),
-        top=_integer("how many labels each photo gets", minimum=1),
+        top=_integer("the number of labels for each photo", minimum=1),
     ),
     "PhotoLabels": _object(
         "model_name model_version images",
@@ -254,7 +254,7 @@ SCHEMAS: dict[str, Schema] = {
         images=_array(
             _object(
                 "file labels",
-                file=_text("the name it was sent with, if any"),
+                file=_text("the name of the uploaded file, if any"),
                 labels=_array(
                     _object(
                         "label score index", label=_text(), score={"type": "number"}, index=_COUNT
@@ -262,7 +262,7 @@ SCHEMAS: dict[str, Schema] = {
                     "the best first",
                 ),
             ),
-            "in the order they were sent",
+            "in the order of the request",
         ),
     ),
     # ---- OpenAI's API
@@ -296,9 +296,9 @@ SCHEMAS: dict[str, Schema] = {
         "name version summary advice change",
         name=_text(),
         version=_text(),
-        summary=_text("what was seen lately"),
-        advice=_text("what would help most"),
-        change=_text("the lines of config.pbtxt that would do it; empty where there are none"),
+        summary=_text("the recent behaviour"),
+        advice=_text("the most effective change"),
+        change=_text("the lines of config.pbtxt for it; empty if there are none"),
     ),
     "Explanations": _object("models", models=_array(reference("Explanation"))),
     # ---- the repository
@@ -311,7 +311,7 @@ SCHEMAS: dict[str, Schema] = {
         "",
         parameters={
             "type": "object",
-            "properties": {"config": _text("another configuration, as JSON text")},
+            "properties": {"config": _text("a configuration to use instead, as JSON text")},
             "patternProperties": {
                 "^file:": _text("a file of the model, `file:1/model.onnx`, as base64")
             },
@@ -346,7 +346,7 @@ SCHEMAS: dict[str, Schema] = {
     # ---- settings
     "TraceSettings": _object(
         "",
-        "in a change, null goes back to the setting of the server; numbers are texts",
+        "in a change, null restores the setting of the server; numbers are texts",
         trace_level={"type": ["array", "string", "null"], "items": _text()},
         trace_rate={"type": ["string", "integer", "null"]},
         trace_count={"type": ["string", "integer", "null"]},
