@@ -362,7 +362,7 @@ def test_failures_are_marked(spans, collector):
     with spans("rate=1") as running:
         assert Infer().send(running, "sum").status == 400
         whole, model = collector.take(2)
-    assert whole["status"] == {"code": 2, "message": "answered with status 400"}
+    assert whole["status"] == {"code": 2, "message": "HTTP status 400"}
     assert model["name"] == "sum"
 
 

@@ -81,7 +81,7 @@ class GenerateRoutes:
     def _submit(self, exchange: Exchange, target: Target, call: _OneAnswer | _Events) -> None:
         request = exchange.request
         if coding(request.header(b"content-encoding")) != IDENTITY:
-            raise Unsupported("Unsupported compression type: send the request as it is")
+            raise Unsupported("Unsupported compression type: send the request without compression")
         signature = self._engine.signature(target.model, target.version)
         body = decode_generate(
             request.body, signature, max_json_bytes=self._options.max_input_bytes

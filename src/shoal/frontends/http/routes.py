@@ -125,7 +125,7 @@ def route(
     description: str = "",
     **more: Any,
 ) -> Callable[[Method], Method]:
-    """Declare that a method of a class serves a path; see `Endpoint` for what more can be said.
+    """Declare that a method of a class serves a path; see `Endpoint` for more arguments.
 
     The handler's docstring is the summary (first line) and description unless they are given. A
     handler may have several routes. `Application` has to make an object of the class.

@@ -1,9 +1,9 @@
-"""A sampled request over HTTP: its exchange notes when it came and when it was answered.
+"""A sampled request over HTTP: its exchange records when it arrived and when it was answered.
 
     HTTP_RECV_START, HTTP_RECV_END --> handler --> HTTP_SEND_START, HTTP_SEND_END --> trace complete
 
-Handlers are the same for every request; to trace the inference itself they `attach` what they made
-of a traced exchange.
+Handlers are the same for every request; they `attach` the request that they make from a traced
+exchange, or the calls that they start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIRST_ERROR = 400
 def serve_traced(
     tracer: Tracer, exchange: Exchange, target: Target, serve: Callable[[Exchange, Target], None]
 ) -> bool:
-    """Have `serve` answer the exchange if it is sampled; false leaves it to the caller."""
+    """Call `serve` with a traced exchange if it is sampled; else return false."""
     now_ns = time.monotonic_ns()
     request = exchange.request
 
@@ -46,13 +46,13 @@ def serve_traced(
         serve(traced, target)
     except ModelLoading as pending:
         answer_when_loaded(pending, traced, lambda: serve(traced, target))
-    except Exception as error:  # noqa: BLE001 - becomes the answer
+    except Exception as error:  # noqa: BLE001 - becomes the response
         send_error(traced, as_shoal_error(error))
     return True
 
 
 def attach(exchange: Exchange, request: Request) -> None:
-    """Trace `request`, if the exchange it came from is sampled. Call it before it is accepted."""
+    """Trace `request` if its exchange is sampled. Call this before the engine accepts it."""
     if type(exchange) is TracedExchange:
         exchange.trace.attach(request)
 
@@ -63,7 +63,7 @@ def trace_of(exchange: Exchange) -> Trace | None:
 
 
 class TracedExchange:
-    """An exchange whose answer, or whose client's leaving, completes a trace."""
+    """An exchange whose response, or whose client's disconnect, completes a trace."""
 
     __slots__ = ("_callback", "_inner", "trace")
 
@@ -71,55 +71,55 @@ class TracedExchange:
         self._inner = inner
         self._callback: Callable[[], object] | None = None
         self.trace = trace
-        inner.on_disconnect = self._client_left
+        inner.on_disconnect = self._client_disconnected
 
     @property
     def request(self) -> HttpRequest:
-        """What was asked."""
+        """The request."""
         return self._inner.request
 
     @property
     def on_disconnect(self) -> Callable[[], object] | None:
-        """What is called when the client goes away before the answer."""
+        """Called when the client disconnects before the response."""
         return self._callback
 
     @on_disconnect.setter
     def on_disconnect(self, callback: Callable[[], object] | None) -> None:
         self._callback = callback
 
-    def _client_left(self) -> None:
+    def _client_disconnected(self) -> None:
         if self._callback is not None:
             self._callback()
         self.trace.leave()
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
-        """Answer, exactly once."""
+        """Respond, exactly once."""
         self._begin(status)
         self._inner.respond(status, headers, parts)
         self._end()
 
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
-        """Begin an answer whose body follows in chunks."""
+        """Begin a response whose body follows in chunks."""
         self._begin(status)
         self._inner.start_stream(status, headers)
 
     def send_chunk(self, data: Buffer) -> None:
-        """Send a piece of that body."""
+        """Send a chunk of that body."""
         self._inner.send_chunk(data)
 
     def when_room(self, callback: Callable[[], object]) -> None:
-        """Call back once the client keeps up."""
+        """Call back once the client has read enough."""
         self._inner.when_room(callback)
 
     def end_stream(self) -> None:
-        """Complete an answer that was begun with `start_stream`."""
+        """Complete a response that `start_stream` began."""
         self._inner.end_stream()
         self._end()
 
     def _begin(self, status: int) -> None:
         self.trace.event("HTTP_SEND_START")
         if status >= _FIRST_ERROR:
-            self.trace.failed(f"answered with status {status}")
+            self.trace.failed(f"HTTP status {status}")
 
     def _end(self) -> None:
         self.trace.event("HTTP_SEND_END")

@@ -1,4 +1,4 @@
-"""From an HTTP request to what a person asked a task for.
+"""Reads the request for a task from an HTTP request.
 
 form | JSON | the bytes of a file, and the query  -->  TaskRequest
 """
@@ -20,12 +20,12 @@ _MOST_FIELDS = 256
 
 
 def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
-    """Read a request for a task. Raises InvalidArgument or Unsupported, with a sentence.
+    """Read a request for a task. Raises InvalidArgument or Unsupported.
 
-    The query gives values too; what the body says of the same name wins.
+    Values may also be in the query; those of the body take precedence.
     """
     if coding(request.header(b"content-encoding")) != IDENTITY:
-        raise Unsupported("Unsupported compression type: send the request as it is")
+        raise Unsupported("Unsupported compression type: send the request without compression")
     values: dict[str, Any] = dict(_pairs(request.query))
     content_type = (request.header(b"content-type") or b"").decode("latin-1")
     kind = content_type.partition(";")[0].strip().lower()
@@ -38,7 +38,7 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
             else:
                 files.append(File(part.content, part.name, part.file_name or "", part.content_type))
     elif kind.endswith("json") or (len(body) and bytes(body[:1]) in b"{" and kind in ("", _FIELDS)):
-        # curl -d says that JSON is form fields; what begins with a brace is not.
+        # curl -d declares JSON as form fields; text that begins with a brace is JSON.
         http_body.check_json_size(len(body), most_json_bytes)
         document = json_text.loads(body)
         if type(document) is not dict:
@@ -52,7 +52,7 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
 
 
 def _is_binary(body: bytes | memoryview) -> bool:
-    """Whether what curl -d or --data-binary called form fields is a file: those have no NULs."""
+    """Whether the declared form fields are a file, as curl -d sends it: fields have no NULs."""
     return b"\0" in bytes(body[: 1 << 16])
 
 

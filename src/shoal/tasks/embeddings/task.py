@@ -111,13 +111,13 @@ class SentenceEmbedding(Task):
                 f'or truncate it with "truncate": true'
             )
         pieces = await self._encode(rows)
-        answer = {
+        result = {
             "model_name": self.context.model_name,
             "model_version": str(self.context.model_version),
             "embeddings": await self._finish((pieces, options)),
             "tokens": sum(len(row.ids) for row in rows),
         }
-        return {**answer, "truncated": truncated} if truncated else answer
+        return {**result, "truncated": truncated} if truncated else result
 
     # ---- the request
 
