@@ -79,7 +79,7 @@ class Engine:
         self._strict = strict_readiness
         self._phase = Phase.STARTING
         self._log = log or Log()
-        self.tracer = tracer or Tracer()  # asked by the frontends, before anything else
+        self.tracer = tracer or Tracer()  # which requests are traced; used by the frontends
 
     # ---- inference
 
@@ -123,7 +123,7 @@ class Engine:
             self._phase = Phase.READY
 
     def begin_exit(self) -> None:
-        """From now on the server says that it is going; requests are still served."""
+        """From now on the server reports that it is not ready; requests are still served."""
         self._phase = Phase.EXITING
         for model in self._repository.models():
             model.begin_exit()
@@ -133,7 +133,7 @@ class Engine:
         return self._phase is Phase.EXITING
 
     def live(self) -> bool:
-        """Whether the server answers at all, models or not."""
+        """Whether the server responds at all, with or without models."""
         return self._phase is not Phase.EXITING
 
     def ready(self) -> bool:
@@ -141,14 +141,14 @@ class Engine:
         return self._phase is Phase.READY and (not self._strict or self._repository.all_ready())
 
     def model_ready(self, name: str, version: int = -1) -> bool:
-        """Whether a model (version) can be asked now. NotFound for names that were never loaded.
+        """Whether a model (version) is ready. NotFound for names that were never loaded.
 
         Blocks where `asks_readiness`: call it off the event loop then.
         """
         return self._repository.model_ready(name, version)
 
     def asks_readiness(self, name: str, version: int = -1) -> bool:
-        """Whether `model_ready` asks the model itself, which may take a while."""
+        """Whether `model_ready` calls the model itself, which may take a while."""
         return self._repository.asks_readiness(name, version)
 
     def knows(self, name: str) -> bool:
@@ -195,13 +195,13 @@ class Engine:
         return list({model.name: model for model in self._repository.models()}.values())
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may answer any number of times."""
+        """Whether a model may send any number of responses."""
         return self._repository.find(name, version).decoupled
 
     def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Counters of one version, of a model's versions, or of all models.
 
-        Beside what Triton counts, `execution` says where a model runs and why.
+        In addition to Triton's counters, `execution` is where a model runs and why.
         """
         if not name:
             return [_counted(model) for model in self._repository.models()]
@@ -211,7 +211,7 @@ class Engine:
         return [_counted(model) for model in self._repository.models() if model.name == name]
 
     def explain(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
-        """Why batches are as they are, of one version (the newest unless told) or of all models.
+        """Why batches are as they are, of one version (by default the newest) or of all models.
 
         See `shoal.scheduler.explain`. Raises as `statistics` for a model that does not serve.
         """
@@ -226,7 +226,7 @@ class Engine:
         return (model.statistics for model in self._repository.models())
 
     def in_flight(self) -> int:
-        """Requests accepted and not yet answered."""
+        """Requests that were accepted and have no response yet."""
         return sum(model.in_flight() for model in self._repository.models())
 
     # ---- tasks
@@ -300,7 +300,7 @@ class Engine:
         return dataclasses.asdict(self._log.settings)
 
     def update_log_settings(self, changes: Mapping[str, Any]) -> None:
-        """Change some of them. The values are known to be right."""
+        """Change some of them. The values have been checked."""
         self._log.update(**changes)
 
     # ---- model control (blocking)

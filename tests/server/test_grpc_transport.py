@@ -399,7 +399,7 @@ def test_draining_lets_calls_finish(server, channel):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         drained = pool.submit(server.run, server.listener.drain(WAIT_SECS))
         server.wait_until(
-            lambda: all(t.connection.draining for t in server.listener._hub.transports)
+            lambda: all(t.connection.draining for t in server.listener._registry.transports)
         )
         server.on_loop(lambda: server.service.held[0].reply((b"finished",)))
         assert future.result(WAIT_SECS) == b"finished"
@@ -426,7 +426,9 @@ def test_old_connections_make_room_without_losing_a_call(make_server):
         while len(peers) < 3 and time.monotonic() < end:
             assert echo(b"x", timeout=WAIT_SECS, wait_for_ready=True) == b"x"
             server.on_loop(
-                lambda: peers.update(t.connection.peer for t in server.listener._hub.transports)
+                lambda: peers.update(
+                    t.connection.peer for t in server.listener._registry.transports
+                )
             )
     assert len(peers) >= 3
 
@@ -440,7 +442,7 @@ def test_keepalive_pings_keep_a_living_connection(make_server):
         pings = []
 
         def count():
-            (transport,) = server.listener._hub.transports
+            (transport,) = server.listener._registry.transports
             pings.append(transport._lifetime._pings_without_data)
             return pings[-1] >= 4
 

@@ -314,7 +314,7 @@ async def test_a_client_that_sends_requests_and_never_reads_is_cut_off(port, lis
     client.writer.transport.pause_reading()
     ping = PingFrame(0, opaque_data=b"12345678").serialize()
     await until(lambda: listener.connections)
-    (transport,) = listener._hub.transports
+    (transport,) = listener._registry.transports
     stream_id = 1
     with contextlib.suppress(ConnectionError):
         while listener.connections:
@@ -338,7 +338,7 @@ async def test_a_socket_that_takes_nothing_is_given_up(port, listener, service):
     for _ in range(64):
         call.send((b"x" * (1 << 20),))
     assert not call.writable
-    (transport,) = listener._hub.transports
+    (transport,) = listener._registry.transports
     await until(lambda: transport._paused)
     waiting = transport._transport.get_write_buffer_size()
     assert waiting < 2 << 20, "what does not leave stays with its stream"

@@ -148,7 +148,7 @@ async def soak() -> None:
     assert service.cancelled > 0
     assert listener.pending_deadlines == 0
     assert listener.unfinished_bytes == 0
-    for transport in listener._hub.transports:
+    for transport in listener._registry.transports:
         assert transport.connection.sender.queued_bytes == 0
         assert not transport.connection.fault
     for channel in channels:

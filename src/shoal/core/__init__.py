@@ -1,1 +1,1 @@
-"""The words everything else speaks: dtypes, tensors, requests, replies. No I/O, no protocol."""
+"""The types that everything else uses: dtypes, tensors, requests, replies. No I/O, no protocol."""

@@ -1,4 +1,4 @@
-"""Aligned memory that comes back by itself: lent as a view, free again when no view is left.
+"""Aligned memory that is reused: lent as a view, free again when its last view is deleted.
 
     take(size) --> memoryview --> tensors, outputs, what is being sent ... --last one gone--> pool
 
@@ -95,7 +95,7 @@ class BufferPool:
 
 
 class _Loan(weakref.ref[np.ndarray]):
-    """Notices when what was lent is gone, and has the memory to keep then."""
+    """Returns the memory to the pool when the last view of it is deleted."""
 
     __slots__ = ("key", "memory")
 

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def cast_to(array: np.ndarray, wanted: np.dtype[np.generic]) -> np.ndarray | None:
-    """A copy of `array` as `wanted`, or None where that would change what it says.
+    """A copy of `array` as `wanted`, or None where that would change its values.
 
     Floats may lose digits and integers become floats; integers must fit, and no float becomes an
     integer.

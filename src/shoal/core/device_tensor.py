@@ -3,7 +3,7 @@
     one step of an ensemble --DeviceTensor--> the next, on the same device, without a copy
 
 Only executors that say they can (`DeviceExecutor`) make these, and only for readers that can take
-them. Everybody else may still read one like any other tensor: the first look copies it to the CPU,
+them. All other code may read one like any other tensor: the first access copies it to the CPU,
 which waits for the device.
 """
 
@@ -26,7 +26,7 @@ class DeviceArray(Protocol):
         """Its dimensions."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
-        """Hand the memory over to another library."""
+        """Give another library access to the memory."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The kind and number of the device."""
@@ -36,7 +36,7 @@ class DeviceArray(Protocol):
 
 
 class OnDevice(NamedTuple):
-    """What an executor left on its device, and the way to have it in numpy."""
+    """An output that stayed on its device, and how to copy it to numpy."""
 
     array: DeviceArray
     to_host: Callable[[Any], np.ndarray]

@@ -27,8 +27,8 @@ class LoopInbox:
     ) -> None:
         """Make it on the thread that runs `loop`.
 
-        `after_reading` is for frontends that gather requests: it has the loop call something once
-        all sockets of a turn have been read, and just before batches are run.
+        `after_reading` is for frontends that coalesce requests: the loop calls its argument once
+        all sockets of an iteration have been read, just before batches run.
         """
         self._loop = loop
         self.after_reading = after_reading or loop.call_soon
@@ -53,7 +53,7 @@ class LoopInbox:
                 self._waiting.clear()
 
     def _drain(self) -> None:
-        self._wake_pending = False  # before emptying: what comes after this line wakes us again
+        self._wake_pending = False  # before the queue is emptied: a later post wakes the loop again
         waiting = self._waiting
         while waiting:
             deliver, response = waiting.popleft()

@@ -1,4 +1,4 @@
-"""A model that is there but not loaded: who can wait for it is called back.
+"""A model that exists but is not loaded: callers that can wait are called back.
 
     find(model) --raises--> ModelLoading --then--> its load --> settled(None), or settled(error)
 
@@ -14,13 +14,13 @@ from shoal.errors import ShoalError, Unavailable
 
 
 class ModelLoading(Unavailable):
-    """What is asked for has to be loaded first."""
+    """The requested model has to be loaded first."""
 
     def then(
         self, settled: Callable[[ShoalError | None], None], *, inside: bool = False
     ) -> Callable[[], None]:
-        """Have it loaded, and be told once, from any thread, how that went: with no error, asking
-        again makes sense. What this returns takes that back.
+        """Load it and call `settled` once, from any thread, with the error or None: then the caller
+        should retry. The returned function cancels the callback.
 
         `inside` for those who may be part of another load: theirs must not wait for that.
         """

@@ -26,7 +26,7 @@ Axes = tuple[tuple[int, str], ...]  # dimensions, the batch counted, and the len
 @dataclass(frozen=True, slots=True)
 class Buckets:
     """Which sizes are near enough to be padded together: one bucket per power of two, unless
-    `width` makes them equally wide or `edges` (rising) says where each of them ends."""
+    `width` makes them equally wide or `edges` (rising) are their upper bounds."""
 
     width: int = 0
     edges: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class Padding:
         )
 
     def rounded(self, size: int) -> int:
-        """The size that is computed for one that is asked."""
+        """The size that is computed for a requested one."""
         return -(-size // self.multiple) * self.multiple
 
     def targets(self, batch: Iterable[Mapping[str, int]]) -> dict[str, int]:

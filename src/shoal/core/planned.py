@@ -2,7 +2,7 @@
 
     message --template--> PlannedRequest --batch--> PlannedResponses --> BatchReplies, all at once
 
-A template is what one request left behind that was parsed, validated and accepted. A batch of
+A template is what is kept of a request that was parsed, validated and accepted. A batch of
 requests made from one template is joined and answered as a whole: nothing is computed for each
 request that is the same for all of them, and inputs become tensors only if someone reads them.
 """
@@ -56,7 +56,7 @@ class RequestTemplate:
         """A template from a request that a model has accepted; None if one must be checked anew
         each time: it belongs to a sequence, or its strings have to be decoded.
 
-        `sent` are its inputs as they came, in their order: the model's may have another shape.
+        `sent` are its inputs as received, in their order: the model's may have another shape.
         """
         model = accepted.served_by
         if model is None or accepted.correlation_id or accepted.flags:
@@ -81,7 +81,7 @@ class RequestTemplate:
         )
 
     def live_model(self) -> Any:
-        """The model for which it holds; None if that is gone or no longer serves."""
+        """The model for which it holds; None if it was freed or no longer serves."""
         return None if self.expired or self.model is None else self.model()
 
 
@@ -151,7 +151,7 @@ class PlannedRequest(Request):
         self.template = None
 
     def leave_template(self) -> None:
-        """Become a full request, with its inputs as they came, to be validated."""
+        """Become a full request, with its inputs as received, to be validated."""
         assert self.template is not None
         sent = zip(self.template.inputs, self.template.sent_shapes, self.places, strict=True)
         self.inputs = {
@@ -161,7 +161,7 @@ class PlannedRequest(Request):
 
 
 class ResponseLayout:
-    """What the responses to requests of one template look like; compare with `is`."""
+    """Names, shapes and sizes in the responses to requests of one template; compare with `is`."""
 
     __slots__ = ("encoded", "model_name", "model_version", "outputs", "sizes", "total_bytes")
 

@@ -1,4 +1,4 @@
-"""The way back: every request carries the reply that answers it.
+"""Replies: every request carries the object that takes its response.
 
 The owner of a request (engine, scheduler, instance) sends; there is no table of waiting clients.
 """

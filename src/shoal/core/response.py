@@ -1,4 +1,4 @@
-"""What goes back for a request: outputs, or an error."""
+"""The response to a request: outputs, or an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ParameterValue = str | int | bool | float
 
 @dataclass(slots=True)
 class Response:
-    """One answer to one request. A decoupled model sends several; the last one is `final`."""
+    """One response to one request. A decoupled model sends several; the last one is `final`."""
 
     model_name: str
     model_version: int
@@ -24,5 +24,5 @@ class Response:
 
     @property
     def is_end_only(self) -> bool:
-        """Whether it says nothing but that the request is complete."""
+        """Whether it only marks the end of the request."""
         return self.final and self.error is None and not self.outputs and not self.parameters

@@ -1,7 +1,7 @@
 """A named tensor that is bytes or numpy, whichever came first; the other form is made on demand.
 
 Requests arrive as bytes and many of them are joined as bytes; results leave a model as numpy and
-many of them are sent as bytes. Making the other form only when asked for keeps numpy objects off
+many of them are sent as bytes. Making the other form on demand keeps numpy objects off
 the path of small requests.
 """
 
@@ -41,7 +41,7 @@ class Tensor:
 
     @classmethod
     def from_array(cls, name: str, array: np.ndarray, datatype: DataType | None = None) -> Tensor:
-        """Wrap a numpy array; its dtype gives the datatype unless `datatype` says otherwise."""
+        """Wrap a numpy array; its dtype gives the datatype unless `datatype` is given."""
         return cls(name, datatype or from_numpy(array.dtype), tuple(array.shape), array=array)
 
     @property

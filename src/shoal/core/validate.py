@@ -161,7 +161,7 @@ def _check_tensor(tensor: Tensor, spec: TensorSpec, signature: Signature) -> Non
 
 
 def _reshaped(tensor: Tensor, spec: TensorSpec, skip: int) -> Tensor:
-    """The tensor in the shape the model wants; `skip` dimensions in front stay as they are."""
+    """The tensor in the shape of the model; the first `skip` dimensions stay as they are."""
     if spec.reshape is None:
         return tensor
     shape = tensor.shape

@@ -1,4 +1,4 @@
-"""Submits the template hits of one loop iteration as a group, and answers them as a group.
+"""Submits the template hits of one loop iteration as a group, and responds to them as a group.
 
     pattern match --PlannedRequest--> requests --submit, once per iteration--> Engine.infer_group
     one write per call <-- write_all, once per batch <-- send_all <------------------'
@@ -66,8 +66,7 @@ class Coalescer(ABC):
         decoupled_error: str,
     ) -> None:
         """`call_type` is the FastPathCall of the requests. `as_error` logs an unexpected failure
-        and says what clients are told; `decoupled_error` is what they are told about a decoupled
-        model."""
+        and makes the error for clients; `decoupled_error` is the text for decoupled models."""
         self.inbox = inbox
         self.reply_type = call_type
         self.requests: list[PlannedRequest] = []
@@ -102,7 +101,7 @@ class Coalescer(ABC):
 
     def submit(self) -> None:
         """Submit what waits: before a request that takes the slow path, so that requests are queued
-        in the order in which they came."""
+        in the order of their arrival."""
         template, self.template = self.template, None
         model, self.model = self.model, None
         if template is None or not self.requests:
@@ -153,4 +152,4 @@ class Coalescer(ABC):
     def _fail(self, requests: Sequence[PlannedRequest], failure: Exception) -> None:
         error = self._as_error(failure)
         for request in requests:
-            request.fail(error)  # those that were answered ignore it
+            request.fail(error)  # ignored by those that have a response

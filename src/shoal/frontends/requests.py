@@ -1,4 +1,4 @@
-"""From what a client asked to a request of the core: the part that all protocols share."""
+"""From a decoded request to one of the core: the part that all protocols share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shoal.errors import InvalidArgument
 _NEWEST_POSSIBLE = 2**63 - 1
 
 
-class Asked(Protocol):
-    """What a decoded request says beside its model and its tensors, in any protocol."""
+class RequestOptions(Protocol):
+    """The options of a decoded request, in any protocol."""
 
     sequence_start: bool
     sequence_end: bool
@@ -24,7 +24,7 @@ class Asked(Protocol):
 
 def build_request(
     model: tuple[str, int],
-    asked: Asked,
+    options: RequestOptions,
     inputs: dict[str, Tensor],
     reply: Reply,
     *,
@@ -33,7 +33,7 @@ def build_request(
     outputs: tuple[str, ...],
     parameters: dict[str, ParameterValue],
 ) -> Request:
-    """A request for `model` (name and version) that nobody owns yet but the caller."""
+    """A request for `model` (name and version) that the caller owns."""
     return Request(
         model[0],
         inputs,
@@ -42,11 +42,11 @@ def build_request(
         id=id,
         requested_outputs=outputs,
         parameters=parameters,
-        priority=asked.priority,
-        timeout_us=asked.timeout_us,
+        priority=options.priority,
+        timeout_us=options.timeout_us,
         correlation_id=sequence_id,
-        flags=Request.SEQUENCE_START * asked.sequence_start
-        | Request.SEQUENCE_END * asked.sequence_end,
+        flags=Request.SEQUENCE_START * options.sequence_start
+        | Request.SEQUENCE_END * options.sequence_end,
     )
 
 

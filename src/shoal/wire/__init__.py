@@ -1,1 +1,1 @@
-"""Bytes to core and back: pure codecs, used by the frontends and by the client. No I/O here."""
+"""Bytes to core types and back: pure codecs, used by the frontends and by the client. No I/O."""

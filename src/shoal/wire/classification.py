@@ -1,6 +1,6 @@
 """Classification: the best scores of an output as `value:index:label` strings.
 
-A client that asks for the top N of an output gets a BYTES tensor instead of the scores, one row of
+A client that requests the top N of an output gets a BYTES tensor instead of the scores, one row of
 strings for each row of the batch, the highest score first.
 """
 
@@ -24,7 +24,7 @@ _FLOATS = (FP32, FP64)
 def classify(tensor: Tensor, count: int, *, batched: bool, labels: Sequence[str] = ()) -> Tensor:
     """The `count` highest elements of each row of `tensor`, fewer where a row has fewer.
 
-    `batched` says whether the first dimension counts rows. Equal scores keep their order, NaN
+    `batched`: whether the first dimension counts rows. Equal scores keep their order, NaN
     comes last. Raises InvalidArgument for datatypes without an order and for very large rows.
     """
     datatype = tensor.datatype

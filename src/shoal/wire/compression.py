@@ -1,6 +1,6 @@
 """gzip and deflate bodies: reading them within a bound, writing them, choosing between them.
 
-Reading tells the two formats apart by itself, as clients mix the names up. `deflate` is the zlib
+The format is detected when reading, because clients confuse the two names. `deflate` is the zlib
 format both ways.
 """
 

@@ -88,7 +88,7 @@ def plain_tensor(spec: TensorSpec, signature: Signature, value: Any, most_bytes:
 
 
 def _shape(spec: TensorSpec, signature: Signature, count: int) -> tuple[int, ...]:
-    """The shape that holds `count` elements: the innermost free dimension takes what is left."""
+    """The shape that holds `count` elements: the innermost free dimension takes the rest."""
     shape = [-1, *spec.dims] if signature.max_batch_size else list(spec.dims)
     if count == 0 and -1 in shape:
         innermost = len(shape) - 1 - shape[::-1].index(-1)

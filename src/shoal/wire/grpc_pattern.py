@@ -1,4 +1,4 @@
-"""Where the ModelInferRequests of a client have their ids and tensors: learnt once, then compared.
+"""Where the ModelInferRequests of a client have their ids and tensors: found once, then compared.
 
     message --by its length--> layouts --cut--> what is around | id | contents
                                                      |

@@ -1,4 +1,4 @@
-"""ModelInferRequest: the bytes of a gRPC message to tensors and what is asked of them.
+"""ModelInferRequest: from the bytes of a gRPC message to tensors and options.
 
     message bytes --InferDecoder-->  InferMessage
 
@@ -285,7 +285,7 @@ _REGION_PARAMETERS = {
 
 
 def _read_output(wanted: Any) -> int:
-    """How many classes are wanted of an output; 0 for the tensor itself."""
+    """How many classes of an output are requested; 0 for the tensor itself."""
     if "classification" not in wanted.parameters:
         return 0
     parameter = wanted.parameters["classification"]

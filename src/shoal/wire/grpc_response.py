@@ -78,8 +78,8 @@ def _encode_small(response: Response) -> bytes | None:
 
 
 def small_columns(answer: PlannedResponses) -> tuple[list[Iterable[bytes]], int] | None:
-    """The answers of a batch, side by side: what the messages of all requests begin with, then
-    what follows in each of them, and so on; and how many bytes that is for one request.
+    """The responses of a batch as columns: the bytes that all messages begin with, then the bytes
+    that follow in each of them, and so on; and the size of one message without its id.
 
     Row by row, after `id_field` of the request's id where it has one, it is what `encode_infer`
     makes of each response. None where that would not be one small piece.
@@ -127,7 +127,7 @@ def encode_stream(
 ) -> list[Buffer]:
     """A ModelStreamInferResponse around what `encode_infer` makes of `response`.
 
-    It also tells whether this was the request's last one, in a parameter.
+    A parameter marks the request's last one.
     """
     head, contents, size = _encode(response, wanted, signature, slices)
     # Fields may come in any order, so the flag can go in front of all others.
@@ -178,8 +178,8 @@ def _check_size(size: int) -> None:
 def encode_stream_error(
     error_message: str, asked: tuple[str, str, str], *, final: bool = True
 ) -> list[Buffer]:
-    """A ModelStreamInferResponse with an error; `asked` is what the request had as its model name,
-    model version and id."""
+    """A ModelStreamInferResponse with an error; `asked` is the request's model name, model
+    version and id."""
     model_name, model_version, request_id = asked
     response = (
         delimited(1, _utf8(model_name))
@@ -187,7 +187,7 @@ def encode_stream_error(
         + delimited(3, _utf8(request_id))
         + _FINAL_FLAGS[final]
     )
-    # An empty message would say that there is no error.
+    # An empty message would mean that there is no error.
     return [delimited(1, _utf8(error_message or "unknown error")) + delimited(2, response)]
 
 
@@ -223,7 +223,7 @@ def _output(name: str, datatype: DataType, shape: tuple[int, ...]) -> bytes:
 
 
 def id_field(request_id: str) -> bytes:
-    """The id of the request, as its answer repeats it."""
+    """The id of the request, as the response repeats it."""
     return delimited(3, _utf8(request_id))
 
 

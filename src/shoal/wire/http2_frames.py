@@ -77,7 +77,7 @@ class Setting(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke the connection's rules: say why with GOAWAY, then close."""
+    """The peer violated the connection's rules: send GOAWAY with the reason, then close."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ class ConnectionFault(Exception):
 
 
 class StreamFault(Exception):
-    """The peer broke one stream's rules: reset that stream; all others go on."""
+    """The peer violated one stream's rules: reset that stream; all others continue."""
 
     def __init__(self, stream_id: int, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def ping(payload: bytes, *, ack: bool) -> bytes:
-    """A PING with its eight bytes, or the answer to one."""
+    """A PING with its eight bytes, or the response to one."""
     return header(8, PING, ACK if ack else 0, 0) + payload
 
 

@@ -71,7 +71,7 @@ class EncodedBody:
 
 
 def parse_header_length(value: bytes | None, body_size: int) -> int | None:
-    """The length of the JSON header, from the field that tells it; None where it is absent."""
+    """The length of the JSON header, from its header field; None where that is absent."""
     if value is None:
         return None
     text = value.decode("latin-1").strip()
@@ -203,7 +203,7 @@ def decode_raw(body: Buffer, signature: Signature, *, max_raw_bytes: int) -> Inf
     """Read a body that is the bytes of a model's only input, for a batch of one.
 
     The shape comes from the config; one variable dimension is worked out from the size. Raises
-    InvalidArgument where that leaves more than one answer.
+    InvalidArgument where the shape is ambiguous.
     """
     if len(body) > max_raw_bytes:
         raise InvalidArgument(
@@ -250,7 +250,7 @@ def encode_infer(
 ) -> EncodedBody:
     """Write a response that carries no error. `signature` is needed for classification only.
 
-    Raises InvalidArgument when an output cannot be sent in the form the client asked for.
+    Raises InvalidArgument when an output cannot be sent in the requested form.
     """
     if not response.parameters and _all_binary(response, wanted, binary_default):
         encoded = _encode_binary(response)

@@ -33,7 +33,7 @@ class WantedOutput:
     name: str
     binary: bool = False
     classification: int = 0
-    region: RegionSlice | None = None  # where in shared memory the client wants it
+    region: RegionSlice | None = None  # where in shared memory it goes
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ def _read_region(
 
 
 def read_parameters(parameters: Any, decoded: InferBody) -> None:
-    """The request's `parameters`: those the server knows, and those meant for the model."""
+    """The request's `parameters`: those of the server, and those for the model."""
     if type(parameters) is not dict:
         raise InvalidArgument(
             "failed to get request params.: attempt to get members for non-object"
@@ -220,7 +220,7 @@ def read_parameters(parameters: Any, decoded: InferBody) -> None:
                 f"'string'."
             )
         else:
-            # Models know signed 64-bit integers; what is larger reaches them as a double.
+            # Models take signed 64-bit integers; a larger one reaches them as a double.
             too_large = type(value) is int and value >= 2**63
             decoded.parameters[key] = float(value) if too_large else value
 

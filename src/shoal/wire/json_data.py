@@ -51,7 +51,7 @@ def read(
 def write(tensor: Tensor) -> Any:
     """The elements of an output, flat, as `json_text.dumps` takes them.
 
-    Raises InvalidArgument for what JSON cannot carry; the text says to ask for binary data.
+    Raises InvalidArgument for what JSON cannot carry; the text suggests binary data.
     """
     datatype = tensor.datatype
     if datatype in BINARY_ONLY:
@@ -110,7 +110,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _array(name: str, datatype: DataType, elements: list[Any]) -> np.ndarray:
-    """The elements as a flat array, each checked to be of the kind the datatype asks for."""
+    """The elements as a flat array, each checked to be of the kind that the datatype needs."""
     kinds = set(map(type, elements))
     if datatype is BYTES:
         if not kinds <= {str}:

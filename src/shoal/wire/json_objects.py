@@ -1,9 +1,9 @@
-r"""JSON objects one after the other in a stream of bytes, told apart by their own braces.
+r"""JSON objects one after the other in a stream of bytes, separated by their own braces.
 
     b'{"a": 1}{"b"' , b': 2}\n'  -->  {"a": 1}, {"b": 2}
 
-Nothing separates them but white space, if even that. Each byte is looked at once, however many
-pieces an object arrives in; whether it is good JSON is for its reader to say.
+There is at most white space between them. Each byte is read once, however many pieces an object
+arrives in; whether an object is valid JSON is checked by the parser.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SHOWN_BYTES = 20
 
 @dataclass(eq=False, slots=True)
 class Message:
-    """One object as it came. `line` becomes true when a newline is seen to follow it."""
+    """One object as received. `line` becomes true when a newline follows it."""
 
     data: bytes
     line: bool = False
 
 
 class StreamError(InvalidArgument):
-    """What came is no object. After a `final` one, nothing that follows can be made sense of."""
+    """These bytes are no object. After a `final` error, the rest of the stream cannot be read."""
 
     def __init__(self, message: str, *, final: bool) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class JsonObjects:
         """`most_bytes` is the largest object that is taken."""
         self._most_bytes = most_bytes
         self._buffer = bytearray()
-        self._at = 0  # what is before has been looked at
+        self._at = 0  # what is before has been read
         self._depth = 0
         self._in_string = False
         self._last: Message | None = None  # the one that the buffer follows
@@ -83,7 +83,7 @@ class JsonObjects:
         return message
 
     def _scan(self) -> int:
-        """Go on to the end of the object, which is returned, or of what is here: then 0."""
+        """Read to the end of the object, which is returned, or of the buffer: then 0."""
         buffer, at, end = self._buffer, self._at, 0
         while at < len(buffer):
             at = (_INSIDE if self._in_string else _OUTSIDE).match(buffer, at).end()  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ class JsonObjects:
                 break
             byte = buffer[at]
             if byte == _BACKSLASH and self._in_string:
-                if at + 1 == len(buffer):  # what it stands in front of is yet to come
+                if at + 1 == len(buffer):  # the escaped character has not arrived
                     break
                 continue
             at += 1
@@ -112,7 +112,7 @@ class JsonObjects:
         return end
 
     def _skip_space(self) -> None:
-        """Between objects: drop white space, and tell the last one if there was a newline in it."""
+        """Between objects: drop white space, and mark the last one if there was a newline in it."""
         if self._depth or not self._buffer:
             return
         end = _SPACE.match(self._buffer).end()  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ class JsonObjects:
         del self._buffer[:end]
 
     def _stray(self) -> StreamError:
-        """What is here instead of an object. The rest of its line is dropped, if there is one."""
+        """What stands instead of an object. The rest of its line is dropped, if there is one."""
         buffer = self._buffer
         newline = buffer.find(b"\n")
         end = newline if newline >= 0 else len(buffer)

@@ -35,7 +35,7 @@ class TooDeep(InvalidArgument):
 
 
 def loads(text: Buffer) -> Any:
-    """Read one JSON document. InvalidArgument says what is wrong with it and where."""
+    """Read one JSON document. Raises InvalidArgument with the problem and its position."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:

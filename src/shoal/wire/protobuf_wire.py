@@ -52,10 +52,10 @@ def delimited(field: int, content: bytes) -> bytes:
 
 
 def take_out(message: Buffer, wanted: Mapping[int, list[tuple[int, int]]]) -> bytes:
-    """Take length-delimited fields out of a message; returns what is left of it.
+    """Take length-delimited fields out of a message; returns the rest of it.
 
     `wanted` has a list for the `tag` of each such field; where its contents start and end is added
-    there, in order. What is inside the other fields is not looked at. Raises InvalidArgument when
+    there, in order. The contents of the other fields are not read. Raises InvalidArgument when
     the bytes do not fall into fields.
     """
     view = memoryview(message)

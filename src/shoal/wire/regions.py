@@ -32,7 +32,7 @@ class Regions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegionSlice:
-    """Where a client wants an output to be put."""
+    """Where in shared memory an output goes."""
 
     name: str
     offset: int

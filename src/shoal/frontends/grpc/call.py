@@ -2,7 +2,7 @@
 
     Service.method(path) --> Method.start(call)
     call.on_message, on_half_close, on_cancel, on_drain   what the client does
-    call.reply | send ... finish                          what the service answers
+    call.reply | send ... finish                          what the service responds
 
 No HTTP/2 above this line: any transport that can make such a call can carry the service. All of
 it happens on the event loop's thread, in callbacks; no call has a task.
@@ -71,7 +71,7 @@ class Route:
 class Call:
     """One RPC. Every method may be called at any time on the loop; after the end they do nothing.
 
-    A unary call hears `on_message` once, when the request is complete, then `on_half_close`.
+    A unary call gets `on_message` once, when the request is complete, then `on_half_close`.
     Exceptions that leave a callback end the call with INTERNAL.
     """
 
@@ -105,10 +105,10 @@ class Call:
     ) -> None:
         self._resources = resources
         self._connection = connection
-        self._stream: Stream | None = stream  # None: gone from the wire
+        self._stream: Stream | None = stream  # None: the stream has ended
         self._head = head
         self._route = route
-        self._open = True  # the service may still answer
+        self._open = True  # the service may still respond
         self._headers_sent = False
         self._reader: MessageReader | None = None
         self._message: Buffer | None = None  # of a unary call that is not half-closed yet
@@ -121,7 +121,7 @@ class Call:
         self.on_cancel: Callable[[], None] | None = None
         self.on_drain: Callable[[], None] | None = None
 
-    # What the client said.
+    # The request.
 
     @property
     def path(self) -> str:
@@ -138,7 +138,7 @@ class Call:
         """The client's address, such as 'ipv4:127.0.0.1:50123'."""
         return self._connection.peer
 
-    # What the service answers.
+    # The response.
 
     def reply(self, parts: Sequence[Buffer], trailing_metadata: Metadata = ()) -> None:
         """Answer with one message, the parts joined, and OK. The parts must not change afterwards.
@@ -166,7 +166,7 @@ class Call:
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send one message of a stream, the parts joined; they must not change afterwards.
 
-        It is queued while the client reads slowly, without limit: look at `writable` first.
+        It is queued while the client reads slowly, without limit: check `writable` first.
         """
         stream = self._stream
         if stream is None or not self._open:
@@ -224,7 +224,7 @@ class Call:
         if self._stream is not None and self._stream.receive_paused:
             self._connection.resume_receiving(self._stream)
 
-    # What the connection tells us (flow.Receiver).
+    # What the connection calls (flow.Receiver).
 
     def start(self) -> None:
         """Begin: the service sets its callbacks."""
@@ -243,7 +243,7 @@ class Call:
             self._encoding = compression.choose(
                 resources.settings.compression, head.accepted_encodings
             )
-        self._tell(route.start, self)
+        self._notify(route.start, self)
 
     def whole(self, message: bytes) -> None:
         """The request's only message, and its end."""
@@ -253,13 +253,13 @@ class Call:
             prefixed = pack_prefix(False, len(message)) + message
             self.data(prefixed, 0, len(prefixed), True)
             return
-        self._tell(self.on_message, message)
+        self._notify(self.on_message, message)
         if self.on_half_close is not None:
-            self._tell(self.on_half_close)
+            self._notify(self.on_half_close)
 
     def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
         """Bytes of the request."""
-        if not self._open:  # answered, though not all of the answer has left
+        if not self._open:  # answered, but not all of the response was sent
             return
         if self._reader is None:
             if stop - start >= PREFIX_BYTES:
@@ -309,11 +309,11 @@ class Call:
             return None
 
     def rest(self) -> memoryview | None:
-        """Where all that is missing of the message goes."""
+        """Where the missing rest of the message goes."""
         return self._reader.rest() if self._reader is not None and self._open else None
 
     def filled(self, count: int) -> None:
-        """The rest of a large message has come, or some of it."""
+        """The rest of a large message has arrived, or some of it."""
         if self._reader is None:
             return
         try:
@@ -338,29 +338,29 @@ class Call:
                     StatusCode.INTERNAL, "a unary call without a message; send exactly one"
                 )
                 return
-            self._tell(self.on_message, message)
-        self._tell(self.on_half_close)
+            self._notify(self.on_message, message)
+        self._notify(self.on_half_close)
 
     def drained(self) -> None:
         """The client has caught up."""
-        self._tell(self.on_drain)
+        self._notify(self.on_drain)
 
     def closed(self) -> None:
         """Everything was sent."""
         self._leave_wire()
 
     def reset(self) -> None:
-        """The client has taken the call back, or its connection is gone."""
+        """The client has cancelled the call, or its connection is lost."""
         on_cancel = self._cancel()
         self._leave_wire()
-        self._tell(on_cancel)
+        self._notify(on_cancel)
 
     def stalled(self) -> None:
         """A unary request has stopped arriving."""
         self._break_off(StatusCode.DEADLINE_EXCEEDED, "the request message did not arrive in time")
 
     def expire(self) -> None:
-        """The deadline has passed: answer in the service's stead, and tell it."""
+        """The deadline has passed: respond instead of the service, and notify it."""
         stream = self._stream
         self.deadline_pending = False
         if stream is None:
@@ -377,7 +377,7 @@ class Call:
         if not self._open:
             return
         if not self._route.unary:
-            self._tell(self.on_message, message)
+            self._notify(self.on_message, message)
         elif self._message is None:
             self._message = message
         else:
@@ -398,31 +398,31 @@ class Call:
         self._connection.sender.end(stream, trailers)
 
     def _break_off(self, code: StatusCode, message: str, block: bytes = b"") -> None:
-        """End the call without the service, and tell it afterwards."""
+        """End the call without the service, and notify it afterwards."""
         if not self._open:
             return
         on_cancel = self._cancel()
         self._end(status.status_block(code, message) + block)
-        self._tell(on_cancel)
+        self._notify(on_cancel)
 
     def _refuse(self, fault: MessageFault) -> None:
         accepted = fault.code is StatusCode.UNIMPLEMENTED
         self._break_off(fault.code, fault.message, status.ACCEPTED_ENCODINGS if accepted else b"")
 
     def _cancel(self) -> Callable[[], None] | None:
-        """Mark the call as cancelled if it is open; returns who wants to hear of it."""
+        """Mark the call as cancelled if it is open; returns the callback to notify."""
         if not self._open:
             return None
         self.cancelled = True
         return self.on_cancel
 
-    def _tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
-        """Call the service. Its mistakes must not cost the other streams."""
+    def _notify(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+        """Call the service. Its failures must not affect the other streams."""
         if callback is None:
             return
         try:
             callback(*arguments)
-        except Exception:  # noqa: BLE001 - whatever it is, this call ends and all others go on
+        except Exception:  # noqa: BLE001 - this call ends, all others continue
             _log.exception("the gRPC service failed in %s", self.path)
             self.finish(StatusCode.INTERNAL, "the server failed to handle this call")
 

@@ -21,7 +21,7 @@ _LEAST_BYTES = 128
 
 
 class CompressionError(Exception):
-    """The message cannot be read; the text says why."""
+    """The message cannot be read, for the reason in the text."""
 
 
 class TooLarge(CompressionError):

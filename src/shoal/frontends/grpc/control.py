@@ -1,7 +1,7 @@
 """The part of a connection that is not about requests: settings, windows, pings, the ends of
 streams and of the connection itself.
 
-    open --drain--> GOAWAY, ping --its answer--> GOAWAY with the last stream --no streams--> closed
+    open --drain--> GOAWAY, ping --pong--> GOAWAY with the last stream --no streams--> closed
     open --fault--> GOAWAY with the reason --> closed
 """
 
@@ -43,7 +43,7 @@ class ControlFrames(ABC):
         self.peer = ""  # the client's address, for people
         self.streams: dict[int, Stream] = {}
         self.last_id = 0  # the highest stream a client has opened
-        self.greeted = False  # the client's preface has come
+        self.greeted = False  # the client's preface has arrived
         self.settled = False  # ... and its SETTINGS
         self.closed = False  # nothing more is read, nothing more will be sent than is in `out`
         self.fault = ""  # why, when it was the client's fault
@@ -124,12 +124,12 @@ class ControlFrames(ABC):
             self.idle_frame()
 
     def is_idle(self, stream_id: int) -> bool:
-        """Whether nobody has opened that stream yet; those with even ids would be ours to open."""
+        """Whether that stream has not been opened; the server would open those with even ids."""
         return stream_id > self.last_id or not stream_id & 1
 
     def idle_frame(self) -> None:
         """Count a frame that moves nothing."""
-        self.guard.idle_frame(self.sender.answers)
+        self.guard.idle_frame(self.sender.sent_frames)
 
     def skippable(self, kind: int, length: int) -> bool:
         """Whether a frame's payload does not matter, so that it need not be kept until whole."""
@@ -190,12 +190,12 @@ class ControlFrames(ABC):
             return
         self.sender.control(frames.ping(payload, ack=True))
         self._ping_guard.ping(
-            self._clock(), calls_open=bool(self.streams), answers=self.sender.answers
+            self._clock(), calls_open=bool(self.streams), sent_frames=self.sender.sent_frames
         )
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
         """The client lets us send `increment` bytes more."""
-        self.guard.idle_frame(self.sender.answers)
+        self.guard.idle_frame(self.sender.sent_frames)
         increment &= frames.MAX_WINDOW  # the first bit is reserved: ignored
         if not stream_id:
             if not increment:
@@ -211,7 +211,7 @@ class ControlFrames(ABC):
         else:
             self.sender.enlarge_stream(stream, increment)
 
-    # What we grant and take back.
+    # Windows and resets.
 
     def replenish(self, stream: Stream) -> None:
         """Let the client send more on `stream` once half of its window is used up."""
@@ -221,7 +221,7 @@ class ControlFrames(ABC):
             stream.receive_window = target
 
     def expect(self, stream: Stream, length: int) -> None:
-        """`length` bytes of a message are still to come: let them come without waiting for us."""
+        """`length` bytes of a message are missing: grant a window in which all of them fit."""
         length -= self.paid_for(stream)
         missing = min(length, frames.MAX_WINDOW) - stream.receive_window
         if missing > 0 and not stream.remote_closed and not stream.receive_paused:
@@ -239,7 +239,7 @@ class ControlFrames(ABC):
             self.replenish(stream)
 
     def give_up(self, stream: Stream, code: ErrorCode) -> None:
-        """Reset a stream for reasons of our own. Its receiver is not told."""
+        """Reset a stream. Its receiver is not notified."""
         self.sender.control(frames.rst_stream(stream.id, code))
         self._remember_reset(stream.id)
         self._drop(stream)
@@ -268,19 +268,19 @@ class ControlFrames(ABC):
     # Ends.
 
     def drain(self, message: str = "") -> None:
-        """Let open calls finish and take no new ones; `closed` follows when none is left."""
+        """Let open calls finish and take no new ones; `closed` follows after the last one."""
         if self.closed or self.draining:
             return
         self.draining = True
         if not self.greeted:
             self.close()
             return
-        # Calls on their way to us still count: the ping's answer comes after all of them.
+        # Calls that were sent already still count: the ping's response arrives after all of them.
         self.sender.control(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, message))
         self.sender.control(frames.ping(_DRAIN_PING, ack=False))
 
     def fail(self, code: ErrorCode, message: str) -> None:
-        """End the connection because of what the client did, and tell it what that was."""
+        """End the connection because of a fault of the client, and send the reason."""
         if self.closed:
             return
         self.fault = f"{code.name}: {message}"
@@ -288,7 +288,7 @@ class ControlFrames(ABC):
         self.close()
 
     def close(self) -> None:
-        """Nothing more will be read or sent; calls that are still open are told."""
+        """Nothing more will be read or sent; open calls are notified."""
         if self.closed:
             return
         self.closed = True
@@ -306,7 +306,7 @@ class ControlFrames(ABC):
                 self.close()
 
     def answered(self, stream: Stream) -> None:
-        """The answer to a request that has come whole is on its way, with nothing left over."""
+        """The whole response was sent to a request that had arrived in one piece."""
         del self.streams[stream.id]
         stream.receiver = None
         if self.drained_at is not None and not self.streams:
@@ -314,7 +314,7 @@ class ControlFrames(ABC):
 
     def _local_end(self, stream: Stream) -> None:
         """We have sent everything a stream will ever get."""
-        if not stream.remote_closed:  # nobody reads what the client might still send
+        if not stream.remote_closed:  # what the client still sends is not read
             self.sender.control(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
             self._remember_reset(stream.id)
         receiver = stream.receiver
@@ -336,7 +336,7 @@ class ControlFrames(ABC):
 
     def _drop(self, stream: Stream) -> None:
         del self.streams[stream.id]
-        self.sender.forget(stream)
+        self.sender.drop(stream)
         stream.receiver = None
         if self.drained_at is not None and not self.streams:
             self.close()

@@ -1,4 +1,4 @@
-"""DATA frames as they arrive: whose they are, how much more may come, where their bytes go.
+"""DATA frames as they arrive: their stream, the flow-control windows, the memory for their bytes.
 
 frame --window--> stream --receiver--> message's memory
                             `direct`: the socket writes the rest of a large frame there itself
@@ -20,13 +20,13 @@ from shoal.wire.http2_frames import (
     ErrorCode,
 )
 
-_RUN_BYTES = 32 << 10  # what is missing of a message that may come in many frames
+_RUN_BYTES = 32 << 10  # a missing rest of this size may arrive in many frames
 
 _unpack_header = frames.HEADER.unpack_from
 
 
 class DataFrames(ControlFrames):
-    """The receiving side of flow control; `h2.Connection` tells it of each frame."""
+    """The receiving side of flow control; `h2.Connection` calls it for each frame."""
 
     def __init__(
         self, settings: GrpcSettings, wake: Callable[[], None], clock: Callable[[], int]
@@ -40,7 +40,7 @@ class DataFrames(ControlFrames):
         # The DATA frame of which a part has arrived.
         self._left = 0  # bytes of its payload, or of what is to be skipped
         self._padding_left = 0
-        self._sink: Stream | None = None  # None: nobody wants these bytes
+        self._sink: Stream | None = None  # None: these bytes are dropped
         self._sink_ends = False
 
     def direct_filled(self, count: int) -> None:
@@ -161,7 +161,7 @@ class DataFrames(ControlFrames):
         return length - 1 - padding, padding
 
     def _data_stream(self, stream_id: int, length: int) -> Stream | None:
-        """Who gets a DATA frame; None when it is to be dropped."""
+        """The stream of a DATA frame; None when it is to be dropped."""
         stream = self.streams.get(stream_id)
         if stream is None:
             if self.is_idle(stream_id):
@@ -202,7 +202,7 @@ class DataFrames(ControlFrames):
         return receiver
 
     def _payload_done(self) -> None:
-        """Nobody is waiting for the rest of this frame; its padding is skipped."""
+        """The rest of this frame is dropped; its padding is skipped."""
         self._left = self._padding_left
         self._padding_left = 0
         self._sink = None
@@ -222,7 +222,7 @@ class DataFrames(ControlFrames):
         return True
 
     def paid_for(self, stream: Stream) -> int:
-        """What is still to come of the frame that is arriving, if it belongs to `stream`."""
+        """The missing bytes of the frame that is arriving, if it belongs to `stream`."""
         return self._left if self._sink is stream else 0
 
     def _drop(self, stream: Stream) -> None:

@@ -1,6 +1,6 @@
 """The deadlines of all open calls: one heap and one timer, however many calls there are.
 
-A call that ends early leaves its entry behind until it comes first; when such entries are the
+A call that ends early leaves its entry in the heap until it is the first; when such entries are the
 majority, the heap is built anew without them.
 """
 
@@ -25,7 +25,7 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """`earlier` is called with the next time to look, in ns, whenever that moves forward."""
+    """`earlier` is called with the next deadline, in ns, whenever that becomes earlier."""
 
     def __init__(self, earlier: Callable[[int], None]) -> None:
         self._earlier = earlier
@@ -56,7 +56,7 @@ class Deadlines:
             self._stale = 0
 
     def expire(self, now_ns: int) -> int | None:
-        """Expire what is due; returns when to look again."""
+        """Expire what is due; returns the next deadline."""
         due: list[Expiring] = []
         self._drop_stale_heads()
         while self._heap and self._heap[0][0] <= now_ns:

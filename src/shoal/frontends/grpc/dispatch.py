@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Dispatcher:
-    """Starts the calls of one listener. `deadline_earlier` is told when the next deadline is."""
+    """Starts the calls of one listener. `deadline_earlier` gets each earlier deadline."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Dispatcher:
     def accept(
         self, connection: ControlFrames, stream: Stream, head: RequestHead, message: bytes | None
     ) -> None:
-        """Start a call on `stream`, or answer that there is no such method.
+        """Start a call on `stream`, or respond that there is no such method.
 
         `message` is all that the client sends, where that is known already.
         """
         for fast_path in self._fast_paths:
-            fast_path.submit()  # what came first is queued first
+            fast_path.submit()  # keeps the order of arrival
         route = self._routes.get(head.path)
         if route is None:
             route = self._find(head.path)

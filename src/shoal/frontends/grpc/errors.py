@@ -1,4 +1,4 @@
-"""Errors as gRPC tells them: one table from code to status."""
+"""Errors in gRPC: one table from code to status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fail(call: Call, error: BaseException, model: str = "") -> None:
 
 
 def note_error(call: Call, code: StatusCode, text: str, model: str = "") -> None:
-    """Remember an error that a client is told."""
+    """Record an error that a client receives."""
     recent_errors.note("gRPC", call.path.rpartition("/")[2], code.name, text, model)
 
 

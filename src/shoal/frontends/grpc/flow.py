@@ -4,7 +4,7 @@
 
 Two windows bound what leaves: the stream's and the connection's. A third bound is the transport:
 while it is full (`open` is False) only control frames leave. What waits stays in the queue of its
-stream, so memory does not grow behind the caller's back: it can ask for `queued_bytes`.
+stream, and the caller can read its size in `queued_bytes`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shoal.frontends.grpc.status import OK_TRAILERS, RESPONSE_HEADERS, TABLE_SIZ
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import ConnectionFault, ErrorCode, StreamFault
 
-PUMP_BYTES = 256 << 10  # what one pump may add to `out`: the transport is asked in between
-_TURN_BYTES = 64 << 10  # what one stream may send before the next has its turn
+PUMP_BYTES = 256 << 10  # what one pump may add to `out`; then the transport decides
+_ROUND_BYTES = 64 << 10  # what one stream may send before the next one
 _JOIN_BYTES = 16 << 10  # up to here one string is cheaper than several buffers
 
 _HEADERS_LENGTH = len(RESPONSE_HEADERS)
@@ -30,16 +30,16 @@ _UNARY_TAIL = struct.Struct(f">HBBBI{len(OK_TRAILERS)}s")
 _MESSAGE_HEAD = struct.Struct(">HBBBIBI")
 _PREFIX = struct.Struct(">BI")
 _ENDS = frames.END_HEADERS | frames.END_STREAM
-# The frames around a small answer, without the ids of their stream.
+# The frames around a small response, without the ids of their stream.
 _BEFORE = frames.header(_HEADERS_LENGTH, frames.HEADERS, frames.END_HEADERS, 0)[:-4]
 _AFTER = frames.header(len(OK_TRAILERS), frames.HEADERS, _ENDS, 0)[:-4]
 
 
 def unary_pieces(size: int) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """What is around a message of `size` bytes in a small answer: three pieces before it and two
+    """What is around a message of `size` bytes in a small response: three pieces before it and two
     after it, with the stream's id between the first two, the second and third, and the last two.
 
-    So, with `before, between, prefix, after, trailers` and the id as four bytes, the answer is
+    So, with `before, between, prefix, after, trailers` and the id as four bytes, the response is
     `id.join((before, between, prefix + message + after, trailers))`, for `Sender.whole`.
     """
     between = RESPONSE_HEADERS + frames.header(size + 5, frames.DATA, 0, 0)[:-4]
@@ -47,7 +47,7 @@ def unary_pieces(size: int) -> tuple[bytes, bytes, bytes, bytes, bytes]:
 
 
 class Receiver(Protocol):
-    """Who gets what a stream brings; in our case a call."""
+    """Receives what arrives on a stream: a call."""
 
     def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
         """Take `data[start:stop]`, which is only valid during this call."""
@@ -56,7 +56,7 @@ class Receiver(Protocol):
         """Where the next bytes may be written directly, at most `limit` of them."""
 
     def rest(self) -> memoryview | None:
-        """Where all that is missing of the message goes, as far as there is memory for it."""
+        """Where the missing rest of the message goes, as far as there is memory for it."""
 
     def filled(self, count: int) -> None:
         """`count` bytes were written to `room` or `rest`."""
@@ -65,7 +65,7 @@ class Receiver(Protocol):
         """The peer sends no more."""
 
     def reset(self) -> None:
-        """The stream is gone: taken back by the peer or lost with its connection."""
+        """The peer has cancelled the stream, or its connection is lost."""
 
     def closed(self) -> None:
         """The stream has ended as it should."""
@@ -74,11 +74,11 @@ class Receiver(Protocol):
         """Nothing has arrived for long, though the stream `must_end`."""
 
     def drained(self) -> None:
-        """So much of the queue has left that more may be sent."""
+        """The queue has shrunk so far that more may be sent."""
 
 
 class Stream:
-    """One HTTP/2 stream: who receives, both windows, what waits to be sent."""
+    """One HTTP/2 stream: its receiver, both windows, what waits to be sent."""
 
     __slots__ = ("__dict__", "id", "receiver", "send_window")
 
@@ -111,19 +111,19 @@ class Sender:
     ) -> None:
         self.out: list[Buffer] = []
         self.open = True  # whether the transport takes more data
-        self.awake = False  # whether somebody will collect `out` anyway
+        self.awake = False  # whether `out` will be collected anyway
         self.window = frames.DEFAULT_WINDOW
         self.initial_window = frames.DEFAULT_WINDOW
         self.max_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self.queued_bytes = 0  # of all streams
-        self.answers = 0  # frames that carried headers or data: what resets ping strikes
+        self.sent_frames = 0  # with headers or data: they reset ping strikes
         self._table_update = b""
         self._wake = wake
         self._ended = ended
         self._low_bytes = low_bytes
         self._ready: deque[Stream] = deque()
 
-    # Answers of calls.
+    # Responses.
 
     def unary(self, stream: Stream, parts: Sequence[Buffer], size: int) -> None:
         """Headers, one message of `size` bytes and the trailers of success: in one write if the
@@ -156,9 +156,9 @@ class Sender:
         self._has_output()
         self._end_local(stream)
 
-    def whole(self, stream: Stream, answer: bytes, total: int) -> bool:
-        """An answer in one piece, from headers to trailers, with `total` bytes of data. The caller
-        ends the stream; false, with nothing done, if the answer may not leave like this."""
+    def whole(self, stream: Stream, response: bytes, total: int) -> bool:
+        """A response in one piece, from headers to trailers, with `total` bytes of data. The caller
+        ends the stream; false, with nothing done, if it cannot be sent like this."""
         if (
             total > self.window
             or total > stream.send_window
@@ -168,8 +168,8 @@ class Sender:
         ):
             return False
         self.window -= total
-        self.out.append(answer)
-        self.answers += 1
+        self.out.append(response)
+        self.sent_frames += 1
         if not self.awake:
             self.awake = True
             self._wake()
@@ -219,7 +219,7 @@ class Sender:
         self._block(stream, block, end_stream=True)
         self._end_local(stream)
 
-    def forget(self, stream: Stream) -> None:
+    def drop(self, stream: Stream) -> None:
         """Drop what a stream still had to send; it is over."""
         self.queued_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
@@ -273,7 +273,7 @@ class Sender:
                 self._schedule(stream)
 
     def shrink_table(self) -> None:
-        """The peer made the header table smaller: the next block must say that we noticed."""
+        """The peer made the header table smaller: the next block must acknowledge that."""
         self._table_update = TABLE_SIZE_ZERO
 
     # The way out.
@@ -286,16 +286,16 @@ class Sender:
     def pump(self) -> None:
         """Turn queued messages into frames, as far as windows and PUMP_BYTES allow.
 
-        Streams take turns. Receivers hear `drained` at the end, when they may send again.
+        Streams send in rounds. `drained` is called at the end for receivers that may send again.
         """
         budget = PUMP_BYTES
         drained: list[Stream] = []
         while budget > 0 and self.sendable:
             stream = self._ready.popleft()
             stream.scheduled = False
-            if not stream.queued_bytes:  # it ended while it waited for its turn
+            if not stream.queued_bytes:  # it ended while it waited
                 continue
-            budget -= self._send_turn(stream, min(_TURN_BYTES, budget))
+            budget -= self._send_round(stream, min(_ROUND_BYTES, budget))
             if stream.waits_for_drain and stream.queued_bytes < self._low_bytes:
                 stream.waits_for_drain = False
                 drained.append(stream)
@@ -308,7 +308,7 @@ class Sender:
             if stream.receiver is not None:
                 stream.receiver.drained()
 
-    def _send_turn(self, stream: Stream, limit: int) -> int:
+    def _send_round(self, stream: Stream, limit: int) -> int:
         """Frames of one stream, at most `limit` bytes of data; returns how many were sent."""
         queue = stream.queue
         assert queue is not None
@@ -329,7 +329,7 @@ class Sender:
         stream.send_window -= sending
         stream.queued_bytes -= sending
         self.queued_bytes -= sending
-        self.answers += 1
+        self.sent_frames += 1
         return sending
 
     def _schedule(self, stream: Stream) -> None:
@@ -354,7 +354,7 @@ class Sender:
         self._has_output()
 
     def _has_output(self) -> None:
-        self.answers += 1
+        self.sent_frames += 1
         if not self.awake:
             self.awake = True
             self._wake()

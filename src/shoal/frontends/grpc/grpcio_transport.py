@@ -1,9 +1,9 @@
-"""The same services on grpcio, for those who prefer it: `--grpc-transport=grpcio`.
+"""The same services on grpcio, an option: `--grpc-transport=grpcio`.
 
     grpc.aio --handler--> GrpcioCall --callbacks--> service
              <--write---- queue      <--send-------'
 
-It costs a good ten times the CPU of our own transport and needs the package `grpcio`, which is
+It needs more than ten times the CPU of our own transport and needs the package `grpcio`, which is
 imported when a listener is made. Each call is served by two tasks: one reads, one writes.
 """
 
@@ -69,7 +69,7 @@ class GrpcioListener:
                 bound = server.add_insecure_port(place)
             else:
                 bound = server.add_secure_port(place, credentials)
-        except RuntimeError as error:  # grpcio does not say what the system said
+        except RuntimeError as error:  # grpcio drops the system's error
             raise OSError(f"cannot listen on {place}: {error}") from None
         await server.start()
         return int(bound)
@@ -131,7 +131,7 @@ class GrpcioListener:
             context.set_details(text)
             context.set_trailing_metadata(tuple(metadata))
         except BaseException:
-            call.cancel()  # the client has left, or its deadline has passed
+            call.cancel()  # the client has disconnected, or its deadline has passed
             raise
         finally:
             reading.cancel()
@@ -142,7 +142,7 @@ class GrpcioListener:
 
 
 class _Handler:
-    """What grpcio asks for the method behind a path."""
+    """Where grpcio looks up the method of a path."""
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         self._find = find
@@ -179,7 +179,7 @@ class GrpcioCall:
         self._may_read.set()
         self._tell(method.start, cast("Call", self))
 
-    # What the service answers.
+    # The response.
 
     def reply(self, parts: Sequence[Buffer], trailing_metadata: Metadata = ()) -> None:
         """Answer with one message and OK."""
@@ -286,7 +286,7 @@ class GrpcioCall:
         self.on_message = self.on_half_close = self.on_cancel = self.on_drain = None
 
     def _break_off(self, code: StatusCode, text: str) -> None:
-        """End the call without the service, and tell it."""
+        """End the call without the service, and notify it."""
         if self._open:
             self._end = (code, text, ())
             self.cancel()
@@ -297,7 +297,7 @@ class GrpcioCall:
             return
         try:
             callback(*arguments)
-        except Exception:  # a service's mistake is this call's end and no other's
+        except Exception:  # a failure of the service ends this call and no other
             logger.exception("the gRPC service failed in %s", self.path)
             self.finish(StatusCode.INTERNAL, "the server failed to handle this call")
 

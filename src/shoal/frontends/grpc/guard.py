@@ -11,7 +11,7 @@ from shoal.frontends.grpc.settings import GrpcLimits, KeepAlive
 from shoal.wire.http2_frames import ConnectionFault, ErrorCode
 
 MAX_CONTINUATIONS = 128  # frames of one header block
-_IDLE_PING_INTERVAL_NS = 7_200_000_000_000  # without calls nobody needs to ask more often
+_IDLE_PING_INTERVAL_NS = 7_200_000_000_000  # without calls
 _LONG_AGO_NS = -(10**18)
 
 
@@ -21,27 +21,27 @@ class FloodGuard:
     def __init__(self, limits: GrpcLimits, now_ns: int) -> None:
         self._limits = limits
         self._idle_frames = 0
-        self._answers_seen = 0
+        self._sent_frames_seen = 0
         self._resets_left = float(limits.max_resets)
         self._refilled_ns = now_ns
 
-    def idle_frame(self, answers: int) -> None:
+    def idle_frame(self, sent_frames: int) -> None:
         """A frame that moves nothing: empty data, SETTINGS, PING, PRIORITY, an unknown type.
 
-        `answers` counts the frames with headers or data we have sent; calls that are opened and
-        answered make good for the frames around them.
+        `sent_frames` counts the frames with headers or data that were sent: answered calls
+        compensate for the frames around them.
         """
         self._idle_frames += 1
         if self._idle_frames > self._limits.max_idle_frames:
-            if answers == self._answers_seen:
+            if sent_frames == self._sent_frames_seen:
                 raise ConnectionFault(
                     ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing"
                 )
-            self._answers_seen = answers
+            self._sent_frames_seen = sent_frames
             self._idle_frames = 0
 
     def reset(self, now_ns: int) -> None:
-        """A stream was taken back by the client, or had to be reset because of what it did."""
+        """The client has cancelled a stream, or caused its reset."""
         limits = self._limits
         elapsed_secs = (now_ns - self._refilled_ns) / 1e9
         self._refilled_ns = now_ns
@@ -52,7 +52,7 @@ class FloodGuard:
 
 
 class PingGuard:
-    """gRPC's rule for clients' pings: too soon is a strike, and strikes add up until we answer
+    """gRPC's rule for clients' pings: too soon is a strike, and strikes add up until we respond
     some call. One strike more than allowed raises ConnectionFault."""
 
     def __init__(self, keepalive: KeepAlive) -> None:
@@ -61,12 +61,12 @@ class PingGuard:
         self._without_calls = keepalive.permit_without_calls
         self._last_ns = _LONG_AGO_NS
         self._strikes = 0
-        self._answers_seen = 0
+        self._sent_frames_seen = 0
 
-    def ping(self, now_ns: int, *, calls_open: bool, answers: int) -> None:
-        """A ping arrived; `answers` counts the frames with headers or data we have sent."""
-        if answers != self._answers_seen:
-            self._answers_seen = answers
+    def ping(self, now_ns: int, *, calls_open: bool, sent_frames: int) -> None:
+        """A ping arrived; `sent_frames` counts the frames with headers or data that were sent."""
+        if sent_frames != self._sent_frames_seen:
+            self._sent_frames_seen = sent_frames
             self._strikes = 0
             self._last_ns = _LONG_AGO_NS
         interval_ns = self._interval_ns

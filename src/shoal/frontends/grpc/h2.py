@@ -3,7 +3,7 @@
     transport --receive--> frames --> streams --> receivers (calls)
     transport <---out----- Sender <---------------'
 
-`receive` takes what has arrived and returns how much of it was used; the rest comes again with
+`receive` takes what has arrived and returns how much of it was used; the rest is passed again with
 more behind it. Inside a large DATA frame `direct` is where the next bytes belong, so that the
 socket can write them there itself. Faults of one stream reset that stream; faults of the
 connection end in GOAWAY and `closed`.
@@ -43,7 +43,7 @@ from shoal.wire.http2_frames import (
 )
 
 _ID_MASK = 0x7FFFFFFF  # the first bit of a stream id is reserved: ignored
-_REMEMBERED_GAPS = 64
+_MOST_GAPS = 64
 _HTTP1 = re.compile(rb"(?!PRI )[A-Z]{3,8} ")
 _HTTP1_BEGINNING = re.compile(rb"[A-Z]{1,8}")
 _HTTP1_ANSWER = (
@@ -56,8 +56,8 @@ _unpack_header = frames.HEADER.unpack_from
 
 
 class Connection(WholeCalls):
-    """The state of one connection. `accept` starts a call on a new stream; where it is here whole,
-    it gets its only message, too."""
+    """The state of one connection. `accept` starts a call on a new stream, with its only message if
+    it arrived in one piece."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Connection(WholeCalls):
     ) -> None:
         """`find_fast_path` finds the fast path for a kind of call, if there is one."""
         super().__init__(settings, accept, wake, clock, find_fast_path)
-        self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # ids that were left out
+        self._gaps: deque[range] = deque(maxlen=_MOST_GAPS)  # ids that were skipped
 
     # What arrives.
 
@@ -124,7 +124,7 @@ class Connection(WholeCalls):
                         continue
                 if kind == DATA:
                     if stop > end and (
-                        # It is on its way, to be taken with those that come with it; or the
+                        # The rest follows, and is read together with the next frames; or the
                         # length of its padding is.
                         (in_run and length <= SMALL_BYTES) or (flags & PADDED and start >= end)
                     ):
@@ -205,7 +205,7 @@ class Connection(WholeCalls):
                 stop = 1 + self._unpadded(stop, payload[0] if payload else 0)[0]
                 start = 1
             if flags & HAS_PRIORITY:
-                start += 5  # who depends on whom: RFC 9113 has done away with it
+                start += 5  # stream priorities, which RFC 9113 has removed
             if start > stop:
                 raise ConnectionFault(
                     ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority"
@@ -248,7 +248,7 @@ class Connection(WholeCalls):
             self._gaps.append(range(self.last_id + 1, stream_id))
         self.last_id = stream_id
         limits = self._limits
-        if self.drained_at is not None:  # GOAWAY said that it would be ignored
+        if self.drained_at is not None:  # as announced in GOAWAY
             self._decoder.skip(block)
             self._remember_reset(stream_id)
             return

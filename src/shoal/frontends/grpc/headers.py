@@ -2,8 +2,8 @@
 
     block --hpack--> fields --checks--> RequestHead --> call
 
-Clients repeat themselves: a block that left the dynamic table as it was gives the same head every
-time until some other block changes the table. Such heads are remembered by their bytes.
+Clients repeat themselves: a block that does not change the dynamic table gives the same head every
+time until some other block changes the table. Such heads are cached by their bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class MalformedHeaders(Exception):
 
 
 class UnusableHeaders(Exception):
-    """Well-formed HTTP/2 that is no call we can serve; `block` is the whole answer."""
+    """Well-formed HTTP/2 that is no call we can serve; `block` is the whole response."""
 
     def __init__(self, block: bytes) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class UnusableHeaders(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What a call's headers say. It never changes, so equal blocks share one."""
+    """The headers of a call. Immutable, so equal blocks share one."""
 
     path: str
     metadata: tuple[tuple[str, MetadataValue], ...] = ()
@@ -80,11 +80,11 @@ class RequestHead:
     encoding: str = IDENTITY
     accepted_encodings: tuple[str, ...] = ()
     content_length: int | None = None
-    refusal: bytes | None = None  # a header block that answers the request right away
+    refusal: bytes | None = None  # a header block that is the whole response
 
 
 class HeaderBlock:
-    """A header block that goes on in CONTINUATION frames."""
+    """A header block that continues in CONTINUATION frames."""
 
     __slots__ = ("_count", "_parts", "_size", "end_stream", "stream_id")
 
@@ -109,32 +109,32 @@ class HeaderBlock:
 
 
 class HeaderDecoder:
-    """One connection's HPACK state and the heads it remembers."""
+    """One connection's HPACK state and its cached heads."""
 
     def __init__(self, max_list_bytes: int, max_block_bytes: int) -> None:
         self._max_list_bytes = max_list_bytes
         self._decoder = hpack.Decoder(max_header_list_size=max_block_bytes)
-        self.remembered: dict[bytes, RequestHead] = {}  # blocks that leave the table as it is
+        self.cached: dict[bytes, RequestHead] = {}  # of blocks that do not change the table
 
     def request(self, block: bytes) -> RequestHead:
         """The head in `block`.
 
-        Raises MalformedHeaders, after which the connection may go on, or ConnectionFault, after
+        Raises MalformedHeaders, after which the connection may continue, or ConnectionFault, after
         which it cannot: the HPACK state is lost.
         """
-        head = self.remembered.get(block)
+        head = self.cached.get(block)
         if head is not None:
             return head
         fields, table_changed = self._decode(block)
         head = self._head(fields)
         if not table_changed and len(block) <= _REMEMBERED_BLOCK_BYTES:
-            if len(self.remembered) >= _REMEMBERED_HEADS:
-                del self.remembered[next(iter(self.remembered))]
-            self.remembered[block] = head
+            if len(self.cached) >= _REMEMBERED_HEADS:
+                del self.cached[next(iter(self.cached))]
+            self.cached[block] = head
         return head
 
     def trailers(self, block: bytes) -> None:
-        """Read trailers, which nobody needs but HPACK. Raises as `request` does."""
+        """Read trailers, for the state of HPACK only. Raises as `request` does."""
         fields, _ = self._decode(block)
         for name, value in fields:
             if name.startswith(b":"):
@@ -143,7 +143,7 @@ class HeaderDecoder:
 
     def skip(self, block: bytes) -> None:
         """Keep the HPACK state right for a block whose content does not matter."""
-        if block not in self.remembered:
+        if block not in self.cached:
             self._decode(block)
 
     def _decode(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
@@ -166,7 +166,7 @@ class HeaderDecoder:
         newest_now = entries[0] if entries else None
         changed = newest_now is not newest or _starts_with_size_update(block)
         if changed:
-            self.remembered.clear()
+            self.cached.clear()
         return fields, changed
 
     def _raw(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:

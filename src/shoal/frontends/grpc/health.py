@@ -1,6 +1,6 @@
-"""The standard health service: what load balancers, Kubernetes and grpc_health_probe ask.
+"""The standard health service: for load balancers, Kubernetes and grpc_health_probe.
 
-The server is one service in its eyes: whatever name they ask for, the answer is whether the
+The server is one service: for every name, the response is whether the
 server is ready.
 """
 
@@ -26,7 +26,7 @@ class HealthMethods:
         self._engine = engine
         self._look_secs = look_secs
         self._watchers: set[Call] = set()
-        self._told = b""  # what the watchers heard last
+        self._last_status = b""  # as last sent to watchers
         self._timer: asyncio.TimerHandle | None = None
 
     def check(self, message: Buffer) -> bytes:
@@ -40,13 +40,13 @@ class HealthMethods:
         def begin(message: Buffer) -> None:
             try:
                 parse(messages.HealthCheckRequest, message)
-            except Exception as error:  # noqa: BLE001 - becomes the answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 fail(call, error)
                 return
             if call not in self._watchers:
                 self._look()  # so that all watchers know the same
                 self._watchers.add(call)
-                call.send([self._told])
+                call.send([self._last_status])
                 self._wait()
 
         def leave() -> None:
@@ -56,7 +56,7 @@ class HealthMethods:
         call.on_cancel = leave
 
     def drain(self) -> None:
-        """The server is on its way out: say so a last time and end the watching."""
+        """The server shuts down: send a last status and end the watches."""
         self._look()
         while self._watchers:
             self._watchers.pop().finish(StatusCode.UNAVAILABLE, SHUTTING_DOWN)
@@ -72,8 +72,8 @@ class HealthMethods:
     def _look(self) -> None:
         """Tell the watchers if the status has changed."""
         status = self._status()
-        if status != self._told:
-            self._told = status
+        if status != self._last_status:
+            self._last_status = status
             for call in self._watchers:
                 call.send([status])
 

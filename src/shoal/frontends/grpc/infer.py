@@ -166,7 +166,7 @@ class OnlyResponse:
         self._responses = 0
 
     def take(self, response: Response) -> Response | None:
-        """The response to answer with, once `response` is the final one."""
+        """The response to send, once `response` is the final one."""
         if not response.is_end_only:
             self._responses += 1
             self._kept = response

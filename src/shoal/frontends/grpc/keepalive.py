@@ -1,6 +1,6 @@
-"""When to ask a silent peer for a sign of life, and when a connection has lived long enough.
+"""When to ping a silent peer, and when a connection has reached its maximum age.
 
-A pure decision: the transport's sweep brings the time and does what it is told.
+A pure decision: the transport's sweep passes the time and acts on the result.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Lifetime:
 
     def __init__(self, keepalive: KeepAlive, now_ns: int, spread: float | None = None) -> None:
         """Start the clocks. `spread` moves the end of life by up to a tenth either way, so that
-        clients that came together do not come back together."""
+        clients that connected together do not reconnect together."""
         self._keepalive = keepalive
         self._heard_ns = now_ns
         self._ping_sent_ns: int | None = None
         self._pings_without_data = 0
-        self._answers_seen = 0
+        self._sent_frames_seen = 0
         self._drain_ns: int | None = None
         self._old_at_ns: int | None = None
         if keepalive.max_connection_age_ms:
@@ -40,14 +40,14 @@ class Lifetime:
             age_ms = keepalive.max_connection_age_ms * (1 + spread)
             self._old_at_ns = now_ns + int(age_ms * _NS_PER_MS)
 
-    def sweep(self, now_ns: int, *, heard: bool, calls_open: bool, answers: int) -> Action:
-        """Decide. `heard`: bytes came since the last sweep; `answers`: frames with headers or
-        data sent so far."""
+    def sweep(self, now_ns: int, *, heard: bool, calls_open: bool, sent_frames: int) -> Action:
+        """Decide. `heard`: bytes arrived since the last sweep; `sent_frames`: with headers or
+        data, so far."""
         if heard:
             self._heard_ns = now_ns
             self._ping_sent_ns = None
-        if answers != self._answers_seen:
-            self._answers_seen = answers
+        if sent_frames != self._sent_frames_seen:
+            self._sent_frames_seen = sent_frames
             self._pings_without_data = 0
         if self._ping_sent_ns is not None:
             if now_ns - self._ping_sent_ns >= self._keepalive.timeout_ms * _NS_PER_MS:

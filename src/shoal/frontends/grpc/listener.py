@@ -1,4 +1,4 @@
-"""A gRPC port: accepts connections, keeps their clocks, lets them end in peace.
+"""A gRPC port: accepts connections, runs their timers, drains them.
 
     start --> serving --drain--> no new connections or calls --> all answered, or aborted
 
@@ -17,7 +17,7 @@ from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.call import Service
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
-from shoal.frontends.grpc.transport import Hub, Transport, server_context
+from shoal.frontends.grpc.transport import ConnectionRegistry, Transport, server_context
 
 _BACKLOG = 1_024
 _LEAST_TIMER_SECS = 0.001  # event loops count milliseconds
@@ -37,7 +37,7 @@ class GrpcListener:
         self._settings = settings or GrpcSettings()
         self._clock = clock
         self._dispatcher = Dispatcher(service, self._settings, self._deadline_earlier, clock, pool)
-        self._hub: Hub | None = None
+        self._registry: ConnectionRegistry | None = None
         self._server: asyncio.Server | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_ns = 0
@@ -53,13 +53,13 @@ class GrpcListener:
     ) -> int:
         """Listen, and return the port: with 0 the system chooses one.
 
-        `ssl` is told to offer HTTP/2 and nothing else. Raises OSError when the address cannot be
-        had; nothing is left behind then.
+        `ssl` will offer HTTP/2 only. Raises OSError when the address is not available; then
+        nothing listens.
         """
         loop = asyncio.get_running_loop()
-        hub = self._hub = Hub(self._dispatcher, loop)
+        registry = self._registry = ConnectionRegistry(self._dispatcher, loop)
         self._server = await loop.create_server(
-            lambda: Transport(hub),
+            lambda: Transport(registry),
             host or None,
             port,
             ssl=None if ssl is None else server_context(ssl),
@@ -74,14 +74,14 @@ class GrpcListener:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return 0 if self._hub is None else len(self._hub.transports)
+        return 0 if self._registry is None else len(self._registry.transports)
 
     @property
     def streams(self) -> int:
         """How many calls are open or still being sent."""
-        if self._hub is None:
+        if self._registry is None:
             return 0
-        return sum(len(transport.connection.streams) for transport in self._hub.transports)
+        return sum(len(transport.connection.streams) for transport in self._registry.transports)
 
     @property
     def pending_deadlines(self) -> int:
@@ -95,7 +95,7 @@ class GrpcListener:
 
     @property
     def lent_buffers(self) -> int:
-        """How many large messages somebody still holds."""
+        """How many large messages are still in use."""
         return self._dispatcher.memory.pool.lent
 
     async def drain(self, timeout_secs: float) -> bool:
@@ -104,18 +104,18 @@ class GrpcListener:
         Returns False when that took longer than `timeout_secs`; the rest was aborted then. The
         port is free in either case.
         """
-        hub, server = self._hub, self._server
-        if hub is None or server is None:
+        registry, server = self._registry, self._server
+        if registry is None or server is None:
             return True
         server.close()
-        for transport in list(hub.transports):
+        for transport in list(registry.transports):
             transport.drain()
         try:
-            await asyncio.wait_for(hub.idle.wait(), timeout_secs)
+            await asyncio.wait_for(registry.idle.wait(), timeout_secs)
             in_time = True
         except asyncio.TimeoutError:
             self.abort_all()
-            await hub.idle.wait()
+            await registry.idle.wait()
             in_time = False
         self._stop_timers()
         await server.wait_closed()
@@ -125,32 +125,32 @@ class GrpcListener:
         """Close the port and every connection at once; open calls are cancelled."""
         if self._server is not None:
             self._server.close()
-        if self._hub is not None:
-            for transport in list(self._hub.transports):
+        if self._registry is not None:
+            for transport in list(self._registry.transports):
                 transport.abort()
         self._stop_timers()
 
     def _sweep(self) -> None:
-        hub = self._hub
-        assert hub is not None
-        self._sweep_timer = hub.loop.call_later(self._settings.sweep_secs, self._sweep)
+        registry = self._registry
+        assert registry is not None
+        self._sweep_timer = registry.loop.call_later(self._settings.sweep_secs, self._sweep)
         now_ns = self._clock()
-        for transport in list(hub.transports):
+        for transport in list(registry.transports):
             transport.sweep(now_ns)
 
     def _deadline_earlier(self, deadline_ns: int) -> None:
-        """A deadline comes before all others: have the timer ring in time for it.
+        """A deadline is earlier than all others: set the timer to it.
 
-        A timer that rings too soon is left alone: most calls end long before their deadlines.
+        A timer that is too early is not changed: most calls end long before their deadlines.
         """
-        assert self._hub is not None
+        assert self._registry is not None
         if self._deadline_timer is not None:
             if self._deadline_timer_ns <= deadline_ns:
                 return
             self._deadline_timer.cancel()
         delay_secs = (deadline_ns - self._clock()) / 1e9
         delay_secs = min(max(delay_secs, _LEAST_TIMER_SECS), _LONGEST_TIMER_SECS)
-        self._deadline_timer = self._hub.loop.call_later(delay_secs, self._expire)
+        self._deadline_timer = self._registry.loop.call_later(delay_secs, self._expire)
         self._deadline_timer_ns = deadline_ns
 
     def _expire(self) -> None:

@@ -19,8 +19,8 @@ from shoal.frontends.grpc.compression import CompressionError, TooLarge
 from shoal.frontends.grpc.status import StatusCode
 
 PREFIX_BYTES = 5
-SMALL_BYTES = 32 << 10  # up to here a copy costs less than a buffer of its own
-_EAGER_BYTES = 64 << 20  # what is made for a client on its word alone
+SMALL_BYTES = 32 << 10  # up to here a copy costs less than a separate buffer
+_EAGER_BYTES = 64 << 20  # allocated before any of the announced bytes arrive
 _GROWTH = 4  # how far memory may run ahead of a longer message
 
 _PREFIX = struct.Struct(">BI")
@@ -29,7 +29,7 @@ unpack_prefix = _PREFIX.unpack_from
 
 
 class MessageFault(Exception):
-    """The call cannot go on: end it with `code` and the text."""
+    """The call cannot continue: end it with `code` and the text."""
 
     def __init__(self, code: StatusCode, message: str) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class ReceiveMemory:
 
 
 class MessageReader:
-    """Cuts one stream into messages. `expect` hears how much of a message is still to come."""
+    """Cuts one stream into messages. `expect` is called with the missing size of a message."""
 
     __slots__ = (
         "_body",
@@ -110,7 +110,7 @@ class MessageReader:
         return self._room()[:count] if count >= SMALL_BYTES else None
 
     def rest(self) -> memoryview | None:
-        """Where all that is missing of the message goes, as far as there is memory for it now."""
+        """Where the missing rest of the message goes, as far as there is memory for it now."""
         return None if self._body is None else self._body[self._filled :]
 
     def filled(self, count: int) -> Buffer | None:
@@ -119,7 +119,7 @@ class MessageReader:
         return self.take()
 
     def abandon(self) -> None:
-        """Forget a message that will not be completed."""
+        """Drop a message that will not be completed."""
         self._memory.unfinished_bytes -= self._counted
         self._counted = 0
         self._body = None
@@ -179,7 +179,7 @@ class MessageReader:
 
     def _memory_for(self, size: int) -> memoryview:
         try:
-            # The large tensor of a message comes last in it, and its size mostly is a multiple of
+            # The large tensor of a message is the last in it, and its size mostly is a multiple of
             # 64: where the message ends on a boundary, that tensor begins on one.
             return self._memory.pool.take(size, aligned_at=size)
         except MemoryError:

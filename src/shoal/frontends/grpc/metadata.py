@@ -1,4 +1,4 @@
-"""What the server tells about itself and its models: health, metadata, configs, statistics.
+"""What the server reports about itself and its models: health, metadata, configs, statistics.
 
 Each method takes the bytes of a request and returns those of its response, or raises.
 """
@@ -34,12 +34,12 @@ class MetadataMethods:
         return _bytes(messages.ServerReadyResponse(ready=self._engine.ready()))
 
     def asks_readiness(self, message: Buffer) -> bool:
-        """Whether `model_ready` will ask the model itself, which may take a while."""
+        """Whether `model_ready` will call the model itself, which may take a while."""
         request = parse(messages.ModelReadyRequest, message)
         return self._engine.asks_readiness(request.name, parse_version(request.version))
 
     def model_ready(self, message: Buffer) -> bytes:
-        """ModelReady, of a model or of one version; NotFound for what nobody knows."""
+        """ModelReady, of a model or of one version; NotFound for an unknown model."""
         request = parse(messages.ModelReadyRequest, message)
         version = parse_version(request.version)
         try:
@@ -88,7 +88,7 @@ class MetadataMethods:
 
 
 def _filled(response: Any, content: dict[str, Any]) -> bytes:
-    """A response with what the engine says; its names are those of the schema."""
+    """A response with the engine's data, whose names are those of the schema."""
     from google.protobuf import json_format
 
     json_format.ParseDict(content, response)

@@ -1,4 +1,4 @@
-"""The gRPC port of a server: its services and what carries them, as the options say.
+"""The gRPC port of a server: its services and their transport, from the options.
 
 start --> serving --stop_accepting--> open calls end --> closed
 """
@@ -40,8 +40,8 @@ class GrpcPort:
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen, and return the port: with 0 the system chooses one.
 
-        Raises OSError when the address cannot be had and InvalidArgument when TLS was asked for
-        with files that do not serve.
+        Raises OSError when the address is not available and InvalidArgument when the files for
+        TLS cannot be used.
         """
         options, listener = self._options, self._listener
         encrypted = options.grpc_use_ssl or options.grpc_use_ssl_mutual
@@ -99,7 +99,7 @@ def _ssl_context(options: Options) -> ssl.SSLContext:
     """TLS as our own transport takes it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for flag, path in _pem_files(options).items():
-        _read(flag, path)  # so that a missing file is told by its flag
+        _read(flag, path)  # so that the error names the flag of a missing file
     try:
         context.load_cert_chain(options.grpc_server_cert, options.grpc_server_key)
         if options.grpc_root_cert:

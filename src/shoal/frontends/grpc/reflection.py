@@ -1,4 +1,4 @@
-"""Server reflection: which services there are and what their messages look like.
+"""Server reflection: the services and the schema of their messages.
 
 Version 1 and its elder v1alpha have the same messages, so one method serves both.
 """
@@ -23,12 +23,12 @@ SERVICES = (
 
 
 def reflect(call: Call) -> None:
-    """ServerReflectionInfo: each request is answered in turn, until the client has no more."""
+    """ServerReflectionInfo: responds to each request in order, until the client half-closes."""
 
     def answer_next(message: Buffer) -> None:
         try:
             call.send([answer(message)])
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             fail(call, error)
             return
         if not call.writable:
@@ -71,7 +71,7 @@ def _add_file(response: Any, name: str) -> None:
     """A file and, before it, those it imports. KeyError for a name nobody has."""
     files = {file.name: file for file in schema.file_protos()}
     wanted = [name]
-    for found in wanted:  # grows while we walk it
+    for found in wanted:  # grows during the iteration
         wanted += [other for other in files[found].dependency if other not in wanted]
     for found in wanted:
         content = files[found].SerializeToString()

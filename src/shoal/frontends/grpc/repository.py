@@ -53,7 +53,7 @@ class RepositoryMethods:
         return b""
 
     def unload(self, message: Buffer) -> bytes:
-        """RepositoryModelUnload: a model, and those that need it if the client says so."""
+        """RepositoryModelUnload: a model, and optionally the models that need it."""
         request = parse(messages.RepositoryModelUnloadRequest, message)
         _check_repository(request)
         dependents = False

@@ -1,7 +1,7 @@
 """Settings that change while the server runs, over gRPC: the trace and the log.
 
 Each method takes the bytes of a request and returns those of its response, or raises. A request
-without settings asks; one with settings changes them first.
+without settings reads them; one with settings changes them first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RuntimeSettingMethods:
         self._engine = engine
 
     def trace(self, message: Buffer) -> bytes:
-        """TraceSetting, of a model or of all. No value goes back to what holds otherwise."""
+        """TraceSetting, of a model or of all. A setting without a value is reset."""
         request = parse(messages.TraceSettingRequest, message)
         model = request.model_name
         settings = self._engine.trace_settings(model)

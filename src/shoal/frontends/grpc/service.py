@@ -92,13 +92,13 @@ class GrpcService:
         return self._methods.get(path)
 
     def drain(self) -> None:
-        """Refuse new inferences, and end streams as soon as what they asked is answered."""
+        """Refuse new inferences, and end streams as soon as their requests are answered."""
         self._inference.accepting = False
         self._stream.drain()
         self._health.drain()
 
     def close(self) -> None:
-        """Let go of the threads. Calls under way are still answered."""
+        """Stop the threads. Calls in progress are still answered."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # ---- the table
@@ -113,7 +113,7 @@ class GrpcService:
     def _add_metadata(self, metadata: MetadataMethods) -> None:
         self._add_small("health", "ServerLive", metadata.server_live)
         self._add_small("health", "ServerReady", metadata.server_ready)
-        ready = _answer_in_time(metadata.model_ready, metadata.asks_readiness, self._threads)
+        ready = _respond_off_loop(metadata.model_ready, metadata.asks_readiness, self._threads)
         method = Method(Kind.UNARY, ready, _SMALL_REQUEST_BYTES, compress=False)
         self._add("health", "ModelReady", method)
         self._add_small("metadata", "ServerMetadata", metadata.server_metadata)
@@ -121,7 +121,7 @@ class GrpcService:
             ("metadata", "ModelMetadata", metadata.model_metadata),
             ("model-config", "ModelConfig", metadata.model_config),
         ):
-            start = _answer_when_loaded(answer)
+            start = _respond_when_loaded(answer)
             method = Method(Kind.UNARY, start, _SMALL_REQUEST_BYTES, compress=False)
             self._add(category, name, method)
         self._add_small("statistics", "ModelStatistics", metadata.model_statistics)
@@ -132,7 +132,7 @@ class GrpcService:
             ("RepositoryModelLoad", repository.load),
             ("RepositoryModelUnload", repository.unload),
         ):
-            start = _answer_on_thread(answer, self._threads)
+            start = _respond_on_thread(answer, self._threads)
             self._add("model-repository", name, Method(Kind.UNARY, start, compress=False))
 
     def _add_memory(self, memory: MemoryMethods) -> None:
@@ -142,7 +142,7 @@ class GrpcService:
         self._add_small(category, "SystemSharedMemoryUnregister", memory.system_unregister)
         self._add_small(category, "CudaSharedMemoryStatus", memory.cuda_status)
         # To wake a GPU takes a while.
-        register = _answer_on_thread(memory.cuda_register, self._threads)
+        register = _respond_on_thread(memory.cuda_register, self._threads)
         method = Method(Kind.UNARY, register, _SMALL_REQUEST_BYTES, compress=False)
         self._add(category, "CudaSharedMemoryRegister", method)
         self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
@@ -165,8 +165,8 @@ class GrpcService:
     def _add_small(
         self, category: str, name: str, answer: Answer, service: str = INFERENCE
     ) -> None:
-        """A method that answers at once, without tensors."""
-        method = Method(Kind.UNARY, _answer_at_once(answer), _SMALL_REQUEST_BYTES, compress=False)
+        """A method that responds immediately, without tensors."""
+        method = Method(Kind.UNARY, _respond_at_once(answer), _SMALL_REQUEST_BYTES, compress=False)
         self._add(category, name, method, service)
 
     def _add(self, category: str, name: str, method: Method, service: str = INFERENCE) -> None:
@@ -176,12 +176,12 @@ class GrpcService:
         self._methods[service + name] = method
 
 
-def _answer_at_once(answer: Answer) -> Start:
+def _respond_at_once(answer: Answer) -> Start:
     def start(call: Call) -> None:
         def on_message(message: Buffer) -> None:
             try:
                 call.reply([answer(message)])
-            except Exception as error:  # noqa: BLE001 - becomes the answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 fail(call, error)
 
         call.on_message = on_message
@@ -189,7 +189,7 @@ def _answer_at_once(answer: Answer) -> Start:
     return start
 
 
-def _answer_when_loaded(answer: Answer) -> Start:
+def _respond_when_loaded(answer: Answer) -> Start:
     """For what a model has to be loaded for, where it loads on demand."""
 
     def start(call: Call) -> None:
@@ -203,7 +203,7 @@ def _answer_when_loaded(answer: Answer) -> Start:
                 call.reply([answer(message)])
             except ModelLoading as pending:
                 call.on_cancel = when_loaded(pending, partial(attempt, message))
-            except Exception as error:  # noqa: BLE001 - becomes the answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 fail(call, error)
 
         call.on_message = on_message
@@ -211,7 +211,7 @@ def _answer_when_loaded(answer: Answer) -> Start:
     return start
 
 
-def _answer_on_thread(answer: Answer, threads: ThreadPoolExecutor) -> Start:
+def _respond_on_thread(answer: Answer, threads: ThreadPoolExecutor) -> Start:
     """For what blocks. The client may leave meanwhile; the work is done all the same."""
 
     def start(call: Call) -> None:
@@ -230,18 +230,18 @@ def _answer_on_thread(answer: Answer, threads: ThreadPoolExecutor) -> Start:
     return start
 
 
-def _answer_in_time(
+def _respond_off_loop(
     answer: Answer, is_slow: Callable[[Buffer], bool], threads: ThreadPoolExecutor
 ) -> Start:
     """For what blocks only sometimes."""
-    at_once = _answer_at_once(answer)
-    on_thread = _answer_on_thread(answer, threads)
+    at_once = _respond_at_once(answer)
+    on_thread = _respond_on_thread(answer, threads)
 
     def start(call: Call) -> None:
         def on_message(message: Buffer) -> None:
             try:
                 (on_thread if is_slow(message) else at_once)(call)
-            except Exception as error:  # noqa: BLE001 - becomes the answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 fail(call, error)
                 return
             assert call.on_message is not None
@@ -253,7 +253,7 @@ def _answer_in_time(
 
 
 def _restricted(method: Method, key: str, value: str) -> Method:
-    """The same method for those who bring the right metadata."""
+    """The same method for clients that send the right metadata."""
     header = RESTRICTION_PREFIX + key
     name, secret = header.lower(), value.encode()  # keys arrive in lower case
 

@@ -29,13 +29,13 @@ class CompressionLevel(enum.Enum):
 class KeepAlive:
     """Triton's keepalive options, with its names and defaults, in milliseconds."""
 
-    time_ms: int = 7_200_000  # a peer silent for so long is asked for a sign of life
+    time_ms: int = 7_200_000  # a peer that is silent for so long is pinged
     timeout_ms: int = 20_000  # how long to wait for that sign
     permit_without_calls: bool = False  # also ping, and be pinged, while no call is open
     max_pings_without_data: int = 2  # our pings between two frames of ours with data; 0: no limit
     min_recv_ping_interval_ms: int = 300_000  # a client's ping sooner than that is a strike
     max_ping_strikes: int = 2  # one strike more and the connection is closed; 0: never
-    max_connection_age_ms: int = 0  # 0: connections may live forever
+    max_connection_age_ms: int = 0  # 0: no limit
     max_connection_age_grace_ms: int = 0  # for open calls after that; 0: as long as they take
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class KeepAlive:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What one client may ask of us. Where it says seconds, 0 means no limit."""
+    """What one client may use. For times, 0 means no limit."""
 
     max_concurrent_streams: int = 1_024
     max_header_list_bytes: int = 16_384  # as gRPC counts: each field is 32 more than its text
@@ -56,9 +56,9 @@ class GrpcLimits:
     max_unfinished_bytes: int = 4 << 30  # of messages still arriving, over all connections
     send_high_bytes: int = 1 << 20  # above this a call is not `writable`
     send_low_bytes: int = 256 << 10  # below this it is again
-    max_queued_bytes: int = 256 << 20  # unsent answers of a connection; above: no new calls
+    max_queued_bytes: int = 256 << 20  # unsent responses of a connection; above: no new calls
     max_idle_frames: int = 2_000  # frames in a row that move nothing
-    max_resets: int = 2_000  # streams taken back at once ...
+    max_resets: int = 2_000  # streams cancelled at once ...
     resets_per_sec: int = 500  # ... and lastingly
     handshake_secs: float = 20.0  # from connecting to the first SETTINGS
     stalled_request_secs: float = 60.0  # a unary request that stopped arriving
@@ -82,7 +82,7 @@ class GrpcLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrpcSettings:
-    """Everything a listener can be told."""
+    """The settings of a listener."""
 
     limits: GrpcLimits = field(default_factory=GrpcLimits)
     keepalive: KeepAlive = field(default_factory=KeepAlive)
@@ -90,7 +90,7 @@ class GrpcSettings:
 
     @property
     def sweep_secs(self) -> float:
-        """How often to look at the clocks so that none runs over by more than about a quarter."""
+        """How often to check the timers so that none is late by more than about a quarter."""
         clocks = (
             self.limits.handshake_secs,
             self.limits.stalled_request_secs,

@@ -95,12 +95,12 @@ def status_block(code: int, message: str = "", metadata: Metadata = ()) -> bytes
 
 
 def trailers_only(code: int, message: str, metadata: Metadata = ()) -> bytes:
-    """A whole answer in one block, for calls that end before any message."""
+    """A whole response in one block, for calls that end before any message."""
     return RESPONSE_HEADERS + status_block(code, message, metadata)
 
 
 def http_refusal(http_status: int, code: int, message: str) -> bytes:
-    """The answer to a request that is not gRPC: an HTTP status for those who read only that."""
+    """The response to a request that is not gRPC: an HTTP status."""
     return (
         b"\x08\x03%d" % http_status + CONTENT_TYPE + literal(b"content-length", b"0")
     ) + status_block(code, message)
@@ -110,7 +110,7 @@ def http_refusal(http_status: int, code: int, message: str) -> bytes:
 CONTENT_TYPE = b"\x0f\x10\x10application/grpc"
 RESPONSE_HEADERS = b"\x88" + CONTENT_TYPE
 ACCEPTED_ENCODINGS = literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
-TABLE_SIZE_ZERO = b"\x20"  # "my dynamic table is empty": answers a peer that made it smaller
+TABLE_SIZE_ZERO = b"\x20"  # "my dynamic table is empty": acknowledges a smaller table
 _STATUS = {int(code): literal(b"grpc-status", str(int(code)).encode()) for code in StatusCode}
 OK_TRAILERS = _STATUS[0]
 

@@ -4,7 +4,7 @@
     message 2 ─▶ engine ─▶ response ─┴─▶ in the order of the requests
     message 3 ─▶ engine ─▶ response, response, … ─▶ at once, as a decoupled model makes them
 
-An error is an answer like any other, inside the stream, unless the client asked for the metadata
+An error is a response like any other, inside the stream, unless the client sent the metadata
 `triton_grpc_error: true`: then the first one ends the stream with its status.
 """
 
@@ -50,7 +50,7 @@ class StreamInferMethod:
         self._open: weakref.WeakSet[_InferStream] = weakref.WeakSet()
 
     def start(self, call: Call) -> None:
-        """Answer what `call` asks until it ends."""
+        """Serve the requests of `call` until it ends."""
         self._open.add(_InferStream(self._inference, call))
 
     def drain(self) -> None:
@@ -60,7 +60,7 @@ class StreamInferMethod:
 
 
 class _InferStream:
-    """One call and the requests it brought that are not answered yet."""
+    """One call and its requests that have no response yet."""
 
     __slots__ = (
         "__weakref__",
@@ -95,7 +95,7 @@ class _InferStream:
         call.on_drain = self._update
 
     def drain(self) -> None:
-        """Take no more requests, and end when those that came are answered."""
+        """Take no more requests, and end when the others have their responses."""
         self._draining = True
         self._update()
 
@@ -104,75 +104,75 @@ class _InferStream:
     def _message(self, message: Buffer) -> None:
         if self._ended:
             return
-        asked = _StreamRequest(self)
+        entry = _StreamRequest(self)
         refusal: Exception | None = None
         try:
             tracer = self._inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
-            asked.message = self._inference.decode(message)
+            entry.message = self._inference.decode(message)
             if arrived_ns:
-                name = asked.message.head.model_name
-                asked.trace = begin(tracer, self._call, name, arrived_ns)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+                name = entry.message.head.model_name
+                entry.trace = begin(tracer, self._call, name, arrived_ns)
+        except Exception as error:  # noqa: BLE001 - becomes the response
             refusal = error
         if self._load is None:
-            self._take(asked, message, refusal)
+            self._take(entry, message, refusal)
         else:
-            self._held.append((asked, message, refusal))  # requests are taken in their order
+            self._held.append((entry, message, refusal))  # requests are taken in their order
         self._update()
 
-    def _take(self, asked: _StreamRequest, message: Buffer, refusal: Exception | None) -> None:
-        """Hand a request over, or answer it with why it cannot be."""
+    def _take(self, entry: _StreamRequest, message: Buffer, refusal: Exception | None) -> None:
+        """Submit a request, or respond with the error."""
         try:
             if refusal is not None:
                 raise refusal
-            assert asked.message is not None
-            self._submit(asked, asked.message)
+            assert entry.message is not None
+            self._submit(entry, entry.message)
         except ModelLoading as pending:
-            self._held.appendleft((asked, message, None))
+            self._held.appendleft((entry, message, None))
             self._load = when_loaded(pending, self._loaded)
-        except Exception as error:  # noqa: BLE001 - becomes the answer
-            self._running.discard(asked)
-            asked.release()
-            if asked.names is None:
-                asked.names = peek(message)
-            if not asked.decoupled and asked not in self._ordered:
-                self._ordered.append(asked)
-            self._answer(asked, as_shoal_error(error), final=True)
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            self._running.discard(entry)
+            entry.release()
+            if entry.names is None:
+                entry.names = peek(message)
+            if not entry.decoupled and entry not in self._ordered:
+                self._ordered.append(entry)
+            self._respond(entry, as_shoal_error(error), final=True)
 
     def _loaded(self, error: ShoalError | None) -> None:
         """The model that the first of the held requests waits for is there, or failed."""
         self._load = None
-        asked, message, _ = self._held.popleft()
-        self._take(asked, message, error)
+        entry, message, _ = self._held.popleft()
+        self._take(entry, message, error)
         while self._held and self._load is None and not self._ended:
             self._take(*self._held.popleft())
         self._update()
 
-    def _submit(self, asked: _StreamRequest, message: InferMessage) -> None:
-        """Hand the request over. If this raises, the engine has not taken it."""
+    def _submit(self, entry: _StreamRequest, message: InferMessage) -> None:
+        """Submit the request. If this raises, the engine has not taken it."""
         engine, head = self._inference.engine, message.head
         name, version = head.model_name, parse_version(head.model_version)
-        asked.names = (name, head.model_version, message.id)
-        asked.decoupled = engine.is_decoupled(name, version)
-        asked.outputs = head.outputs
-        asked.wants_empty_final = head.empty_final_response
+        entry.names = (name, head.model_version, message.id)
+        entry.decoupled = engine.is_decoupled(name, version)
+        entry.outputs = head.outputs
+        entry.wants_empty_final = head.empty_final_response
         if head.classifies:
-            asked.signature = engine.signature(name, version)
-        if not asked.decoupled:
-            self._ordered.append(asked)
-        asked.request = self._inference.request(message, version, self._call, asked)
-        if asked.trace is not None:
-            asked.trace.attach(asked.request)
-        self._running.add(asked)
-        engine.infer(asked.request)
+            entry.signature = engine.signature(name, version)
+        if not entry.decoupled:
+            self._ordered.append(entry)
+        entry.request = self._inference.request(message, version, self._call, entry)
+        if entry.trace is not None:
+            entry.trace.attach(entry.request)
+        self._running.add(entry)
+        engine.infer(entry.request)
 
     def _half_close(self) -> None:
         self._half_closed = True
         self._update()
 
     def _stop(self) -> None:
-        """The call is over: nobody wants the answers any more."""
+        """The call has ended: cancel its requests."""
         self._ended = True
         if self._load is not None:
             self._load()
@@ -186,73 +186,73 @@ class _InferStream:
                 answered.trace.leave()
         self._ordered.clear()
         while self._running:
-            asked = self._running.pop()
-            assert asked.request is not None
-            asked.request.cancel()
-            if asked.trace is not None:
-                asked.trace.leave()
+            entry = self._running.pop()
+            assert entry.request is not None
+            entry.request.cancel()
+            if entry.trace is not None:
+                entry.trace.leave()
 
-    # What the engine answers.
+    # What the engine calls.
 
     def post(self, deliver: Callable[[Response], None], response: Response) -> None:
         """Bring a response to the loop, from whichever thread made it."""
         self._inference.inbox.post(deliver, response)
 
-    def deliver(self, asked: _StreamRequest, response: Response) -> None:
+    def deliver(self, entry: _StreamRequest, response: Response) -> None:
         """Take a response, on the loop. Never raises: others wait behind it."""
         if response.final:
-            self._running.discard(asked)
+            self._running.discard(entry)
         if self._ended:
             if response.final:
-                asked.release()
+                entry.release()
             return
         whole: Response | None = response
-        if not asked.decoupled:
-            whole = asked.only.take(response)
-        elif response.is_end_only and not asked.wants_empty_final:
+        if not entry.decoupled:
+            whole = entry.only.take(response)
+        elif response.is_end_only and not entry.wants_empty_final:
             whole = None
         if whole is not None:
             try:
                 if whole.error is not None:
                     raise whole.error
                 outcome: Outcome = encode_stream(
-                    whole, asked.outputs, asked.signature, asked.slices
+                    whole, entry.outputs, entry.signature, entry.slices
                 )
-            except Exception as error:  # noqa: BLE001 - becomes the answer
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 outcome = as_shoal_error(error)
             if response.final:
-                asked.release()
-            self._answer(asked, outcome, final=whole.final)
-        elif response.final and asked.trace is not None:  # there is nothing to send
-            asked.trace.finish()
+                entry.release()
+            self._respond(entry, outcome, final=whole.final)
+        elif response.final and entry.trace is not None:  # there is nothing to send
+            entry.trace.finish()
         self._update()
 
-    def _answer(self, asked: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
-        """Send a response or an error when its turn has come."""
-        if asked.decoupled:
-            self._send(asked, outcome, final=final)
+    def _respond(self, entry: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
+        """Send a response or an error, in the order of the requests."""
+        if entry.decoupled:
+            self._send(entry, outcome, final=final)
             return
-        asked.outcome = outcome
+        entry.outcome = outcome
         ordered = self._ordered
         while ordered and ordered[0].outcome is not None:
             first = ordered.popleft()
             assert first.outcome is not None
             self._send(first, first.outcome, final=True)
 
-    def _send(self, asked: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
-        trace = asked.trace
+    def _send(self, entry: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
+        trace = entry.trace
         if trace is not None:
             trace.event("GRPC_SEND_START")
         if isinstance(outcome, ShoalError):
             if trace is not None:
                 trace.failed(outcome.message)
-            model = asked.names[0] if asked.names is not None else ""
+            model = entry.names[0] if entry.names is not None else ""
             note_error(self._call, STATUS[outcome.code], outcome.message, model)
             if self._errors_end:
                 self._finish(STATUS[outcome.code], outcome.message)
             else:
-                assert asked.names is not None
-                names = asked.names
+                assert entry.names is not None
+                names = entry.names
                 self._call.send(encode_stream_error(outcome.message, names, final=final))
         else:
             self._call.send(outcome)
@@ -288,7 +288,7 @@ _Held: TypeAlias = "tuple[_StreamRequest, Buffer, Exception | None]"
 
 
 class _StreamRequest:
-    """One request of a stream: what its answers need, and the answer while it waits its turn.
+    """One request of a stream: what its responses need, and a response that waits for earlier ones.
 
     It is the reply of its own request.
     """
@@ -322,7 +322,7 @@ class _StreamRequest:
 
     @property
     def slices(self) -> Mapping[str, RegionSlice]:
-        """Where in shared memory outputs are wanted."""
+        """Where in shared memory outputs go."""
         return {} if self.message is None else self.message.slices
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Sampled requests over gRPC: when their message came and when their answers were sent.
+"""Sampled requests over gRPC: when their message arrived and when their responses were sent.
 
 GRPC_WAITREAD_START, _END --> handler --> GRPC_SEND_START, _END --> trace complete
 """
@@ -15,7 +15,7 @@ from shoal.statistics.tracer import Tracer
 
 
 def begin(tracer: Tracer, call: Call, model: str, arrived_ns: int) -> Trace | None:
-    """The trace of a request that came with `call`, if it is sampled."""
+    """The trace of a request of `call`, if it is sampled."""
 
     def header(name: str) -> str | None:
         for key, value in call.metadata:
@@ -31,7 +31,7 @@ def begin(tracer: Tracer, call: Call, model: str, arrived_ns: int) -> Trace | No
 
 
 class TracedCall:
-    """A unary call whose answer, or whose client's leaving, completes a trace."""
+    """A unary call whose response or cancellation completes a trace."""
 
     __slots__ = ("_callback", "_inner", "trace")
 

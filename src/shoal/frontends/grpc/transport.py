@@ -1,9 +1,9 @@
-"""A connection on a socket: bytes between asyncio and `h2.Connection`, one write per loop turn.
+"""A connection on a socket: between asyncio and `h2.Connection`, one write per loop iteration.
 
     socket --get_buffer--> scratch, or the message's own memory --> Connection --> out --> socket
 
 All connections of a listener share one scratch buffer: asyncio and uvloop fill what `get_buffer`
-returned and call `buffer_updated` before they turn to anything else. What is left over of a frame
+returned and call `buffer_updated` before they do anything else. The incomplete rest of a frame
 is kept aside in between.
 """
 
@@ -22,17 +22,17 @@ from shoal.wire.http2_frames import ErrorCode
 _log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 128 << 10
-# While messages come in small frames: 600 KB in one or two reads cost 5 % less than in five. In
+# While messages arrive in small frames: 600 KB in one or two reads cost 5 % less than in five. In
 # large frames the socket writes them where they belong, so there a read stays small.
 _RUN_BYTES = 1 << 20
-_COPIED_BYTES = 16 << 10  # bytes are quicker to work on than a view; up to here copying is free
+_COPIED_BYTES = 16 << 10  # bytes are faster to read than a view; up to here the copy costs nothing
 _JOINED_BYTES = 64 << 10
 _HIGH_WATER_BYTES = 256 << 10
-_MOST_PUMPS = 4  # what one connection may write before the others have their turn
+_MOST_PUMPS = 4  # what one connection may write before the others
 _MOST_UNREAD_BYTES = 1 << 20  # of acknowledgements and the like for a client that does not read
 
 
-class Hub:
+class ConnectionRegistry:
     """What the connections of one listener share."""
 
     def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,13 +52,13 @@ class Hub:
         self.idle.clear()
 
     def remove(self, transport: Transport) -> None:
-        """A connection is gone."""
+        """A connection was lost."""
         self.transports.discard(transport)
         if not self.transports:
             self.idle.set()
 
     def flush_soon(self, transport: Transport) -> None:
-        """Write what `transport` has to say at the end of this turn of the loop."""
+        """Flush `transport` at the end of this loop iteration."""
         if not self._dirty:
             self.loop.call_soon(self._flush)
         self._dirty.append(transport)
@@ -68,7 +68,7 @@ class Hub:
         for transport in dirty:
             try:
                 transport.flush()
-            except Exception:  # noqa: BLE001 - the others must still get their answers out
+            except Exception:  # noqa: BLE001 - the others must still be flushed
                 _log.exception("cannot write to %s", transport.connection.peer)
                 transport.abort()
 
@@ -76,21 +76,21 @@ class Hub:
 class Transport(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, hub: Hub) -> None:
-        dispatcher = hub.dispatcher
+    def __init__(self, registry: ConnectionRegistry) -> None:
+        dispatcher = registry.dispatcher
         settings = dispatcher.settings
         now_ns = dispatcher.clock()
         self.connection = Connection(
             settings, dispatcher.accept, self._wake, dispatcher.clock, dispatcher.fast_path
         )
-        self._hub = hub
+        self._registry = registry
         self._limits = settings.limits
         self._stalled_sweeps = round(settings.limits.stalled_request_secs / settings.sweep_secs)
         self._lifetime = Lifetime(settings.keepalive, now_ns)
         self._pending = b""  # the beginning of a frame
         self._heard = False
         self._paused = False
-        self._unread_bytes = 0  # in the socket's queue when the sweep last looked
+        self._unread_bytes = 0  # in the socket's queue at the last sweep
         # Clocks of the sweep: since when the handshake, a stalled write or the end takes.
         self._made_ns = now_ns
         self._stalled_ns: int | None = None
@@ -106,7 +106,7 @@ class Transport(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self.connection.peer = _peer(transport.get_extra_info("peername"))
-        self._hub.add(self)
+        self._registry.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - we know better
         """Where the next bytes go."""
@@ -114,15 +114,15 @@ class Transport(asyncio.BufferedProtocol):
         if direct is not None:
             return direct
         pending = self._pending
-        hub = self._hub
-        scratch = hub.large_scratch if self.connection.in_run else hub.scratch
+        registry = self._registry
+        scratch = registry.large_scratch if self.connection.in_run else registry.scratch
         if pending:
             scratch[: len(pending)] = pending
             return scratch[len(pending) :]
         return scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` have arrived where `get_buffer` said."""
+        """`nbytes` have arrived in the buffer of `get_buffer`."""
         connection = self.connection
         connection.sender.awake = True  # we flush below, whatever happens
         self._heard = True
@@ -131,23 +131,23 @@ class Transport(asyncio.BufferedProtocol):
                 connection.direct_filled(nbytes)
             else:
                 size = len(self._pending) + nbytes
-                arrived = self._hub.large_scratch[:size]
+                arrived = self._registry.large_scratch[:size]
                 data: bytes | memoryview = arrived
                 if size <= _COPIED_BYTES or connection.begins_with_match(arrived):
                     data = arrived.tobytes()
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""
-        except Exception:  # noqa: BLE001 - a mistake of ours must not leave this client waiting
+        except Exception:  # noqa: BLE001 - an error of ours must not leave this client waiting
             _log.exception("cannot go on with the connection from %s", connection.peer)
             connection.fail(ErrorCode.INTERNAL_ERROR, "the server made a mistake")
         sender = connection.sender
         if sender.out or sender.sendable or connection.closed or self._paused:
             self.flush()
-        else:  # answers mostly come later
+        else:  # responses mostly follow later
             sender.awake = False
 
     def eof_received(self) -> bool:
-        """The client has closed its side: there is nobody to answer."""
+        """The client has closed its side: no one reads a response."""
         return False
 
     def pause_writing(self) -> None:
@@ -163,13 +163,13 @@ class Transport(asyncio.BufferedProtocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone, and with it every call."""
+        """The socket is closed, and with it every call."""
         if self._transport is not None:
             self._transport.close()  # Python 3.10 complains about TLS transports left open
         self._transport = None
         self.connection.close()
         self._pending = b""
-        self._hub.remove(self)
+        self._registry.remove(self)
         if exc is not None:
             _log.debug("connection from %s lost: %s", self.connection.peer, exc)
 
@@ -196,14 +196,14 @@ class Transport(asyncio.BufferedProtocol):
             elif sum(map(len, out)) <= _JOINED_BYTES:
                 transport.write(b"".join(out))
             else:
-                # The last one apart: some versions of asyncio (3.12, 3.13) forget to pause us in
+                # The last one apart: some versions of asyncio (3.12, 3.13) do not pause us in
                 # `writelines`, which would let this loop run until everything is in memory.
                 transport.writelines(out[:-1])
                 transport.write(out[-1])
         sender.awake = False
         if transport is None:
             return
-        if sender.sendable:  # the others' turn first
+        if sender.sendable:  # the others first
             sender.awake = True
             self._wake()
         if self.connection.closed:
@@ -233,7 +233,7 @@ class Transport(asyncio.BufferedProtocol):
             now_ns,
             heard=heard,
             calls_open=bool(connection.streams),
-            answers=connection.sender.answers,
+            sent_frames=connection.sender.sent_frames,
         )
         if action is Action.PING:
             connection.ping()
@@ -256,10 +256,10 @@ class Transport(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _wake(self) -> None:
-        self._hub.flush_soon(self)
+        self._registry.flush_soon(self)
 
     def _end(self, transport: asyncio.Transport) -> None:
-        """Close so that the client gets to read our last words: data that arrives at a closed
+        """Close so that the client can read the last frames: data that arrives at a closed
         socket would make the system take them back."""
         if self._ending:
             return
@@ -275,7 +275,7 @@ class Transport(asyncio.BufferedProtocol):
         return not done and limit_secs > 0 and elapsed_ns >= limit_secs * 1e9
 
     def _reads_nothing(self, unread_bytes: int) -> bool:
-        """Whether too much has come to what waited when we were paused. Answers do not: a client
+        """Whether too much has arrived since we were paused. Responses do not count: a client
         may be owed several large ones at once, and reads them in its own time."""
         if self._unread_limit is None:
             self._unread_limit = unread_bytes + _MOST_UNREAD_BYTES

@@ -29,7 +29,7 @@ Accept: TypeAlias = Callable[[ControlFrames, Stream, RequestHead, bytes | None],
 FindFastPath: TypeAlias = "Callable[[RequestHead, int], GrpcFastPath | None]"
 
 # What may follow the HEADERS of a small unary call: a DATA frame that begins with its message, or
-# WINDOW_UPDATE for the answer (the C++ library's habit) and then that.
+# WINDOW_UPDATE for the response (as the C++ library does) and then that.
 _unpack_message = struct.Struct(">HBBBIBI").unpack_from
 _MESSAGE_BYTES = HEADER_BYTES + PREFIX_BYTES
 _unpack_window_and_message = struct.Struct(">HBBBIIHBBBIBI").unpack_from
@@ -99,7 +99,7 @@ class WholeCalls(DataFrames):
             or self.closed
             or self.drained_at is not None
             or self.sender.queued_bytes > self._limits.max_queued_bytes
-            or self._decoder.remembered.get(pattern.block) is not pattern.head
+            or self._decoder.cached.get(pattern.block) is not pattern.head
         ):
             return position
         window = self.sender.initial_window + pattern.increment
@@ -153,7 +153,7 @@ class WholeCalls(DataFrames):
         self._accept(self, stream, head, message)
 
     def _whole_call(self, stream_id: int, data: bytes | memoryview, position: int, end: int) -> int:
-        """A call that is here from its HEADERS to its end, small and in no way unusual."""
+        """A small call that has arrived completely, with nothing unusual about it."""
         start = position + HEADER_BYTES
         stop = start + (data[position + 1] << 8 | data[position + 2])
         increment = message = size = 0
@@ -176,7 +176,7 @@ class WholeCalls(DataFrames):
                     data, stop
                 )
                 message = stop + _MESSAGE_BYTES
-        except (struct.error, IndexError):  # not all here
+        except (struct.error, IndexError):  # incomplete
             return 0
         length = data_high << 8 | data_low
         if (
@@ -191,7 +191,7 @@ class WholeCalls(DataFrames):
         ):
             return 0
         block = bytes(data[start:stop])
-        head = self._decoder.remembered.get(block)
+        head = self._decoder.cached.get(block)
         window: int = self.sender.initial_window + increment
         if (
             head is None

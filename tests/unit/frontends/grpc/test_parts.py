@@ -160,8 +160,10 @@ def lifetime(**options):
     return Lifetime(KeepAlive(**options), 0, spread=0.0)
 
 
-def sweep(life, now_ms, *, heard=False, calls_open=True, answers=0):
-    return life.sweep(now_ms * 1_000_000, heard=heard, calls_open=calls_open, answers=answers)
+def sweep(life, now_ms, *, heard=False, calls_open=True, sent_frames=0):
+    return life.sweep(
+        now_ms * 1_000_000, heard=heard, calls_open=calls_open, sent_frames=sent_frames
+    )
 
 
 def test_a_silent_peer_is_asked_and_then_given_up():
@@ -195,7 +197,7 @@ def test_pings_without_data_are_bounded(most, pings):
         sent += sweep(life, now) is Action.PING
         sweep(life, now, heard=True)
     assert sent == pings
-    assert sweep(life, now + 1000, answers=1) is Action.PING
+    assert sweep(life, now + 1000, sent_frames=1) is Action.PING
 
 
 def test_age_and_grace():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
-from shoal.frontends.grpc.transport import Hub, Transport
+from shoal.frontends.grpc.transport import ConnectionRegistry, Transport
 from shoal.wire.http2_frames import PREFACE
 
 
@@ -62,9 +62,9 @@ class Wired:
         self.pool = BufferPool()
         service = self.peer.service
         dispatcher = Dispatcher(service, GrpcSettings(), lambda _: None, pool=self.pool)
-        self.hub = Hub(dispatcher, self.loop)
+        self.registry = ConnectionRegistry(dispatcher, self.loop)
         self.socket = Socket()
-        self.transport = Transport(self.hub)
+        self.transport = Transport(self.registry)
         self.transport.connection_made(self.socket)
 
     @property
