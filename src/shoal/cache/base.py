@@ -61,7 +61,7 @@ class ResponseCache(ABC):
         return
 
     def close(self) -> None:
-        """Give back what it holds. Nothing is called afterwards."""
+        """Release everything. No method is called afterwards."""
         return
 
 

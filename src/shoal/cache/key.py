@@ -1,7 +1,7 @@
 """The key of a cached response: equal for requests that have the same response.
 
     model (which load, or which files), version   ┐
-    outputs asked for, in order                   ├─ blake2b ─▶ 32 bytes
+    requested outputs, in order                   ├─ blake2b ─▶ 32 bytes
     parameters, with their types                  │
     each input: name, datatype, shape, bytes      ┘
 

@@ -1,6 +1,6 @@
 """What this process may run on: CPU cores (affinity and cgroup limits) and GPUs.
 
-Both answers are about this process, not the machine: a container that may use two of 64 cores
+Both are about this process, not the machine: a container that may use two of 64 cores
 has two, and a GPU hidden by CUDA_VISIBLE_DEVICES is not there.
 """
 

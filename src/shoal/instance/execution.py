@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _MOST_TEMPLATES = 64  # whose outputs are cached
 
 # The groups of a batch, each with its responses as a whole or with the outputs of each request.
-_Answers: TypeAlias = list[tuple[Sequence[Request], list[list[Tensor]] | PlannedResponses]]
+_GroupResponses: TypeAlias = list[tuple[Sequence[Request], list[list[Tensor]] | PlannedResponses]]
 
 
 class Execution:
@@ -88,35 +88,35 @@ class Execution:
             self._run_requests(executor, batch, start_ns)
             return time.monotonic_ns() - start_ns
         try:
-            answers, moments = self._compute(executor, batch, start_ns)
+            responses, moments = self._compute(executor, batch, start_ns)
         except BaseException as failure:  # noqa: BLE001 - a model's sys.exit() is an error, too
-            asked = _without_fillers(batch)
-            if len(asked) > 1:
+            pending = _without_fillers(batch)
+            if len(pending) > 1:
                 for alone in one_by_one(batch):
                     self.run(executor, alone)
             else:
-                self._fail(asked, start_ns, failure)
+                self._fail(pending, start_ns, failure)
             return time.monotonic_ns() - start_ns
         rows = sum([request.rows for request in batch])
         self._statistics.executed(_without_fillers(batch), rows, moments)
         name = self._signature.model_name
-        for requests, answer in answers:
+        for requests, response in responses:
             for request in requests:
                 request.state = DONE
                 request.moments = moments
-            if isinstance(answer, PlannedResponses):
+            if isinstance(response, PlannedResponses):
                 planned = cast("Sequence[PlannedRequest]", requests)
                 template = planned[0].template
                 assert template is not None
-                template.replies.send_all(answer, planned)
+                template.replies.send_all(response, planned)
             else:
-                for request, outputs in zip(requests, answer, strict=True):
+                for request, outputs in zip(requests, response, strict=True):
                     request.reply.send(Response(name, self._version, request.id, outputs))
         return moments.compute_end_ns - start_ns
 
     def _compute(
         self, executor: Executor, batch: Sequence[Request], start_ns: int
-    ) -> tuple[_Answers, Moments]:
+    ) -> tuple[_GroupResponses, Moments]:
         if self._plain:
             template = shared_template(batch)
             if template is not None:
@@ -135,13 +135,13 @@ class Execution:
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
         if assembly is None:
-            answers = split(batch, names, arrays, self._signature)
+            responses = split(batch, names, arrays, self._signature)
         else:
-            answers = assembly.split(batch, names, arrays)
+            responses = assembly.split(batch, names, arrays)
         if self._signature.state_outputs:
             self._keep_states(batch, dict(zip(names, arrays, strict=True)))
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [(batch, answers)], moments
+        return [(batch, responses)], moments
 
     def _compute_planned(
         self,
@@ -149,7 +149,7 @@ class Execution:
         batch: Sequence[PlannedRequest],
         template: RequestTemplate,
         start_ns: int,
-    ) -> tuple[_Answers, Moments]:
+    ) -> tuple[_GroupResponses, Moments]:
         """The same for requests made from one template: what holds for one holds for all."""
         outputs = self._planned_outputs.get(template) or self._outputs_of(template)
         names = outputs.names
@@ -157,11 +157,11 @@ class Execution:
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        answer: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
-        if answer is None:
-            answer = split(batch, names, arrays, self._signature)
+        response: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
+        if response is None:
+            response = split(batch, names, arrays, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [(batch, answer)], moments
+        return [(batch, response)], moments
 
     def _compute_mixed(
         self,
@@ -169,7 +169,7 @@ class Execution:
         batch: Sequence[Request],
         groups: Mapping[RequestTemplate | None, Sequence[int]],
         start_ns: int,
-    ) -> tuple[_Answers, Moments]:
+    ) -> tuple[_GroupResponses, Moments]:
         """The same for planned and full requests: those of each template become a group.
 
         Planned requests have no tensors on a device and want none, so this is not for devices.
@@ -182,21 +182,21 @@ class Execution:
         starts = first_rows(batch)
         total = starts[-1] + batch[-1].rows
         whole = whole_outputs(names, arrays, self._signature, total)
-        answers: _Answers = []
+        responses: _GroupResponses = []
         for template, positions in groups.items():
             requests = [batch[position] for position in positions]
             own = [starts[position] for position in positions]
-            answer: list[list[Tensor]] | PlannedResponses | None = None
+            response: list[list[Tensor]] | PlannedResponses | None = None
             if template is not None:
                 outputs = self._planned_outputs.get(template) or self._outputs_of(template)
                 index = rows_at(own, template.rows)
-                answer = outputs.split(
+                response = outputs.split(
                     len(own), [whole[name].array[index] for name in outputs.names]
                 )
-            if answer is None:
-                answer = split_at(own, requests, whole, self._signature)
-            answers.append((requests, answer))
-        return answers, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+            if response is None:
+                response = split_at(own, requests, whole, self._signature)
+            responses.append((requests, response))
+        return responses, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
 
     def _outputs_of(self, template: RequestTemplate) -> PlannedOutputs:
         # Threads of several instances may do this at once; losing an entry costs time only.
@@ -211,15 +211,15 @@ class Execution:
         executor: DeviceExecutor,
         batch: Sequence[Request],
         start_ns: int,
-    ) -> tuple[_Answers, Moments]:
+    ) -> tuple[_GroupResponses, Moments]:
         names = wanted_outputs(batch, self._signature)
         inputs = on_device.join(batch)
         input_end_ns = time.monotonic_ns()
         results = executor.run_on_device(inputs, names, on_device.kept(batch))
         output_start_ns = time.monotonic_ns()
-        answers = on_device.split(batch, names, results, self._signature)
+        responses = on_device.split(batch, names, results, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [(batch, answers)], moments
+        return [(batch, responses)], moments
 
     def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:
         """Store the states for the next requests of this batch's sequences."""
@@ -285,7 +285,7 @@ class Execution:
         failure: ShoalError | None,
         later: bool,
     ) -> None:
-        """Count an execution, unless that happens `later`, and answer what was left unanswered."""
+        """Count an execution, unless that happens `later`, and answer the rest."""
         name = self._signature.model_name
         if not later:
             for request in batch:

@@ -22,7 +22,7 @@ from shoal.scheduler.base import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """One instance asked for by the config."""
+    """One instance of a config."""
 
     placement: Placement
     passive: bool = False
@@ -36,7 +36,7 @@ class InstanceSpec:
 
 
 def instance_specs(groups: Sequence[ModelInstanceGroup]) -> list[InstanceSpec]:
-    """Every instance the (resolved) groups ask for: `count` each, per GPU where there are GPUs."""
+    """Every instance of the (resolved) groups: `count` each, for each of their GPUs."""
     result: list[InstanceSpec] = []
     for group in groups:
         devices = group.gpus if group.kind == "KIND_GPU" else (0,)

@@ -185,7 +185,7 @@ class LoopInstance:
         self.busy_with = 0
 
     def start(self) -> None:
-        """Take the queue at once if the config says so."""
+        """Take the queue at once if the config sets that mode."""
         if self._placement.mode is LOOP:
             self._take_over()
 

@@ -46,7 +46,7 @@ def split(
     results: Sequence[np.ndarray | OnDevice],
     signature: Signature,
 ) -> list[list[Tensor]]:
-    """Each request's outputs, in the order it asked for them. Raises as `batch.split` does."""
+    """Each request's outputs, in the order it requested them. Raises as `batch.split` does."""
     total = sum(request.rows for request in requests) if signature.max_batch_size else 1
     whole: dict[str, WholeOutput | _DeviceOutput] = {
         name: _DeviceOutput(signature, name, result, total)

@@ -1,4 +1,4 @@
-"""Warm-up: the runs a config asks for before a model is READY, on every instance.
+"""Warm-up: executions before a model is READY, on every instance, as its config lists them.
 
 Samples pass the same validation as requests, so a sample that does not fit the model is refused
 with the same messages.

@@ -1,4 +1,4 @@
-"""One instance: a thread that pulls batches and runs them until it is told to stop."""
+"""One instance: a thread that pulls batches and runs them until it is stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InstanceWorker:
         self.placement = placement
         self.executor = executor
         self.passive = passive
-        self.rate_limiter = rate_limiter  # what its config says of it, limited or not
+        self.rate_limiter = rate_limiter  # from its config, limited or not
         self.stopping = False
         self.busy_with = 0  # how many requests are being executed
         self._batcher = batcher
@@ -127,7 +127,7 @@ class InstanceWorker:
         self.discard()
 
     def discard(self) -> None:
-        """Give back what the instance holds; its thread has ended, or was never started."""
+        """Release the executor and resources; the thread has ended, or was never started."""
         self.executor.close()
         if self._grant is not None:
             self._grant.leave()

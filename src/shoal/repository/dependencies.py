@@ -103,7 +103,7 @@ class DependencyRegistry:
         with self._lock:
             self._needs[name] = list(dict.fromkeys([*self._needs.get(name, ()), *needed]))
 
-    def forget(self, name: str) -> list[str]:
+    def remove(self, name: str) -> list[str]:
         """`name` is no longer to be served. Returns what only it needed."""
         with self._lock:
             self._asked_for.discard(name)

@@ -1,4 +1,4 @@
-"""A repository on disk: model folders, version folders, and how to tell that they changed.
+"""A repository on disk: model folders, version folders, and fingerprints to detect changes.
 
 <repository>/<model>/config.pbtxt
 <repository>/<model>/<version>/model.onnx

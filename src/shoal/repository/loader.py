@@ -139,7 +139,7 @@ class ModelLoader:
 
     def unload(self, name: str) -> None:
         """Unload a model, after the ensembles that need it."""
-        self._dependencies.forget(name)
+        self._dependencies.remove(name)
         for other in reversed(self._dependencies.dependents(name)):
             dependent = self.lifecycles.get(other)
             if dependent is not None and dependent.serving:
@@ -152,7 +152,7 @@ class ModelLoader:
 
     def evict(self, name: str, reason: str) -> None:
         """Unload a model that nothing needs now; it may be loaded again at any time."""
-        self._dependencies.forget(name)
+        self._dependencies.remove(name)
         self.lifecycles[name].stop_serving(reason)
         logger.info("'%s': %s", name, reason)
 
@@ -160,7 +160,7 @@ class ModelLoader:
         """Unload a model, the ensembles that run it, and models that only it needed."""
         for other in reversed(self._dependencies.dependents(name)):
             self.unload(other)
-        orphans = self._dependencies.forget(name)
+        orphans = self._dependencies.remove(name)
         self.unload(name)
         for orphan in orphans:
             self.unload_tree(orphan)

@@ -82,7 +82,7 @@ class ChangeDetector:
 
 
 class RepositoryPoller:
-    """A thread that polls every `poll_secs` and tells the repository."""
+    """A thread that polls every `poll_secs` and has the repository load changes."""
 
     def __init__(
         self,

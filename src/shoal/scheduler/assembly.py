@@ -99,7 +99,7 @@ class Assembly:
     def split(
         self, requests: Sequence[Request], names: Sequence[str], arrays: Sequence[np.ndarray]
     ) -> list[list[Tensor]]:
-        """Each request's outputs, in the order it asked for them; views where that is possible.
+        """Each request's outputs, in the order it requested them; views where that is possible.
 
         Raises BackendFailure when an output does not have the shape that these requests need.
         """
@@ -108,7 +108,7 @@ class Assembly:
         padding = signature.padding
         sizes = [] if padding is None else [padding.sizes(request.inputs) for request in requests]
         targets = {} if padding is None else padding.targets(sizes)
-        # Lengths that are what every request asked for need not be cut.
+        # Lengths that are the same for every request need not be cut.
         padded = {
             length
             for length, target in targets.items()
@@ -134,8 +134,8 @@ class Assembly:
         result: list[list[Tensor]] = []
         row = 0
         for number, request in enumerate(requests):
-            asked = request.requested_outputs or signature.outputs
-            result.append([parts[name](number, row, request.rows) for name in asked])
+            requested = request.requested_outputs or signature.outputs
+            result.append([parts[name](number, row, request.rows) for name in requested])
             row += request.rows
         return result
 

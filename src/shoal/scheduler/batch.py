@@ -136,12 +136,12 @@ def join_mixed(
 
 
 def wanted_outputs(requests: Sequence[Request], signature: Signature) -> list[str]:
-    """The outputs to compute: those that any request asks for, in the config's order."""
+    """The outputs to compute: those that any request needs, in the config's order."""
     if any(not request.requested_outputs for request in requests):
         names = list(signature.outputs)
     else:
-        asked = {name for request in requests for name in request.requested_outputs}
-        names = [name for name in signature.outputs if name in asked]
+        requested = {name for request in requests for name in request.requested_outputs}
+        names = [name for name in signature.outputs if name in requested]
     if signature.state_outputs:
         names += [name for name in signature.state_outputs if name not in names]
     return names
@@ -153,7 +153,7 @@ def split(
     arrays: Sequence[np.ndarray],
     signature: Signature,
 ) -> list[list[Tensor]]:
-    """Each request's outputs, as views, in the order it asked for them.
+    """Each request's outputs, as views, in the order it requested them.
 
     Raises BackendFailure when an output does not have one row per row of the batch.
     """
@@ -168,8 +168,8 @@ def split_whole(
 ) -> list[list[Tensor]]:
     """As `split`, from the outputs of the whole batch."""
     if len(requests) == 1:
-        asked = requests[0].requested_outputs or signature.outputs
-        return [[whole[name].tensor() for name in asked]]
+        requested = requests[0].requested_outputs or signature.outputs
+        return [[whole[name].tensor() for name in requested]]
     return split_at(first_rows(requests), requests, whole, signature)
 
 
@@ -188,8 +188,8 @@ def split_at(
     result: list[list[Tensor]] = []
     for start, request in zip(starts, requests, strict=True):
         rows = request.rows
-        asked = request.requested_outputs or signature.outputs
-        result.append([whole[name].part(start, rows) for name in asked])
+        requested = request.requested_outputs or signature.outputs
+        result.append([whole[name].part(start, rows) for name in requested])
     return result
 
 
@@ -215,14 +215,14 @@ class PlannedOutputs:
     """Splits the outputs of batches whose requests were made from one template: as `split`, but
     what is the same for all of them is computed once."""
 
-    __slots__ = ("_last", "_places", "_signature", "_template", "_version", "names")
+    __slots__ = ("_last", "_order", "_signature", "_template", "_version", "names")
 
     def __init__(self, template: RequestTemplate, signature: Signature, version: int) -> None:
-        asked = template.requested_outputs or tuple(signature.outputs)
-        self.names = [name for name in signature.outputs if name in asked]  # to be computed
-        self._places: list[int] | None = [self.names.index(name) for name in asked]
-        if self._places == list(range(len(self.names))):
-            self._places = None
+        requested = template.requested_outputs or tuple(signature.outputs)
+        self.names = [name for name in signature.outputs if name in requested]  # to be computed
+        self._order: list[int] | None = [self.names.index(name) for name in requested]
+        if self._order == list(range(len(self.names))):
+            self._order = None
         self._template = template
         self._signature = signature
         self._version = version
@@ -242,8 +242,8 @@ class PlannedOutputs:
             if array.shape != (total, *row_shape) or array.dtype != dtype:
                 return self._split_anew(count, arrays)
             contents.append(array.tobytes())
-        if self._places is not None:
-            contents = [contents[place] for place in self._places]
+        if self._order is not None:
+            contents = [contents[index] for index in self._order]
         return PlannedResponses(last.layout, contents)
 
     def _split_anew(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedResponses | None:
@@ -266,18 +266,18 @@ class PlannedOutputs:
             for whole in wholes
         ]
         sizes = [len(content) // count for content in contents]
-        if self._places is not None:
-            contents = [contents[place] for place in self._places]
-            outputs = [outputs[place] for place in self._places]
-            asked_sizes = [sizes[place] for place in self._places]
+        if self._order is not None:
+            contents = [contents[index] for index in self._order]
+            outputs = [outputs[index] for index in self._order]
+            requested_sizes = [sizes[index] for index in self._order]
         else:
-            asked_sizes = sizes
+            requested_sizes = sizes
         last = self._last
         if last is not None and last.layout.outputs == tuple(outputs):
             layout = last.layout
         else:
             name, version = signature.model_name, self._version
-            layout = ResponseLayout(name, version, tuple(outputs), tuple(asked_sizes))
+            layout = ResponseLayout(name, version, tuple(outputs), tuple(requested_sizes))
         plain = batched and all(whole.plain for whole in wholes)
         most = _SMALL_BYTES // max(sizes) if plain else 0
         self._last = _LastOutputs(

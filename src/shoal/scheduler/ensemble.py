@@ -141,7 +141,7 @@ class EnsembleRun:
         self._send()
 
     def responded(self, call: StepCall, response: Response) -> None:
-        """Take a response of a step: start what it makes ready, answer what it completes."""
+        """Take a response of a step: start steps that are ready, and send complete responses."""
         calls: list[StepCall] = []
         over: Iterable[StepCall] = ()
         with self._lock:
@@ -191,8 +191,8 @@ class EnsembleRun:
 
     def _advance(self, call: StepCall, response: Response) -> list[StepCall]:
         step = self._ensemble.graph.steps[call.step]
-        asked = self._plan.step_outputs[call.step]
-        values = response_values(step, asked, response, call.position)
+        requested = self._plan.step_outputs[call.step]
+        values = response_values(step, requested, response, call.position)
         ready, rows = self._progress.advance(call.step, call.iteration, values)
         self._outbox.extend(self._response(row) for row in rows)
         return self._call(ready)
@@ -339,19 +339,19 @@ class StepCall:
         self.step = ready.step
         self.iteration = ready.iteration
         step = run._ensemble.graph.steps[ready.step]
-        asked = run.request
-        self.position: SequenceInfo = step_position(step, ready.values, asked)
+        client = run.request
+        self.position: SequenceInfo = step_position(step, ready.values, client)
         kept = run._plan.device_outputs.get(ready.step)
         self.request = (Request if kept is None else StepRequest)(
             step.model.name,
             step_inputs(step, ready.values),
             self,
             model_version=step.model.version,
-            id=asked.id,
+            id=client.id,
             requested_outputs=run._plan.step_outputs[ready.step],
-            parameters=asked.parameters,
-            priority=asked.priority,
-            timeout_us=asked.timeout_us,
+            parameters=client.parameters,
+            priority=client.priority,
+            timeout_us=client.timeout_us,
             correlation_id=self.position.correlation_id,
             flags=self.position.flags,
         )

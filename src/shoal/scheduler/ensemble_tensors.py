@@ -85,17 +85,19 @@ def step_position(
 
 
 def response_values(
-    step: EnsembleStep, asked: Iterable[str], response: Response, position: SequenceInfo
+    step: EnsembleStep, requested: Iterable[str], response: Response, position: SequenceInfo
 ) -> dict[str, TensorValue]:
     """The tensors of one response of a step, by the ensemble's names.
 
-    An output that was `asked` for and is missing has a value without a tensor. Raises
+    An output that was `requested` and is missing has a value without a tensor. Raises
     InvalidArgument when the response's sequence parameters are invalid.
     """
     position = reported_position(response.parameters, position)
     outputs = {tensor.name: tensor for tensor in response.outputs}
     batched = step.model.batched
-    return {step.outputs[own]: TensorValue(outputs.get(own), batched, position) for own in asked}
+    return {
+        step.outputs[own]: TensorValue(outputs.get(own), batched, position) for own in requested
+    }
 
 
 def ensemble_outputs(

@@ -181,7 +181,7 @@ def _check_masks(
             if length not in sent:
                 raise _wrong(
                     shapes.MASK,
-                    f"nothing tells how long '{name}' of {config.name} is where a request leaves "
+                    f"the length of '{name}' of {config.name} is not known where a request leaves "
                     f"it out: no other padded input that must be sent has the length '{length}'",
                     f"Write in padding_axes which input is as long as '{name}', or remove it here",
                 )

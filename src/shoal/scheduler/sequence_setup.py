@@ -1,4 +1,4 @@
-"""From a config's `sequence_batching` block to the batcher that does what it says."""
+"""Builds the batcher of a config's `sequence_batching` block."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class StateStore:
 
 
 class _State:
-    """One state of one sequence, in the memory its config asks for."""
+    """One state of one sequence, in its own buffer if the config sets that."""
 
     __slots__ = ("_room", "_spec", "array")
 

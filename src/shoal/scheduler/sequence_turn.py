@@ -21,7 +21,7 @@ from shoal.scheduler.sequence_table import InstanceSlots, SequenceRun
 
 @dataclass(frozen=True, slots=True)
 class SequenceSetup:
-    """What a model's config says about its sequences."""
+    """The settings of a model's sequences, from its config."""
 
     model_name: str
     controls: Controls

@@ -45,7 +45,7 @@ class Timer:
                     if left_ns <= 0:
                         _, _, callback = heapq.heappop(self._heap)
                         break
-                    # A client may ask for any time-out at all; a lock cannot wait for all of them.
+                    # A client may set any time-out; a lock has a maximum.
                     self._changed.wait(min(left_ns / 1e9, threading.TIMEOUT_MAX))
             try:
                 callback()

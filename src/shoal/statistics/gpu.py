@@ -46,7 +46,7 @@ class _Utilization(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU at one moment. None: this GPU does not tell (a MIG slice, an older card)."""
+    """One GPU at one moment. None: not available (a MIG slice, an older card)."""
 
     uuid: str
     utilization: float | None = None  # 0 … 1

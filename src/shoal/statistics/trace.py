@@ -62,7 +62,7 @@ class TracedTensor:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What a trace tells about one model's part in it."""
+    """One model's part in a trace."""
 
     id: int
     parent_id: int  # 0: the client's own request
@@ -115,7 +115,7 @@ class Trace:
         self._finished = False
 
     def event(self, name: str, at_ns: int = 0) -> None:
-        """The frontend did something, now unless `at_ns` says when."""
+        """Record an event of the frontend, now or at `at_ns`."""
         if self.keeps_times:
             self._events.append((name, at_ns or self.clock()))
 
@@ -140,7 +140,7 @@ class Trace:
         self._error = text
 
     def finish(self) -> None:
-        """The answer has been sent: the trace is complete."""
+        """The response has been sent: the trace is complete."""
         with self._lock:
             if self._finished:
                 return
@@ -155,7 +155,7 @@ class Trace:
         )
 
     def leave(self) -> None:
-        """The client is gone: the trace is complete when the request has ended, maybe now."""
+        """The client disconnected: the trace is complete when the request has ended, maybe now."""
         with self._lock:
             self._left = True
             running = any(not traced.ended_ns for traced in self._requests if traced.is_first)
@@ -292,7 +292,7 @@ class TracedRequest:
             trace.ended()
 
     def record(self) -> RequestRecord:
-        """What there is to tell, once."""
+        """The record of the request, once."""
         request, ended_ns = self._request, self.ended_ns
         del self._request  # it refers to us: without this its tensors would wait for the collector
         served_by = request.served_by

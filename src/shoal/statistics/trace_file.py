@@ -115,7 +115,7 @@ class FileCollector:
     """The traces sampled under one setting, until they are due in a file."""
 
     def __init__(self, file: TraceFile, log_frequency: int, *, limited: bool) -> None:
-        """`limited`: only so many are sampled, and `take` is told when the last one has come."""
+        """`limited`: the number of traces is limited, and `take` marks the last one."""
         self._file = file
         self._log_frequency = log_frequency
         self._at_once = not log_frequency and not limited
@@ -124,7 +124,7 @@ class FileCollector:
         self._retired = False
 
     def take(self, trace: FinishedTrace, *, last: bool) -> None:
-        """Keep one more trace; `last` says that no other is to come."""
+        """Store a trace; `last` if no other will come."""
         if self._at_once:
             self._file.write([trace], numbered=False)
             return

@@ -1,6 +1,6 @@
 """Traces as OpenTelemetry spans, sent to a collector as OTLP over HTTP, in JSON.
 
-    InferRequest                from the first byte of the request to the last of its answer
+    InferRequest                from the first byte of the request to the last of its response
     └── <model>                 from its acceptance to its final response
         ├── compute             while it ran
         └── <model of a step>   for ensembles and models that ask other models
@@ -57,7 +57,7 @@ class OtlpExporter:
         self._complained = 0.0
 
     def take(self, trace: FinishedTrace, *, last: bool) -> None:  # noqa: ARG002 - as Collector has it
-        """Queue a trace. One that finds a full queue is dropped whole, and the log says so."""
+        """Queue a trace. If the queue is full, it is dropped as a whole, with a warning."""
         count = 1 + sum([1 + bool(request.compute) for request in trace.requests])
         with self._changed:
             if self._closed:
@@ -177,15 +177,15 @@ def spans(trace: FinishedTrace) -> Iterator[Span]:
         return made
 
     whole = span(_ROOT, trace.span_id, context.span_id, trace.events, **_status(trace.error))
-    if trace.events:  # a model may have gone on for a client that is gone
+    if trace.events:  # a model may have continued after its client disconnected
         whole["startTimeUnixNano"] = str(bounds[0] + offset_ns)
         whole["endTimeUnixNano"] = str(bounds[1] + offset_ns)
     yield whole
     by_id = {request.id: request.span_id for request in trace.requests}
     for request in trace.requests:
         parent = by_id.get(request.parent_id, trace.span_id)
-        told = _told(request)
-        model = span(request.model_name, request.span_id, parent, request.events, **told)
+        named = _request_attributes(request)
+        model = span(request.model_name, request.span_id, parent, request.events, **named)
         if request.events and request.events[-1][0] != "REQUEST_END":
             model["endTimeUnixNano"] = str(bounds[1] + offset_ns)
         yield model
@@ -193,7 +193,7 @@ def spans(trace: FinishedTrace) -> Iterator[Span]:
             yield span("compute", new_span_id(), request.span_id, request.compute)
 
 
-def _told(request: RequestRecord) -> dict[str, Any]:
+def _request_attributes(request: RequestRecord) -> dict[str, Any]:
     attributes: dict[str, str | int] = {
         "triton.model_name": request.model_name,
         "triton.model_version": request.model_version,
@@ -225,5 +225,5 @@ def _post(url: str, body: bytes, headers: Mapping[str, str]) -> None:
 
     # The operator names the collector, so whatever URL that is, it is meant.
     request = Request(url, body, dict(headers), method="POST")  # noqa: S310
-    with urlopen(request, timeout=_POST_SECS) as answer:  # noqa: S310
-        answer.read()
+    with urlopen(request, timeout=_POST_SECS) as response:  # noqa: S310
+        response.read()

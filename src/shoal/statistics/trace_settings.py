@@ -83,13 +83,13 @@ class TraceScope:
     def changed(
         self, fallback: TraceScope, changes: Mapping[str, TraceLevel | int | None]
     ) -> TraceScope:
-        """The scope that `changes` make of this one. What it does not say, `fallback` says."""
+        """This scope with `changes`. Fields that it does not set come from `fallback`."""
         own = self.setting
-        says: dict[str, Any] = {field: getattr(own, field) for field in self.specified} | {
+        own_fields: dict[str, Any] = {field: getattr(own, field) for field in self.specified} | {
             **changes
         }
-        says = {field: value for field, value in says.items() if value is not None}
-        return TraceScope(replace(fallback.setting, **says), frozenset(says))
+        own_fields = {field: value for field, value in own_fields.items() if value is not None}
+        return TraceScope(replace(fallback.setting, **own_fields), frozenset(own_fields))
 
     def sample(self, *, insists: bool) -> bool:
         """Whether to trace a request; `insists` if its caller records it, in any case."""

@@ -97,7 +97,7 @@ class Tracer:
     def update(self, model: str, changes: Changes) -> None:
         """Change the settings of one model, or of all with an empty name.
 
-        A model keeps what it says itself when the settings of all change. Requests sampled before
+        A model keeps its own settings when the settings of all change. Requests sampled before
         are written as they would have been. Raises a ShoalError, and then nothing has changed.
         """
         read = read_changes(changes)
@@ -146,7 +146,7 @@ class Tracer:
         raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
 
     def _usable(self, setting: TraceSetting) -> bool:
-        """Whether what is sampled can be kept. Spans may be asked for by the caller alone."""
+        """Whether traces can be stored. Spans may be requested by the caller only."""
         return self._spans or bool(setting.rate and self._options.file)
 
     def _may_sample(self) -> bool:
@@ -165,7 +165,7 @@ class Tracer:
 
 
 class _Sampler:
-    """A scope and what is done with the traces it asks for."""
+    """A scope and where its traces go."""
 
     __slots__ = ("collector", "scope", "usable")
 

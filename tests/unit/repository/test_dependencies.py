@@ -60,9 +60,9 @@ class TestRelations:
         relations = DependencyRegistry()
         relations.ask_for(["one", "two", "wanted"])
         relations.note({"one": ["shared", "own", "wanted"], "two": ["shared"], "own": []})
-        assert relations.forget("one") == ["own"]
-        assert relations.forget("two") == ["shared"]
-        assert relations.forget("two") == []
+        assert relations.remove("one") == ["own"]
+        assert relations.remove("two") == ["shared"]
+        assert relations.remove("two") == []
 
     def test_a_model_that_is_no_ensemble_any_more(self):
         relations = DependencyRegistry()
