@@ -1,7 +1,7 @@
 """The backend of Python models: completes their configs and makes their instances.
 
-complete    auto_complete_config, in a process that is thrown away
-load        reads how the instances are to run: thread, process, environment of its own
+complete    auto_complete_config, in a temporary process
+load        reads how the instances run: thread, process, own Python environment
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PythonBackend(Backend):
         version_folder: Path,
         settings: Mapping[str, str],
     ) -> ModelConfig:
-        """Have the model's `auto_complete_config`, if it has one, fill in the config."""
+        """Complete the config with the model's `auto_complete_config`, if it has one."""
         file = _model_file(config, version_folder)
         chosen = read(config, model_folder, version_folder, settings)
         return completion.complete(config, file, chosen)
@@ -77,7 +77,7 @@ class PythonModel(LoadedModel):
         self.asks_readiness = False
 
     def executor(self, placement: Placement) -> RequestExecutor:
-        """An instance, on a thread of this process or in a process of its own."""
+        """An instance, on a thread of this process or in its own process."""
         if self._mode() == THREAD:
             made: ThreadExecutor | ProcessExecutor = ThreadExecutor(
                 self._file,
@@ -111,7 +111,7 @@ class PythonModel(LoadedModel):
         return THREAD if alone else PROCESS
 
     def _arguments(self, placement: Placement) -> dict[str, str]:
-        """What `initialize` gets: strings, all of them."""
+        """The arguments of `initialize`, all of them strings."""
         return {
             "model_config": self._config,
             "model_instance_kind": placement.kind.removeprefix("KIND_"),
@@ -123,7 +123,7 @@ class PythonModel(LoadedModel):
         }
 
     def _stand_in(self, absent: ProcessExecutor) -> ModelProcess | None:
-        """The process of another instance, to do the work of one whose process is not there."""
+        """The process of another instance, to stand in for one without a process."""
         with self._lock:
             executors = list(self._executors)
         for other in executors:
@@ -134,20 +134,20 @@ class PythonModel(LoadedModel):
         return None
 
     def ready(self) -> bool:
-        """Whether an instance runs and, where the model has an opinion, all that do are ready."""
+        """Whether an instance runs and `is_ready` of all running ones, if any, returns true."""
         with self._lock:
             executors = list(self._executors)
         running = [one for one in executors if isinstance(one, ThreadExecutor) or one.serving]
         return bool(running) and all(executor.ready() for executor in running)
 
     def owed(self) -> int:
-        """Requests that the model has promised to answer later."""
+        """Requests whose responses follow later."""
         with self._lock:
             executors = list(self._executors)
         return sum(executor.owed() for executor in executors)
 
     def memory_elsewhere(self) -> int:
-        """What the processes of the instances hold."""
+        """The memory of the instances' processes."""
         with self._lock:
             executors = list(self._executors)
         pids = [made.pid for made in executors if isinstance(made, ProcessExecutor)]

@@ -1,8 +1,7 @@
-"""`auto_complete_config`: a model that says itself what its config leaves out.
+"""`auto_complete_config`: a model that completes its own config.
 
-It runs in a process that is thrown away afterwards, as Triton does it, so that nothing it imports
-or leaves behind reaches the server or the model's instances. A model that cannot have the method
-is not started for it.
+It runs in a temporary process, as in Triton, so that its imports and side effects do not reach
+the server or the model's instances. No process is started for a model that cannot have the method.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from shoal.config.model import ModelConfig
 
 _METHOD = "auto_complete_config"
 _CLASS = "TritonPythonModel"
-# All that a model may say about itself.
+# The fields that a model may set.
 _FIELDS = (
     "max_batch_size",
     "input",
@@ -33,7 +32,7 @@ _FIELDS = (
 
 
 def complete(config: ModelConfig, file: Path, settings: PythonSettings) -> ModelConfig:
-    """The config with what the model adds; Internal with the text of what it raised."""
+    """The config with the model's additions; Internal with its exception."""
     if not may_complete(file):
         return config
     environment = Environment.prepare(settings) if settings.brings_python else None
@@ -44,16 +43,16 @@ def complete(config: ModelConfig, file: Path, settings: PythonSettings) -> Model
 
 
 def may_complete(file: Path) -> bool:
-    """Whether the model in `file` might have the method; only what certainly has not is False."""
+    """Whether the model in `file` might have the method; False only if it certainly does not."""
     try:
         source = file.read_text(encoding="utf-8")
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
-        return True  # importing it will say what is wrong
+        return True  # importing it will show the error
     if _METHOD in source:
         return True
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == _CLASS:
-            # A base class or a decorator may bring the method along.
+            # A base class or a decorator may add the method.
             return bool(node.bases or node.keywords or node.decorator_list)
     return True  # the class comes from somewhere else

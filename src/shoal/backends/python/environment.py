@@ -1,11 +1,11 @@
-"""Python environments that models bring along: a requirements.txt, a folder, a conda-pack archive.
+"""Python environments of models: a requirements.txt, a folder, a conda-pack archive.
 
     requirements.txt --> virtual environment ┐
     environment.tar.gz --> unpacked          ├─ in the cache, under the hash of their content
     a folder                                 ┘  used where it is
 
-An environment is made once and used by every model, instance and restart with the same content.
-One whose making was interrupted is made again.
+An environment is created once and used by every model, instance and restart with the same content.
+An interrupted creation is repeated.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from shoal.errors import Internal
 
 logger = logging.getLogger(__name__)
 
-_MARKER = "shoal-complete"  # there once everything else is
+_MARKER = "shoal-complete"  # written last
 _READ_BYTES = 1 << 20
-_MOST_SHOWN = 2000  # characters of what pip said
+_MOST_SHOWN = 2000  # characters of pip's output
 
 _making = threading.Lock()  # in this process; between processes a lock file does the same
 
@@ -41,16 +41,16 @@ class Environment:
     """A Python environment that is ready to use."""
 
     def __init__(self, root: Path) -> None:
-        """Find the interpreter in `root` and ask for its version. Raises Internal."""
+        """Find the interpreter in `root` and read its version. Raises Internal."""
         self.root = root
         self.python = _interpreter(root)
         self.version = _version(self.python)
 
     @classmethod
     def prepare(cls, settings: PythonSettings) -> Environment:
-        """The environment a model asks for, made if need be. Takes as long as pip does.
+        """The environment of a model, created if necessary. Takes as long as pip does.
 
-        Raises Internal with what went wrong; nothing half made is used later.
+        Raises Internal with the reason; an incomplete environment is never used.
         """
         folder = settings.environment
         if folder is not None and folder.is_dir():
@@ -63,7 +63,7 @@ class Environment:
         return cls(_made(cache, f"venv-{_key(requirements)}", lambda to: _build(requirements, to)))
 
     def variables(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The process environment in which this Python sees its own packages and no others."""
+        """Environment variables with which this Python finds only its own packages."""
         kept = {k: v for k, v in base.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         path = f"{self.python.parent}{os.pathsep}{base.get('PATH', os.defpath)}"
         kind = "VIRTUAL_ENV" if (self.root / "pyvenv.cfg").is_file() else "CONDA_PREFIX"
@@ -71,7 +71,7 @@ class Environment:
 
 
 def default_cache() -> Path:
-    """Where environments are kept unless told otherwise."""
+    """Where environments are stored by default."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "shoal" / "environments"
 
@@ -100,13 +100,13 @@ def _version(python: Path) -> tuple[int, int]:
 
 
 def _made(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder of an environment, made by `make` unless it is there."""
+    """The folder of an environment, created by `make` if it is missing."""
     folder = cache / key
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _making, _locked(cache / f"{key}.lock"):
             if not (folder / _MARKER).is_file():
-                shutil.rmtree(folder, ignore_errors=True)  # what an interrupted making left
+                shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted creation
                 make(folder)
                 (folder / _MARKER).touch()
     except OSError as error:
@@ -119,7 +119,7 @@ def _made(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep other processes from making the same environment at the same time."""
+    """Prevent other processes from creating the same environment at the same time."""
     with file.open("w") as opened:
         if sys.platform != "win32":
             import fcntl
@@ -129,7 +129,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _build(requirements: Path, folder: Path) -> None:
-    """A virtual environment of this Python with what the file asks for."""
+    """A virtual environment of this Python with the file's packages."""
     logger.info("making a Python environment for %s; this may take a while", requirements)
     # Not importlib.util: hooks of setuptools' change this process when pip is looked up.
     has_pip = importlib.machinery.PathFinder.find_spec("pip") is not None
@@ -141,7 +141,7 @@ def _build(requirements: Path, folder: Path) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     done = subprocess.run(  # noqa: S603 - what the operator's requirements file says
         [*pip, "install", *quiet, "--requirement", str(requirements.resolve())],
-        cwd=requirements.parent,  # relative paths in the file mean those beside it
+        cwd=requirements.parent,  # paths in the file are relative to it
         capture_output=True,
         text=True,
         check=False,
@@ -153,7 +153,7 @@ def _build(requirements: Path, folder: Path) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """The files of an archive, none of which may lie outside of it."""
+    """Unpack an archive; all its files must stay inside the folder."""
     logger.info("unpacking the Python environment %s; this may take a while", archive)
     try:
         with tarfile.open(archive) as opened:
@@ -170,7 +170,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _check_inside(member: tarfile.TarInfo, folder: Path) -> None:
-    """Refuse names and links that lead out of the folder."""
+    """Reject names and links that lead out of the folder."""
     base = os.path.realpath(folder)
     place = os.path.normpath(os.path.join(base, member.name))  # noqa: PTH118 - not yet on disk
     inside = place == base or place.startswith(base + os.sep)
@@ -188,7 +188,7 @@ def _check_inside(member: tarfile.TarInfo, folder: Path) -> None:
 
 
 def _key(requirements: Path) -> str:
-    """What makes two virtual environments the same."""
+    """The identity of a virtual environment."""
     digest = hashlib.sha256()
     machine = (sys.version, platform.platform(), sys.base_prefix)
     digest.update("\n".join(machine).encode())

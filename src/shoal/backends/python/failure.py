@@ -14,13 +14,13 @@ import traceback
 from shoal.backends.python.api.errors import TritonModelException, printable
 
 _OURS = os.path.join("shoal", "backends", "python") + os.sep  # noqa: PTH118 - a piece of a path
-# What stands between our call and the model's code, or between a coroutine and who waits for it.
+# Frames between our call and the model's code, or between a coroutine and its caller.
 _BETWEEN = (
     "<frozen importlib",
     os.path.dirname(os.__file__) + os.sep + "importlib",  # noqa: PTH120 - likewise
     os.path.dirname(os.__file__) + os.sep + "concurrent",  # noqa: PTH120
 )
-_MOST_CHARACTERS = 8000  # of an exception's own text: an array in it may have millions
+_MOST_CHARACTERS = 8000  # of an exception's text, which may include a large array
 _MOST_FRAMES = 40
 
 
@@ -43,7 +43,7 @@ def describe(error: BaseException) -> str:
 
 
 def _text(error: BaseException, *, ours: bool) -> str:
-    """What it says. `ours` when none of the model's code was running when it was raised."""
+    """Its text. `ours` if it was not raised by the model's code."""
     name = type(error).__name__
     try:
         if isinstance(error, SyntaxError):
@@ -52,5 +52,5 @@ def _text(error: BaseException, *, ours: bool) -> str:
     except Exception as failure:  # noqa: BLE001 - the model's own __str__
         return f"{name}, whose text cannot be had: its __str__ raises {type(failure).__name__}"
     if ours and isinstance(error, TritonModelException):
-        return said  # one of ours: its text says it all
+        return said  # one of ours: its text is enough
     return f"{name}: {said}" if said else name

@@ -1,9 +1,9 @@
-"""One instance of a Python model: a TritonPythonModel object and what calls its methods.
+"""One instance of a Python model: a TritonPythonModel object and the calls of its methods.
 
     initialize --> execute, execute, ... --> finalize        is_ready on request
 
-The same code runs in the server and in a process of the model's own; where responses go is the
-business of each request's answer.
+The same code runs in the server and in a model's process; each request's ResponseStream sends its
+responses to the right place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.backends.python.api.request import (
 )
 from shoal.backends.python.api.response import InferenceResponse
 
-READY_SECS = 5.0  # what `is_ready` may take
+READY_SECS = 5.0  # for `is_ready`
 
 
 class ModelInstance:
@@ -34,7 +34,7 @@ class ModelInstance:
     def __init__(
         self, model_class: type, arguments: dict[str, str], context: Context, *, decoupled: bool
     ) -> None:
-        """Make the object and initialise it. Raises what the model raises."""
+        """Create the object and initialise it. Raises the model's exceptions."""
         self._context = context
         self._decoupled = decoupled
         self._loop = _EventLoopThread(context)
@@ -59,10 +59,10 @@ class ModelInstance:
     # ---- requests
 
     def execute(self, requests: list[InferenceRequest]) -> None:
-        """Have the model answer a batch. Never raises.
+        """Run a batch. Never raises.
 
-        On return each request was answered, is to be executed again, or is kept by the model. One
-        that the model lets go of without an answer is answered with an error then.
+        On return each request has its response, will be executed again, or is kept by the model. A
+        request that the model drops without a response gets an error.
         """
         token = host.enter(self._context)
         try:
@@ -80,7 +80,7 @@ class ModelInstance:
             host.leave(token)
 
     def _send(self, requests: Sequence[InferenceRequest], returned: object) -> None:
-        """Send what `execute` returned; all of it is checked before any of it is sent."""
+        """Send the responses that `execute` returned; all are checked before any is sent."""
         if self._decoupled:
             raise TritonModelException(
                 f"Python model '{self.name}' is using the decoupled mode and the execute function "
@@ -117,7 +117,7 @@ class ModelInstance:
                 request._stream.finish(response)
 
     def _fail(self, requests: Sequence[InferenceRequest], error: BaseException) -> None:
-        """ResponseStream what is not answered yet with the exception, and log it."""
+        """Fail requests without a response with the exception, and log it."""
         text = f"Failed to process the request(s) for model '{self.name}', message: "
         text += failure.describe(error)
         self._context.host.log(logging.ERROR, text, __file__, 0)
@@ -129,7 +129,7 @@ class ModelInstance:
     def _run_in_background(
         self, coroutine: Coroutine[Any, Any, Any], requests: Sequence[InferenceRequest]
     ) -> None:
-        """Let a decoupled model's coroutine go on; its requests are its own from here."""
+        """Let a decoupled model's coroutine continue; it keeps its requests."""
         for request in requests:
             assert request._stream is not None
             request._stream.promised = True
@@ -154,12 +154,12 @@ class ModelInstance:
 
         self._loop.start(coroutine).add_done_callback(done)
 
-    # ---- the model's own opinion
+    # ---- readiness
 
     def ready(self, timeout_secs: float = READY_SECS) -> bool:
-        """Ask the model's `is_ready`, if it has one. An exception or a late answer is a no.
+        """Call the model's `is_ready`, if it has one. An exception or a time-out means false.
 
-        Who asks while the model is still thinking about an earlier question gets its answer.
+        Calls during an earlier call get the result of that one.
         """
         if not self.has_is_ready:
             return True
@@ -204,7 +204,7 @@ class ModelInstance:
     # ---- the end
 
     def finalize(self) -> None:
-        """Stop its event loop and call the model's `finalize`; what that raises is logged."""
+        """Stop its event loop and call the model's `finalize`; exceptions are logged."""
         self._context.serving = False
         self._loop.stop()
         token = host.enter(self._context)
@@ -220,7 +220,7 @@ class ModelInstance:
 
 
 class _EventLoopThread:
-    """An event loop in a thread of its own, made when the first coroutine comes."""
+    """An event loop in its own thread, started with the first coroutine."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -253,7 +253,7 @@ class _EventLoopThread:
         self._loop.close()
 
     def stop(self) -> None:
-        """End the loop; what runs on it is cancelled."""
+        """End the loop and cancel its tasks."""
         with self._making:
             if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,12 +1,12 @@
-"""Importing model.py: in a process of its own, or among other models in one.
+"""Importing model.py: in its own process, or in one with other models.
 
     its own process    the version's folder first on sys.path, as in Triton
     among others       a private package per instance: `import helper` finds the helper.py beside
                        this model.py, never that of another model
 
-In a shared process no model's folder is ever on sys.path. Instead each module that lies in a
-model's folder has an `__import__` of its own, which looks there first. Modules of the standard
-library are never taken from a model's folder.
+In a shared process no model's folder is on sys.path. Instead each module in a model's folder has
+its own `__import__`, which searches that folder first. Modules of the standard library are never
+imported from a model's folder.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ def import_alone(file: Path) -> ModuleType:
 
 
 class PrivateModule:
-    """A model.py imported beside others; `close` forgets it and what it imported of its own."""
+    """A model.py imported beside others; `close` removes it and the modules of its folder."""
 
     def __init__(self, file: Path, folders: Sequence[Path] = ()) -> None:
-        """Import `file`. Raises what the import raises; nothing stays behind then.
+        """Import `file`. Raises what the import raises, and then leaves nothing behind.
 
-        `folders` are where its own modules lie; a model's folder and that of its version unless
-        given.
+        `folders` contain its own modules; by default the folders of the model and of its version.
         """
         _check_file(file)
         folders = folders or (file.parent, file.parent.parent)
@@ -64,7 +63,7 @@ class PrivateModule:
             raise
 
     def close(self) -> None:
-        """Take its modules out of the process. What still runs keeps what it holds."""
+        """Remove its modules from the process. Running code keeps its references."""
         _finder.remove(self.package)
         inside = f"{self.package}."
         for name in [n for n in sys.modules if n == self.package or n.startswith(inside)]:
@@ -78,7 +77,7 @@ class _Finder:
         self._builtins: dict[str, dict[str, Any]] = {}
 
     def add(self, package: str, folders: Sequence[Path]) -> None:
-        """Let `package` be found; the first one makes this finder known to Python."""
+        """Register `package`; the first one installs this finder."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         importer = _Importer(package, folders)
@@ -131,7 +130,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Importer:
-    """`__import__` for the modules of one package: what lies beside them comes first."""
+    """`__import__` for the modules of one package, which prefers modules of its folders."""
 
     def __init__(self, package: str, folders: Sequence[Path]) -> None:
         self._package = package
@@ -146,7 +145,7 @@ class _Importer:
         fromlist: Sequence[str] = (),
         level: int = 0,
     ) -> ModuleType:
-        """Import as Python does, under the package's name where the module is one of ours."""
+        """Import as Python does, under the package's name if the module is one of ours."""
         ordinary: Callable[..., ModuleType] = builtins.__import__
         if level or not self._is_ours(name.partition(".")[0]):
             return ordinary(name, globals, locals, fromlist, level)
@@ -170,7 +169,7 @@ class _Importer:
             return False
         if spec.loader is not None and spec.origin is not None:
             return True
-        # A folder without __init__.py may hold anything: it is a package only if no other is.
+        # A folder without __init__.py may contain anything: it is a package only if no other is.
         return name not in sys.modules and importlib.util.find_spec(name) is None
 
 

@@ -1,7 +1,7 @@
-"""Names that numpy 2 took away and models written for numpy 1 still use: np.NINF, np.float_, …
+"""Names that numpy 2 removed and models for numpy 1 still use: np.NINF, np.float_, …
 
-They are found when a model asks for them, with one warning each that says what to write instead.
-Nothing changes for code that does not use them, and nothing at all where numpy still has them.
+They are added on first use, with one warning each that says what to write instead. Nothing changes
+for code that does not use them, or if numpy still has them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REPLACEMENTS: dict[str, str] = {
 
 
 def install() -> None:
-    """Let numpy answer for the names it no longer has. More than once is as good as once."""
+    """Add the removed names to numpy. Idempotent."""
     original: Callable[[str], Any] | None = vars(np).get("__getattr__")
     if not _is_two() or original is None or getattr(original, "finds_old_names", False):
         return
@@ -58,7 +58,7 @@ def install() -> None:
             if instead is None:
                 raise
         value = _value(instead)
-        setattr(np, name, value)  # the next one finds it at once, and is not warned again
+        setattr(np, name, value)  # the next use finds it without a warning
         written = f"np.{instead}" if not instead.startswith("-") else f"-np.{instead[1:]}"
         logger.warning(
             "a Python model uses np.%s, which numpy %s no longer has: write %s",

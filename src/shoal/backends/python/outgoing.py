@@ -1,4 +1,4 @@
-"""From what a model sent to what the server passes on: known outputs, in the client's shapes."""
+"""From a model's responses to the server's: known outputs, in the client's shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.errors import BackendFailure
 
 
 class Outputs:
-    """A model's outputs by its config. What the config does not list is never sent."""
+    """A model's outputs by its config. Outputs that the config does not list are never sent."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.names = frozenset(tensor.name for tensor in config.output)
@@ -58,7 +58,7 @@ class Outputs:
         *,
         final: bool,
     ) -> None:
-        """Send tensors that are in the server's form already."""
+        """Send tensors of the server's class."""
         if self._reshaped:
             try:
                 tensors = [self._in_client_shape(tensor) for tensor in tensors]
@@ -68,7 +68,7 @@ class Outputs:
         pending.send(tensors, parameters=parameters, final=final)
 
     def _in_client_shape(self, tensor: Tensor) -> Tensor:
-        """The tensor in the `dims` of the config, where the model gave it in its `reshape`."""
+        """The tensor in the `dims` of the config, if the model has another shape (`reshape`)."""
         spec = self._reshaped.get(tensor.name)
         if spec is None:
             return tensor

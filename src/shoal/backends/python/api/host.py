@@ -1,11 +1,10 @@
-"""What stands behind the functions of pb_utils: a server in this process, one at the end of a
-pipe, or none.
+"""The server behind the functions of pb_utils: in this process, at the end of a pipe, or none.
 
     model --pb_utils--> current() --> Host
 
-While the server runs a model's function, it notes for that thread (and for the tasks it starts)
-whose function it is. A thread that the model made itself is known by the module whose function it
-runs. What is left belongs to the model that was loaded last in this process.
+While the server runs a model's function, it stores the model in a variable of that thread (and of
+the tasks it starts). A thread that the model started itself is identified by the module whose
+function it runs. Everything else belongs to the model that was loaded last in this process.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class FamilyHandle(Protocol):
     """A family of metrics in a registry."""
 
     def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
-        """The metric with these labels. Raises ValueError when it cannot be."""
+        """The metric with these labels. Raises ValueError if it is invalid."""
 
     def close(self) -> None:
-        """Let go of it; the last one to do so ends it."""
+        """Release it; the last release removes it."""
 
 
 class MetricHandle(Protocol):
-    """One metric. All methods raise ValueError for what its kind does not do."""
+    """One metric. Methods raise ValueError for operations that its kind does not have."""
 
     def increment(self, value: float) -> None:
         """Add to a counter or a gauge."""
@@ -53,18 +52,18 @@ class MetricHandle(Protocol):
         """What a counter or gauge shows."""
 
     def close(self) -> None:
-        """Let go of it; the last one to do so ends it."""
+        """Release it; the last release removes it."""
 
 
 class Host(Protocol):
     """A server, as models see it. Errors are ShoalErrors."""
 
-    shares_memory: bool  # whether what other models answer is in memory that others see too
+    shares_memory: bool  # whether responses of other models are in shared memory
 
     def infer(self, request: Request, *, decoupled: bool, waiting: Context | None) -> None:
-        """Have another model answer `request` through its reply; raises when it is refused.
+        """Run `request` on another model, which responds to its reply; raises if it is rejected.
 
-        `waiting` is the instance that does nothing else until the answer is there.
+        `waiting` is the instance that blocks until the response arrives.
         """
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
@@ -84,7 +83,7 @@ class Host(Protocol):
 
 
 class Context:
-    """One instance of a model, as far as pb_utils needs to know it."""
+    """One instance of a model, for pb_utils."""
 
     __slots__ = ("host", "instance_name", "model_folder", "model_name", "serving")
 
@@ -124,7 +123,7 @@ class NoServer:
         return False
 
     def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
-        """Kept in this process, where a test can read it."""
+        """Stored in this process, where a test can read it."""
         from shoal.statistics.custom import local
 
         return local.family(name, description, kind)
@@ -156,12 +155,12 @@ def current() -> Context:
 
 
 def is_known() -> bool:
-    """Whether this thread runs a model's function, and not one the model started by itself."""
+    """Whether this thread runs a model's function, and was not started by the model."""
     return _current.get() is not None
 
 
 def enter(context: Context) -> contextvars.Token[Context | None]:
-    """From here on this thread runs `context`'s code; give the token to `leave`."""
+    """From now on this thread runs `context`'s code; pass the token to `leave`."""
     return _current.set(context)
 
 

@@ -10,7 +10,7 @@ from shoal.backends.python.api import host
 
 
 class _LogLevel(enum.Enum):
-    """How much a line matters."""
+    """The severity of a line."""
 
     INFO = 0
     WARNING = 1
@@ -42,17 +42,17 @@ class Logger:
 
     @staticmethod
     def log_info(message: str) -> None:
-        """Log what is good to know."""
+        """Log information."""
         _log(message, _LogLevel.INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
-        """Log what may turn into trouble."""
+        """Log a warning."""
         _log(message, _LogLevel.WARNING)
 
     @staticmethod
     def log_error(message: str) -> None:
-        """Log what went wrong."""
+        """Log an error."""
         _log(message, _LogLevel.ERROR)
 
     @staticmethod

@@ -1,7 +1,6 @@
 """`pb_utils.MetricFamily`: a model's own metrics, beside the server's.
 
-They live as long as a model holds them: when the last object of a family is gone, so is the
-family.
+They exist as long as a model references them: a family is removed with its last object.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class MetricKind(enum.IntEnum):
 
 
 class MetricFamily:
-    """Metrics of one name, told apart by their labels."""
+    """Metrics of one name with different labels."""
 
     COUNTER = MetricKind.COUNTER
     GAUGE = MetricKind.GAUGE
@@ -93,7 +92,7 @@ class Metric:
         self._handle: MetricHandle | None = handle
 
     def increment(self, value: float) -> None:
-        """Add `value`; a counter never goes down."""
+        """Add `value`; a counter never decreases."""
         _attempt("Failed to increment metric value", lambda: self._open().increment(float(value)))
 
     def set(self, value: float) -> None:

@@ -41,7 +41,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a model, or one version of it, can be asked now."""
+    """Whether a model, or one version of it, is ready."""
     _check_text(model_name=model_name, model_version=model_version)
     if model_version and not model_version.isdecimal():
         raise TritonModelException(

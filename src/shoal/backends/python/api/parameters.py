@@ -9,7 +9,7 @@ from shoal.core.response import ParameterValue
 
 
 def checked(parameters: Mapping[str, ParameterValue] | None) -> dict[str, ParameterValue]:
-    """A copy of what a model gave as parameters; TritonModelException names what cannot be."""
+    """A copy of a model's parameters; TritonModelException names an invalid one."""
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):

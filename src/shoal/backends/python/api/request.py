@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceRequest`: what a client asked this model, or what this model asks another."""
+"""`pb_utils.InferenceRequest`: a client's request, or one from this model to another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MemoryType(enum.IntEnum):
 
 
 class PreferredMemory:
-    """Where a model would like the tensors it asked another model for."""
+    """The memory in which a model prefers the outputs of another model."""
 
     __slots__ = ("_device_id", "_memory_type")
 
@@ -53,7 +53,7 @@ class InferenceTrace:
 
 
 class InferenceRequest:
-    """One request: received from a client, or made here to be executed by another model."""
+    """One request: received from a client, or created here for another model."""
 
     __slots__ = (
         "__weakref__",
@@ -130,7 +130,7 @@ class InferenceRequest:
     def _received(
         cls, core: Request, output_names: frozenset[str], answer: ResponseStream
     ) -> InferenceRequest:
-        """Wrap a request of a client's; its tensors are looked at when the model does."""
+        """Wrap a client's request; its tensors are decoded when the model reads them."""
         request: InferenceRequest = cls.__new__(cls)
         request._core = core
         request._inputs = None
@@ -152,7 +152,7 @@ class InferenceRequest:
         return self._inputs
 
     def _input(self, name: str) -> Tensor | None:
-        """The input called `name`, without a look at all the others."""
+        """The input called `name`, without decoding the others."""
         tensor = self._by_name.get(name)
         if tensor is None and name in self._core.inputs:
             return self._wrap(name)
@@ -175,37 +175,37 @@ class InferenceRequest:
         return self._core.flags
 
     def set_flags(self, flags: int) -> None:
-        """Set them, before the request is executed."""
+        """Set the flags, before the request is executed."""
         self._core.flags = flags
 
     def timeout(self) -> int:
-        """How many microseconds the client gave it; 0 for no limit."""
+        """The client's time-out in microseconds; 0 for none."""
         return self._core.timeout_us
 
     def parameters(self) -> str:
-        """The parameters as JSON; `json.loads` makes a dict of it."""
+        """The parameters as JSON text."""
         return json.dumps(self._core.parameters)
 
     def requested_output_names(self) -> set[str]:
-        """The outputs that are wanted: the client's choice, or all of them."""
+        """The requested outputs: the client's choice, or all of them."""
         return set(self._core.requested_outputs or self._output_names)
 
     def preferred_memory(self) -> PreferredMemory:
-        """Where the tensors are to be: in the CPU's memory."""
+        """Where the tensors will be: in the CPU's memory."""
         return PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
 
     def trace(self) -> InferenceTrace:
         """The trace this request belongs to."""
         return self._trace or InferenceTrace(self._core.trace)
 
-    # ---- answering a client's request
+    # ---- responding to a client's request
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request."""
         return self._core.cancelled if self._stream is None else self._stream.cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """What answers this request, also after `execute` has returned."""
+        """The sender of responses, also after `execute` has returned."""
         answer = self._stream
         if answer is None:
             raise TritonModelException(
@@ -224,12 +224,12 @@ class InferenceRequest:
             )
         self._release_flags = flags
 
-    # ---- asking another model
+    # ---- calling another model
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | calls.ResponseIterator:
-        """Have the other model answer, and wait for it.
+        """Run it on the other model, and wait for its response.
 
-        A response, or with `decoupled` an iterator over all of them. Errors come in the response.
+        Returns the response, or with `decoupled` an iterator over all. Errors are in the response.
         """
         return calls.run(self, decoupled=decoupled)
 
@@ -240,9 +240,9 @@ class InferenceRequest:
         return calls.run_async(self, decoupled=decoupled)
 
     def _outgoing(self, reply: Reply, *, waits: bool) -> Request:
-        """A request for the server; each execution is one of its own.
+        """A request for the server, a new one for each execution.
 
-        Unless the model `waits` for the answer it may go on to change the arrays it gave.
+        Unless the model `waits` for the response, it may change its arrays meanwhile.
         """
         core = self._core
         request = Request(
@@ -270,7 +270,7 @@ class InferenceRequest:
 
 
 def _abandon(answer: ResponseStream, core: Request) -> None:
-    if answer.sent:  # the model said what it had to say and forgot to say that it is over
+    if answer.sent:  # the model has sent responses, but not the final flag
         answer.end(None)
     else:
         text = (

@@ -22,7 +22,7 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, ParameterValue] | None = None,
     ) -> None:
-        """With `error` the tensors do not count."""
+        """With `error` the tensors are ignored."""
         if not isinstance(output_tensors, (list, tuple)):
             raise TypeError(
                 f"InferenceResponse needs a list of output tensors, not {type(output_tensors)}"
@@ -44,7 +44,7 @@ class InferenceResponse:
 
     @classmethod
     def _from_core(cls, response: Response, *, shared: bool) -> InferenceResponse:
-        """What another model answered; `shared` where others may look at the same memory."""
+        """The response of another model; `shared` if its memory is used elsewhere too."""
         made: InferenceResponse = cls.__new__(cls)
         made._outputs = [Tensor._from_core(tensor, shared=shared) for tensor in response.outputs]
         made._error = None if response.error is None else from_shoal(response.error)
@@ -64,5 +64,5 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The parameters as JSON; `json.loads` makes a dict of it."""
+        """The parameters as JSON text."""
         return json.dumps(self._parameters)

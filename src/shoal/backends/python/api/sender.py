@@ -1,10 +1,10 @@
-"""`pb_utils.InferenceResponseSender`: answering a request from any thread, at any time.
+"""`pb_utils.InferenceResponseSender`: responding to a request from any thread, at any time.
 
     decoupled        send(response) ... send(flags=FINAL)      any number of responses, one FINAL
     not decoupled    send(response, flags=FINAL)               or return it from `execute`
 
-What is sent twice, after the end, or not at all where a response is due is an exception in the
-model, in Triton's words; the client hears exactly one end whatever the model does.
+Sending twice, after the end, or no response at all where one is required raises an exception in the
+model, with Triton's text; the client always receives exactly one final response.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _counting = threading.RLock()
 
 
 class ResponseStream(ABC):
-    """The answer to one request: what was sent of it and whether more may follow."""
+    """The responses to one request: how many were sent, and whether more may follow."""
 
     __slots__ = ("_closed", "_decoupled", "_over", "_sent", "promised")
 
@@ -34,11 +34,11 @@ class ResponseStream(ABC):
         self._sent = 0
         self._closed = False  # to the model
         self._over = False  # to the client: the end was sent
-        self.promised = False  # whether the model holds a sender
+        self.promised = False  # whether the model has a sender
 
     @property
     def over(self) -> bool:
-        """Whether the client has heard the end."""
+        """Whether the final response was sent to the client."""
         return self._over
 
     @property
@@ -52,13 +52,13 @@ class ResponseStream(ABC):
         return self._sent
 
     def send(self, response: InferenceResponse | None, *, final: bool, more: bool = False) -> None:
-        """Send on the model's behalf; TritonModelException when the rules forbid it.
+        """Send for the model; TritonModelException if the rules forbid it.
 
-        `more` when the end of the execution follows at once, so that both may go together.
+        `more` if the end of the execution follows at once, so that both may be sent together.
         """
         with _counting:
             self._admit(response, final)
-            # A model that is not decoupled has one response, so its first one is the end of it.
+            # A model that is not decoupled has one response, so the first one is final.
             ends = final or not self._decoupled
             passes_on = not self._over
             self._over = self._over or ends
@@ -113,7 +113,7 @@ class ResponseStream(ABC):
             self._closed = self._over = True
 
     def end(self, response: InferenceResponse | None) -> bool:
-        """End it on the server's behalf, unless it has ended; whether this did."""
+        """End it for the server, unless it has ended; returns whether this did."""
         with _counting:
             self._closed = True
             if self._over:
@@ -121,7 +121,7 @@ class ResponseStream(ABC):
             self._over = True
         try:
             self._pass_on(response, final=True)
-        except ShoalError:  # it was ended this very moment
+        except ShoalError:  # it has just ended
             return False
         return True
 
@@ -142,7 +142,7 @@ class InferenceResponseSender:
     __slots__ = ("__weakref__", "_request", "_stream")
 
     def __init__(self, answer: ResponseStream, request: object) -> None:
-        """`request` lives as long as its sender, because its end is the end of the answer."""
+        """`request` lives as long as its sender: when it is freed, the responses end."""
         self._stream = answer
         self._request = request
 

@@ -1,9 +1,9 @@
 """`pb_utils.Tensor`: a name and elements, as numpy, as DLPack or still as received bytes.
 
-What a request brings is turned into numpy only when the model asks for it. The array is the
-model's own to write to: it lies on the request's buffer if nothing else uses that, and is
-a copy if the same memory is used elsewhere: a client's region, another model's array, an
-input that other steps of an ensemble get too. Such memory is told by being marked read-only.
+A request's tensor is converted to numpy only when the model reads it. The model may write to the
+array: it uses the request's buffer if nothing else does, and is a copy if the same memory is used
+elsewhere: a client's region, another model's array, an input of other steps of an ensemble. Such
+memory is marked read-only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_core", "_datatype", "_name", "_on_gpu")
 
     def __init__(self, name: str, array: np.ndarray, /) -> None:
-        """Name a numpy array. What is not contiguous is copied; other memory stays shared."""
+        """A numpy array with a name. It is copied only if it is not contiguous."""
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
             raise TypeError(
                 f"Tensor needs a name (str) and a numpy array, not {type(name)} and {type(array)}"
@@ -50,9 +50,9 @@ class Tensor:
 
     @classmethod
     def _from_core(cls, core: CoreTensor, *, shared: bool = False) -> Tensor:
-        """Wrap a tensor of the server's; nothing is decoded or copied yet.
+        """Wrap a tensor of the server; nothing is decoded or copied yet.
 
-        `shared` where others may look at the same memory.
+        `shared` if its memory is used elsewhere too.
         """
         tensor: Tensor = cls.__new__(cls)
         tensor._name = core.name
@@ -69,7 +69,7 @@ class Tensor:
         return self._name
 
     def shape(self) -> list[int]:
-        """The shape, with the batch dimension where there is one."""
+        """The shape, with the batch dimension if there is one."""
         if self._core is not None:
             return list(self._core.shape)
         if self._on_gpu is not None:
@@ -78,11 +78,11 @@ class Tensor:
         return list(self._array.shape)
 
     def triton_dtype(self) -> int:
-        """The datatype's number; `triton_to_numpy_type` makes a numpy type of it."""
+        """The datatype's number; `triton_to_numpy_type` converts it to a numpy type."""
         return self._datatype.number
 
     def is_cpu(self) -> bool:
-        """Whether the elements are in the machine's memory, so that numpy can see them."""
+        """Whether the elements are in the CPU's memory, so that numpy can read them."""
         return self._on_gpu is None
 
     def as_numpy(self) -> np.ndarray:
@@ -129,7 +129,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: object, /) -> Tensor:
-        """Name a tensor of another library: a DLPack capsule, or anything with `__dlpack__`."""
+        """A named tensor from a DLPack capsule, or from anything with `__dlpack__`."""
         if not isinstance(name, str):
             raise TypeError(f"Tensor needs a name (str), not {type(name)}")
         if not name:
@@ -166,7 +166,7 @@ class Tensor:
     # ---- on the way out
 
     def _to_core(self, *, keep: bool = False) -> CoreTensor:
-        """As the server sends it. What the model could still change is copied, unless `keep`."""
+        """For the server. Memory that the model could change is copied, unless `keep`."""
         if self._core is not None and self._array is None:
             core = self._core = _shared(self._core)
             return core if core.name == self._name else _renamed(core, self._name)
@@ -191,18 +191,18 @@ class Tensor:
 
 
 class _GpuMemory:
-    """A tensor in a GPU's memory, kept as its own library gave it."""
+    """A tensor in a GPU's memory, as its library passed it."""
 
     def __init__(
         self, source: object, capsule: object, shape: tuple[int, ...], device: tuple[int, int]
     ) -> None:
-        self._source = source  # the library's own tensor, or the capsule that was given
+        self._source = source  # the library's own tensor, or its capsule
         self._capsule: object | None = capsule
         self.shape = shape
         self.device = device
 
     def capsule(self) -> object:
-        """A capsule to give away: the one we hold, then fresh ones where the source makes them."""
+        """A capsule to pass on: the one we have, then new ones if the source creates them."""
         capsule, self._capsule = self._capsule, None
         if capsule is not None:
             return capsule
@@ -212,7 +212,7 @@ class _GpuMemory:
         return made
 
     def on_cpu(self, name: str) -> np.ndarray:
-        """A copy in the machine's memory, made by the library the tensor belongs to."""
+        """A copy in the CPU's memory, made by the library of the tensor."""
         torch = sys.modules.get("torch")
         if torch is not None:
             tensor = torch.from_dlpack(self.capsule()).detach().cpu()
@@ -229,7 +229,7 @@ class _GpuMemory:
 
 
 def _converted(array: np.ndarray) -> tuple[np.ndarray, DataType]:
-    """An array whose dtype is not one of the protocol's as it stands."""
+    """An array whose dtype the protocol does not have."""
     dtype = array.dtype
     if dtype.kind in "OSU":
         return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), BYTES
@@ -245,7 +245,7 @@ def _converted(array: np.ndarray) -> tuple[np.ndarray, DataType]:
 
 
 def _private(core: CoreTensor) -> np.ndarray:
-    """A received tensor's elements for the model to use as its own."""
+    """A received tensor's elements, which the model may write to."""
     if not core.has_raw:
         return np.array(core.array, order="C")
     if core.datatype is BYTES:
@@ -272,7 +272,7 @@ def _renamed(core: CoreTensor, name: str) -> CoreTensor:
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    """An object array of `bytes`, a new one: text as UTF-8, anything else as its text."""
+    """A new object array of `bytes`: text as UTF-8, anything else as its text."""
     elements = array.reshape(-1).tolist()
     made = np.empty(len(elements), dtype=object)
     for index, element in enumerate(elements):
@@ -289,7 +289,7 @@ def _owns_data(base: object) -> bool:
 
 
 def _sole_counts() -> tuple[int, int]:
-    """What `sys.getrefcount` says in `_to_core` of an array and a base without other references.
+    """The `sys.getrefcount` in `_to_core` of an array and a base without other references.
 
     Measured, because it depends on how an interpreter counts its own short-lived references.
     """

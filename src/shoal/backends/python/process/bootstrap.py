@@ -2,9 +2,9 @@
 
     python bootstrap.py <where shoal is> <where numpy is> <socket>
 
-This file is run by whatever Python the model brings along, in which nothing of the server is
-installed. So it uses nothing but what every Python has, and only the modules named here are
-taken from the server; numpy only if the environment has none of its own.
+The model's own Python runs this file, in which nothing of the server is installed. So it uses only
+the standard library, and imports only the modules named here from the server; numpy only if the
+environment has none.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class _ModuleFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module, if it is one of those and lies there."""
+        """The module, if it is one of those and exists there."""
         if path is None and name in self._names:
             return importlib.machinery.PathFinder.find_spec(name, [self._folder], target)
         return None
 
 
 def _fail(connection: str, text: str) -> None:
-    """Tell the server why there will be no model, in the form of `channel`, and end."""
+    """Send the server the reason in the format of `channel`, and end."""
     if sys.platform != "win32":
         content = marshal.dumps(("failed", (text,), None), 4)
         socket.socket(fileno=int(connection)).sendall(struct.pack("<I", len(content)) + content)
@@ -46,7 +46,7 @@ def _fail(connection: str, text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Check the interpreter, borrow the modules, serve the model."""
+    """Check the interpreter, make the modules importable, serve the model."""
     shoal_folder, numpy_folder, connection = arguments
     del sys.argv[1:]  # models that read their command line have none
     if sys.version_info < _LEAST:

@@ -1,9 +1,9 @@
-"""Messages over a socket: a length, then plain values; files may ride along.
+"""Messages over a socket: a length, then plain values, with optional file descriptors.
 
     send(message, files) --> | uint32 length | marshal | --> receive() --> messages
 
-Sending never waits: what the socket does not take at once is sent by a thread that exists only
-while there is such a backlog. So the event loop may send too.
+Sending never blocks: a thread that exists only while there is a backlog sends what the socket does
+not accept at once. So the event loop may send too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
-_MOST_FILES = 64  # with one piece of what is sent; the system takes no more than some 250
+_MOST_FILES = 64  # per call; the system accepts about 250
 _CARRIES_FILES = hasattr(socket, "SCM_RIGHTS")
 _FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * 4) if _CARRIES_FILES else 0
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
@@ -37,22 +37,22 @@ class MessageChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         connection.setblocking(True)
-        self._lock = threading.Lock()  # guards what is to be sent, and its order
-        self._held: list[bytes] = []  # to be sent together with what follows
+        self._lock = threading.Lock()  # guards the messages to send, and their order
+        self._held: list[bytes] = []  # to be sent with the next message
         self._held_files: list[int] = []
         self._backlog: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._flushing = False
         self._closed = False
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
-        self._filled = 0  # what the buffer holds of messages that are not complete yet
-        self._files: deque[int] = deque()  # that came along, in the order of their messages
+        self._filled = 0  # incomplete messages in the buffer
+        self._files: deque[int] = deque()  # received files, in the order of their messages
 
     def send(self, message: tuple[Any, ...], files: Sequence[int] = (), *, more: bool) -> None:
         """Send plain values (numbers, text, bytes, lists, dicts) and open files, which are closed.
 
-        With `more` it waits for the next message and goes with it: to wake the other side costs
-        more than the message does. ChannelClosed if the other side is gone.
+        With `more` it is sent together with the next message: waking the other side costs more
+        than the message does. ChannelClosed if the other side is gone.
         """
         content = marshal.dumps(message, 4)
         with self._lock:
@@ -74,7 +74,7 @@ class MessageChannel:
             self._send_or_queue(frame, files)
 
     def flush(self) -> None:
-        """Send what waits for a next message, if anything does."""
+        """Send messages that wait for a next one, if there are any."""
         with self._lock:
             if not self._held or self._closed:
                 return
@@ -84,7 +84,7 @@ class MessageChannel:
             self._send_or_queue(frame, files)
 
     def _send_or_queue(self, frame: memoryview, files: Sequence[int]) -> None:
-        """Send at once what goes, and have the rest follow. The lock is held."""
+        """Send what the socket accepts, and the rest in the background. The lock is held."""
         if not self._flushing:
             frame, files = self._send_some(frame, files, _AT_ONCE)
         if not len(frame):
@@ -97,10 +97,10 @@ class MessageChannel:
     def _send_some(
         self, frame: memoryview, files: Sequence[int], flags: int
     ) -> tuple[memoryview, Sequence[int]]:
-        """Send what the socket takes; what is left comes back. Closes the files once sent."""
+        """Send what the socket accepts; returns the rest. Closes the files after sending."""
         while len(frame):
             now, later = files[:_MOST_FILES], files[_MOST_FILES:]
-            piece = frame[:1] if later else frame  # each lot of files needs a byte to go with
+            piece = frame[:1] if later else frame  # each group of files needs a byte of data
             try:
                 if _CARRIES_FILES:
                     sent = self._socket.sendmsg([piece], _rights(now), flags)
@@ -118,7 +118,7 @@ class MessageChannel:
         return frame, files
 
     def _flush(self) -> None:
-        """Send the backlog, waiting for the other side to take it."""
+        """Send the backlog, waiting for the other side."""
         while True:
             with self._lock:
                 if not self._backlog:
@@ -136,7 +136,7 @@ class MessageChannel:
                 return
 
     def receive(self) -> list[tuple[Any, ...]]:
-        """Wait for messages and hand out those that are complete; ChannelClosed at the end."""
+        """Wait for messages and return complete ones; ChannelClosed at the end."""
         self._read()
         messages: list[tuple[Any, ...]] = []
         view, filled, position, wanted = self._view, self._filled, 0, 0
@@ -156,7 +156,7 @@ class MessageChannel:
         return messages
 
     def _keep(self, start: int, wanted: int) -> None:
-        """Move what is not complete to the front, where there must be room for all of it."""
+        """Move the incomplete message to the front, with room for all of it."""
         rest = bytes(self._view[start : self._filled])
         if wanted > len(self._buffer) or len(self._buffer) > _READ_BYTES >= wanted:
             self._buffer = bytearray(max(wanted, _READ_BYTES))
@@ -165,7 +165,7 @@ class MessageChannel:
         self._filled = len(rest)
 
     def _read(self) -> None:
-        """Wait for bytes, and for files that come along; ChannelClosed at the end."""
+        """Wait for bytes and files; ChannelClosed at the end."""
         room = self._view[self._filled :]
         ancillary: list[tuple[int, int, bytes]] = []
         try:
@@ -185,18 +185,18 @@ class MessageChannel:
                 self._files.extend(files)
 
     def next_file(self) -> int:
-        """The next file that came along; the caller closes it."""
+        """The next received file; the caller closes it."""
         return self._files.popleft()
 
     def hang_up(self) -> None:
         """End it. What has arrived can still be received; then waiting threads are notified."""
         with self._lock:
             self._closed = True
-        with contextlib.suppress(OSError):  # the other side may have hung up already
+        with contextlib.suppress(OSError):  # the other side may have closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up and close the socket. No thread may be receiving."""
+        """Close the socket. No thread may be receiving."""
         self.hang_up()
         self._socket.close()
         _close_files(self._files)

@@ -1,9 +1,10 @@
 """The model's side of the pipe: a process with one instance of one model in it.
 
-    start --> initialize --> (execute | asked | cancel | …)* --> stop --> finalize --> end
+start --> initialize --> (execute | cancel | …)* --> stop --> finalize --> end
 
-The main thread runs the model. Another one reads, so that a model that waits for another model,
-or looks whether its client has gone, hears of it. When the server hangs up the process ends.
+The main thread runs the model. Another one reads, so that a model that waits for another model, or
+checks whether its request was cancelled, receives that. When the server closes the pipe the
+process ends.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from shoal.backends.python.process.remote_host import RemoteHost, RemoteTrace
 from shoal.core.reply import DISCARD
 from shoal.core.request import Request
 
-_LONGEST_HOLD_NS = 200_000  # for answers of quick models, which then travel together
+_LONGEST_HOLD_NS = 200_000  # for responses of fast models, which are sent together
 _LAST_SECS = 2.0  # for an idle process to end by itself once the server is gone
 
 
 def main(connection: str) -> NoReturn:
-    """Serve the model that the server names on `connection`, until it hangs up."""
+    """Serve the model that the server sends on `connection`, until the pipe is closed."""
     _ignore_signals()
     numpy_names.install()
     opened = _open(connection)
@@ -61,7 +62,7 @@ def main(connection: str) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # threads that the model left behind must not keep the process
+    os._exit(status)  # threads that the model left must not keep the process alive
 
 
 def _open(connection: str) -> socket.socket:
@@ -69,7 +70,7 @@ def _open(connection: str) -> socket.socket:
         return socket.fromshare(sys.stdin.buffer.read())
     opened = socket.socket(fileno=int(connection))
     opened.set_inheritable(False)
-    if hasattr(os, "register_at_fork"):  # or the server would not notice that we are gone
+    if hasattr(os, "register_at_fork"):  # or the server would not notice our end
         os.register_at_fork(after_in_child=opened.close)
     return opened
 
@@ -90,7 +91,7 @@ def _end_with_the_server(connection: socket.socket) -> None:
 
 
 def _ignore_signals() -> None:
-    """Ctrl-C and a service manager's stop are for the server, which tells us when to end.
+    """Ctrl-C and a service manager's stop are for the server, which then stops this process.
 
     A handler, not SIG_IGN: programs the model starts would inherit that. Processes that it forks
     are back to normal before a signal can reach them.
@@ -127,10 +128,10 @@ class Child:
         self._names: frozenset[str] = frozenset()
         self._decoupled = False
         self._model_name = ""
-        self._told_ns = 0  # when answers were last sent off
+        self._told_ns = 0  # when responses were last sent
         self._holding = threading.Event()
         self._flusher: threading.Thread | None = None
-        self._running: dict[int, Request] = {}  # for withdrawals; each change is one operation
+        self._running: dict[int, Request] = {}  # for cancellation; each change is atomic
         self._reading = threading.Lock()  # held by the reading thread
         self._reader: threading.Thread | None = None
         self._starting = threading.Lock()  # guards _reader
@@ -144,9 +145,9 @@ class Child:
         }
 
     def run(self) -> None:
-        """Wait for the server's word, do it, and serve if that was to serve."""
+        """Wait for the server's first message: complete a config, or serve."""
         heard: list[tuple[str, tuple[Any, ...]]] = []
-        while not heard:  # a long config comes in pieces
+        while not heard:  # a long config arrives in pieces
             heard += self._link.receive()
         kind, body = heard[0]
         if kind == "complete":
@@ -189,7 +190,7 @@ class Child:
             arguments["model_instance_name"],
             str(Path(file).parent),
         )
-        host.announce(context)  # of every thread: there is no other model here
+        host.announce(context)  # for every thread: there is no other model here
         try:
             module = loading.import_alone(Path(file))
             found = loading.model_class(module, Path(file))
@@ -198,7 +199,7 @@ class Child:
             self._link.send("failed", failure.describe(error))
             return
         self._instance = instance
-        if instance.has_is_ready:  # it may be asked while it executes
+        if instance.has_is_ready:  # it may be called during an execution
             self.listen()
         self._link.send("started", instance.has_is_ready)
         while (work := self._next()) is not None:
@@ -221,16 +222,16 @@ class Child:
                 again.append(answer.key)
                 answer.release()
                 self._running.pop(answer.key, None)
-        # While there is more to do, answers wait for one another, but never for long.
+        # While there is more work, responses wait to be sent together, but never for long.
         waits = not self._work.empty() and now_ns - self._told_ns < _LONGEST_HOLD_NS
         self._link.send("done", batch, again, now_ns - start_ns, more=waits)
         if waits:
-            self._hold()  # not before: the flusher might have looked already
+            self._hold()  # not before: the flusher might have checked already
         else:
             self._told_ns = now_ns
 
     def _hold(self) -> None:
-        """Answers are kept back for those that follow: see that they go even if none does soon."""
+        """Responses wait for those that follow: make sure they are sent soon."""
         if self._holding.is_set():
             return
         self._holding.set()
@@ -247,7 +248,7 @@ class Child:
                 self._holding.clear()
                 self._link.flush()
 
-    # ---- what the server says
+    # ---- messages of the server
 
     def _next(self) -> tuple[int, list[InferenceRequest]] | None:
         """The next batch, or None to stop. Reads itself while no other thread does."""
@@ -262,7 +263,7 @@ class Child:
         return self._work.get()
 
     def listen(self) -> None:
-        """Hear the server also while the model executes, from now on."""
+        """Read messages also while the model executes, from now on."""
         if self._reader is None:
             with self._starting:
                 if self._reader is None:
@@ -272,7 +273,7 @@ class Child:
                     self._reader.start()
 
     def _read(self) -> None:
-        """Hear the server, to its end. If it hangs up without a word, so do we."""
+        """Read messages until the end. If the pipe is closed, end the process."""
         with self._reading:
             try:
                 while True:
@@ -353,7 +354,7 @@ class Child:
 
 
 class ProcessResponseStream(ResponseStream):
-    """The answer to a request of the server's."""
+    """The responses to a request of the server."""
 
     __slots__ = ("_child", "key", "request")
     request: Request
