@@ -78,11 +78,6 @@ class InstanceGroup:
         self._workers: list[InstanceWorker] = []
         self._leaving: list[tuple[InstanceWorker, threading.Thread]] = []
 
-    @property
-    def placements(self) -> list[Placement]:
-        """Where the instances are now."""
-        return [worker.placement for worker in self._workers]
-
     def resize(self, wanted: Sequence[InstanceSpec]) -> None:
         """Make the instances be `wanted`, keeping what can be kept.
 

@@ -5,7 +5,7 @@ frontend --enqueue--> [ what waits ] --next_batch--> instance --finished--> [ wh
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -36,7 +36,6 @@ class EventLoop(Protocol):
 class Scheduler(Protocol):
     """One model's queue. Any thread may call any method."""
 
-    cuts: Counter[Reason]  # batches by the reason why they were cut
     recent: deque[tuple[Reason, int]]  # of the last batches: the reason and the rows
     instances_linger: bool  # whether an instance that is stopped may have to continue for a while
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TypeAlias
@@ -81,7 +81,6 @@ class Batcher:
         self._waiting = 0  # instances, for a batch
         self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        self.cuts: Counter[Reason] = Counter()
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -214,7 +213,6 @@ class Batcher:
         for request in batch:
             request.state = EXECUTING
             request.on_cancel = None
-        self.cuts[reason] += 1
         rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
         self.recent.append((reason, rows))
         return batch, None

@@ -26,9 +26,6 @@ class Reason(enum.Enum):
     SLOTS = "enough sequences had requests"
     WAITING = "waiting for more requests"
 
-    def __hash__(self) -> int:  # a member equals itself alone; the hash of its name takes longer
-        return object.__hash__(self)
-
 
 _PREFERRED, _NO_DELAY = Reason.PREFERRED, Reason.NO_DELAY  # looked up for every batch
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -93,7 +93,6 @@ class SequenceBatcher:
         self._timer_at_ns: int | None = None
         self._closed = False
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        self.cuts: Counter[Reason] = Counter()
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -263,7 +262,7 @@ class SequenceBatcher:
             chosen = policy.cut(waiting, _LONG_NS if self._closed else now_ns)
             if not chosen.taken:
                 return [], chosen.wait_ns
-            self._note(chosen.reason, sum(chosen.taken))
+            self.recent.append((chosen.reason, sum(chosen.taken)))
             runs = [
                 run if taken else None
                 for run, taken in zip(instance.slots, chosen.taken, strict=False)
@@ -273,13 +272,8 @@ class SequenceBatcher:
         cut = policy.cut(((1, batch_key(run, self._setup)) for run in instance.ready), waited_ns)
         if not cut.count:
             return [], policy.max_delay_ns - waited_ns
-        self._note(cut.reason, cut.count)
+        self.recent.append((cut.reason, cut.count))
         return self._take(instance, list(instance.ready)[: cut.count]), None
-
-    def _note(self, reason: Reason, rows: int) -> None:
-        """Record why a batch was cut. The lock is held."""
-        self.cuts[reason] += 1
-        self.recent.append((reason, rows))
 
     def _is_held(self) -> bool:
         """Whether a test waits for more requests first. The lock is held."""
