@@ -19,7 +19,7 @@ from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression, status
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
-from shoal.frontends.grpc.flow import Stream
+from shoal.frontends.grpc.flow import Receiver, Stream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import (
     PREFIX_BYTES,
@@ -68,7 +68,7 @@ class Route:
         self.fast_path: GrpcFastPath | None = None  # set by the dispatcher
 
 
-class Call:
+class Call(Receiver):
     """One RPC. Every method may be called at any time on the loop; after the end they do nothing.
 
     A unary call gets `on_message` once, when the request is complete, then `on_half_close`.

@@ -21,7 +21,7 @@ from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import as_shoal_error
-from shoal.frontends.grpc.flow import Stream, unary_pieces
+from shoal.frontends.grpc.flow import Receiver, Stream, unary_pieces
 from shoal.frontends.grpc.infer import DECOUPLED, InferCall, InferMethod
 from shoal.frontends.grpc.message import PREFIX_BYTES
 from shoal.wire.grpc_pattern import LARGEST_MESSAGE_BYTES, MessagePatterns
@@ -126,7 +126,7 @@ class GrpcFastPath(Coalescer):
                 call.deliver(responses.response(index, request.id))
 
 
-class GrpcFastPathCall(Stream):
+class GrpcFastPathCall(Stream, Receiver):
     """A unary call that arrived in one piece: its stream, the stream's receiver, and the reply of
     its request."""
 
@@ -186,28 +186,3 @@ class GrpcFastPathCall(Stream):
         request, self.request = self.request, None
         if request is not None:
             request.cancel()
-
-    # The request has arrived, so the connection calls none of these.
-
-    def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
-        """Not called."""
-
-    def room(self, limit: int) -> memoryview | None:  # noqa: ARG002
-        """Not called."""
-        return None
-
-    def rest(self) -> memoryview | None:
-        """Not called."""
-        return None
-
-    def filled(self, count: int) -> None:
-        """Not called."""
-
-    def ended(self) -> None:
-        """Not called."""
-
-    def stalled(self) -> None:
-        """Not called."""
-
-    def drained(self) -> None:
-        """Not called."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc.status import OK_TRAILERS, RESPONSE_HEADERS, TABLE_SIZE_ZERO
@@ -46,17 +45,21 @@ def unary_pieces(size: int) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     return _BEFORE, between, _PREFIX.pack(0, size), _AFTER, OK_TRAILERS
 
 
-class Receiver(Protocol):
-    """Receives what arrives on a stream: a call."""
+class Receiver:
+    """Receives what arrives on a stream: a call. Each method may be left out that is not needed."""
+
+    __slots__ = ()
 
     def data(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
         """Take `data[start:stop]`, which is only valid during this call."""
 
-    def room(self, limit: int) -> memoryview | None:
+    def room(self, limit: int) -> memoryview | None:  # noqa: ARG002 - the contract
         """Where the next bytes may be written directly, at most `limit` of them."""
+        return None
 
     def rest(self) -> memoryview | None:
         """Where the missing rest of the message goes, as far as there is memory for it."""
+        return None
 
     def filled(self, count: int) -> None:
         """`count` bytes were written to `room` or `rest`."""

@@ -2,7 +2,7 @@
 
     socket --recv_into--> room() --filled--> view() --> the tensor, without another copy
 
-A body that says its length gets one buffer of that length, so nothing is copied; only what goes
+A body of known length gets one buffer of that length, so nothing is copied; only what goes
 beyond `_EAGER_BYTES` has to arrive before memory for more is made.
 """
 
@@ -13,7 +13,7 @@ from shoal.core.buffers import ALIGNMENT, pool
 __all__ = ["ALIGNMENT", "SMALL_BYTES", "BodyBuffer"]
 
 SMALL_BYTES = 32 * 1024  # up to here a copy costs less than an aligned buffer
-_EAGER_BYTES = 32 << 20  # what is made for a client on its word alone
+_EAGER_BYTES = 32 << 20  # allocated before any of the announced bytes arrive
 _GROWTH = 4  # how far memory may run ahead of a long body
 
 

@@ -1,10 +1,10 @@
-"""One request and its one answer: what the application is handed.
+"""One request and its response, as the application sees them.
 
     handle(exchange) --respond-----------------------------> head and body
                     `--start_stream, send_chunk*, end_stream--> head, chunks, end
 
-The application answers exactly once, at once or later, always on the event loop's thread. When
-the client goes away first, `on_disconnect` is called and whatever is answered then is dropped.
+The application responds exactly once, now or later, always on the event loop's thread. If the
+client disconnects first, `on_disconnect` is called and the response is dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sink(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Whether the connection is to be closed after this answer."""
+        """Whether the connection is to be closed after this response."""
 
     @property
     def date_line(self) -> bytes:
@@ -47,30 +47,29 @@ class Sink(Protocol):
         """Send bytes that will not change any more."""
 
     def finish(self, exchange: Exchange, keep_alive: bool) -> None:
-        """The answer has been written in full."""
+        """The whole response has been written."""
 
     def abort(self) -> None:
         """Cut the connection at once."""
 
 
 class _Stage(enum.Enum):
-    WAITING = "not answered yet"
-    STREAMING = "being answered in chunks"
-    DONE = "answered"
+    WAITING = "no response yet"
+    STREAMING = "the response is sent in chunks"
+    DONE = "the response was sent"
 
 
 _WAITING, _STREAMING, _DONE = _Stage
 
 
 class Exchange:
-    """A request and the way to answer it. Not for other threads than the event loop's."""
+    """A request and its response. For the event loop's thread only."""
 
     __slots__ = (
         "_chunked",
         "_keep_alive",
         "_sink",
         "_stage",
-        "disconnected",
         "on_disconnect",
         "on_writable",
         "peer",
@@ -80,7 +79,6 @@ class Exchange:
     def __init__(self, request: HttpRequest, sink: Sink) -> None:
         self.request = request
         self.peer = sink.peer
-        self.disconnected = False  # true once the client went away before it was answered
         self.on_disconnect: Callable[[], object] | None = None  # called once, when that happens
         self.on_writable: Callable[[], object] | None = None  # `writable` became true again
         self._sink: Sink | None = sink
@@ -90,7 +88,7 @@ class Exchange:
 
     @property
     def answered(self) -> bool:
-        """Whether an answer has been begun."""
+        """Whether a response was started."""
         return self._stage is not _WAITING
 
     @property
@@ -101,13 +99,13 @@ class Exchange:
     def respond(
         self, status: int, headers: Sequence[Header] = (), parts: Sequence[Part] = ()
     ) -> None:
-        """Send the whole answer; Content-Length, Date and Connection are added here.
+        """Send the whole response; Content-Length, Date and Connection are added here.
 
         Large parts are sent from where they are, so they must not change afterwards. Raises
         ValueError for a header with a line break in it, and then nothing has been sent.
         """
         if self._stage is not _WAITING:
-            raise RuntimeError("this exchange has been answered already")
+            raise RuntimeError("this exchange has a response already")
         sink = self._sink
         if sink is None:
             self._stage = _DONE
@@ -134,14 +132,14 @@ class Exchange:
         elif total <= _JOIN_BYTES:
             sink.write(b"".join((head, *parts)))
         else:
-            for piece in list(_pieces(head, parts)):  # all of them are sound before one is sent
+            for piece in list(_pieces(head, parts)):  # all are checked before one is sent
                 sink.write(piece)
         self._finish(sink, keep_alive)
 
     def start_stream(self, status: int, headers: Sequence[Header] = ()) -> None:
-        """Send the head of an answer whose body follows in chunks. Raises as `respond` does."""
+        """Send the head of a response whose body follows in chunks. Raises as `respond` does."""
         if self._stage is not _WAITING:
-            raise RuntimeError("this exchange has been answered already")
+            raise RuntimeError("this exchange has a response already")
         sink = self._sink
         if sink is None:
             self._stage = _STREAMING
@@ -161,9 +159,9 @@ class Exchange:
         self._stage = _STREAMING
 
     def send_chunk(self, data: Part) -> None:
-        """Send a piece of the body; nothing at all when `data` is empty or nobody listens.
+        """Send a piece of the body; nothing when `data` is empty or the client has disconnected.
 
-        Never blocks: what the client does not read yet is kept, so look at `writable`.
+        Never blocks: unread data is buffered, so check `writable`.
         """
         if self._stage is not _STREAMING:
             raise RuntimeError("start_stream must come before send_chunk, end_stream after it")
@@ -188,7 +186,7 @@ class Exchange:
             self.on_writable = callback
 
     def end_stream(self) -> None:
-        """Complete a streamed answer."""
+        """Complete a streamed response."""
         if self._stage is not _STREAMING:
             raise RuntimeError("start_stream must come before end_stream, which comes once")
         sink = self._sink
@@ -200,7 +198,7 @@ class Exchange:
         self._finish(sink, self._keep_alive and not sink.draining)
 
     def abort(self) -> None:
-        """Cut the connection, so that the client sees that its answer is not complete."""
+        """Abort the connection, so that the client notices the incomplete response."""
         sink = self._sink
         self._stage = _DONE
         if sink is not None:
@@ -208,25 +206,24 @@ class Exchange:
             sink.abort()
 
     def fail(self) -> None:
-        """The application broke: answer 500, or cut an answer that has begun."""
+        """The application failed: respond with 500, or abort a response that was started."""
         if self._stage is _WAITING:
             text = "internal error: the request could not be handled, the server's log says why"
             self.respond(500, (JSON_CONTENT,), (error_body(text),))
         elif self._stage is _STREAMING:
             self.abort()
 
-    def client_left(self) -> None:
-        """For the connection: nobody waits for this answer any more."""
+    def client_disconnected(self) -> None:
+        """For the connection: the client has disconnected."""
         callback = self.on_disconnect
         self._release()
-        self.disconnected = True
         if callback is not None:
             try:
                 callback()
             except Exception:
                 logger.exception("on_disconnect failed for %s", self.request.target)
 
-    def client_reads(self) -> None:
+    def client_writable(self) -> None:
         """For the connection: there is room for more again."""
         if self.on_writable is not None:
             try:

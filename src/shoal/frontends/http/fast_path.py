@@ -244,7 +244,7 @@ class HttpFastPathCall:
         self.connection = connection
         self.pattern = pattern
         self.request_id = request_id
-        self.request: PlannedRequest | None = None  # None: answered, or the client disconnected
+        self.request: PlannedRequest | None = None  # None: it has its response, or no client
 
     # ---- what the engine calls (Reply)
 
@@ -268,11 +268,11 @@ class HttpFastPathCall:
 
     # ---- what the connection calls
 
-    def client_left(self) -> None:
-        """The connection is gone."""
+    def client_disconnected(self) -> None:
+        """Cancel the request."""
         request, self.request = self.request, None
         if request is not None:
             request.cancel()
 
-    def client_reads(self) -> None:
+    def client_writable(self) -> None:
         """Nothing waits for that: a response is written at once."""

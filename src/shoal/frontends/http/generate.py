@@ -2,8 +2,8 @@
 
     {"prompt": "hi"} --> Request --> engine --> one JSON object, or an event for each response
 
-`generate` waits for the one response a request has; `generate_stream` sends each as it comes, as
-server-sent events, so that decoupled models can be used over HTTP. When the client goes away the
+`generate` waits for the one response of a request; `generate_stream` sends each response as a
+server-sent event, so that decoupled models can be used over HTTP. When the client disconnects, the
 request is cancelled.
 """
 
@@ -54,7 +54,7 @@ class GenerateRoutes:
         request="GenerateRequest",
     )
     def generate(self, exchange: Exchange, target: Target) -> None:
-        """Answer with the one response of the request. If this raises, it was not answered."""
+        """Send the one response of the request. If this raises, there was no response."""
         self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _OneAnswer(asked)))
 
     @route(
@@ -68,7 +68,7 @@ class GenerateRoutes:
         request="GenerateRequest",
     )
     def generate_stream(self, exchange: Exchange, target: Target) -> None:
-        """Answer with an event for each response. If this raises, it was not answered."""
+        """Send an event for each response. If this raises, there was no response."""
         self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _Events(asked)))
 
     def _serve(
@@ -100,27 +100,27 @@ class GenerateRoutes:
         )
         call.request = asked
         asked.one_answer = isinstance(call, _OneAnswer)
-        exchange.on_disconnect = call.client_left
+        exchange.on_disconnect = call.client_disconnected
         attach(exchange, asked)
         self._engine.infer(asked)
 
 
 class _Call:
-    """What both kinds of answer have in common."""
+    """What both kinds of response have in common."""
 
     def __init__(self) -> None:
         self.request: Request | None = None
         self.left = False
 
-    def client_left(self) -> None:
-        """Nobody waits for the answer any more."""
+    def client_disconnected(self) -> None:
+        """The client has disconnected."""
         self.left = True
         if self.request is not None:
             self.request.cancel()
 
 
 class _OneAnswer(_Call):
-    """Collects responses until the end and answers if there was exactly one."""
+    """Collects responses until the end and responds if there was exactly one."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _OneAnswer(_Call):
             if only.error is not None:
                 raise only.error
             self._exchange.respond(200, [JSON], [encode_generate(only)])
-        except Exception as error:  # noqa: BLE001 - becomes the answer
+        except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(self._exchange, as_shoal_error(error))
 
 

@@ -1,8 +1,8 @@
-r"""From a request head's bytes to a `Head`, or to the error that says what is wrong with it.
+r"""From a request head's bytes to a `Head`, or to the error.
 
     b"POST /v2 HTTP/1.1\r\nhost: …\r\n\r\n" --httptools--> names and values --our checks--> Head
 
-httptools judges every character. What it leaves open is decided here, always on the strict
+httptools checks every character. What it permits is decided here, always on the strict
 side: two parties that read one head differently are how requests are smuggled past a proxy.
 """
 
@@ -51,14 +51,14 @@ class _Collector:
 def parse_head(data: bytes, limits: HttpLimits) -> Head:
     """The head that is `data`, from its first byte to the empty line.
 
-    Raises ProtocolError with the status and the sentence to answer. Depends on nothing but its
+    Raises ProtocolError with the status and the text of the response. Depends on nothing but its
     arguments, so results may be kept and found again by `data`.
     """
     if len(data) > limits.max_head_bytes:
         raise _head_too_large(limits)
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
-    # How a body is framed is decided below, also where a head says it in two ways.
+    # How a body is framed is decided below, also for a head with both kinds of length.
     parser.set_dangerous_leniencies(lenient_chunked_length=True)
     try:
         parser.feed_data(data)
@@ -90,7 +90,7 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     if is_1_1 and b"host" not in fields:
         raise ProtocolError(400, "a request in HTTP/1.1 must have a Host header")
     body_length = _body_length(fields, is_1_1, limits)
-    # Transfer-Encoding counts then, and whoever reads it otherwise shall not share a connection.
+    # Transfer-Encoding counts then, and the connection is not shared with readers that disagree.
     two_lengths = body_length == CHUNKED and b"content-length" in fields
     offset = fields.get(_TENSOR_OFFSET_HEADER, b"")
     target = url.decode("latin-1")
@@ -114,15 +114,15 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
 class HeadCache:
     """Heads by their bytes: clients send the same one again and again.
 
-    Only good heads are kept, up to a number and a length; the oldest go first. Compared are the
-    bytes themselves, so a hit is the same head.
+    Only valid heads are kept, up to a number and a length; the oldest are evicted. The bytes are
+    compared, so a hit is the same head.
     """
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
 
     def parse(self, data: bytes, limits: HttpLimits) -> Head:
-        """As `parse_head`, which it asks when it has not seen `data` before."""
+        """As `parse_head`, which it calls for new `data`."""
         head = self._heads.get(data)
         if head is None:
             head = parse_head(data, limits)
@@ -136,8 +136,8 @@ class HeadCache:
 def check_partial_head(data: bytes, checked: int, limits: HttpLimits) -> None:
     """Raise ProtocolError when no continuation can make `data` a head that we take.
 
-    The first `checked` bytes have passed before. Without this, whoever speaks another protocol
-    at this port would wait for the head timeout to learn of it.
+    The first `checked` bytes have passed before. Without this, a client with another protocol
+    would only get an error after the head time-out.
     """
     if data[0] == _TLS_HANDSHAKE:
         raise ProtocolError(400, "this port speaks plain HTTP, not TLS: use http:// instead")

@@ -88,7 +88,7 @@ class InferRoute:
         ),
     )
     def infer(self, exchange: Exchange, target: Target) -> None:
-        """Answer `exchange`, now or later. If this raises, it has not been answered."""
+        """Respond to `exchange`, now or later. If this raises, there was no response."""
         tracer = self.engine.tracer
         if not (tracer.active and serve_traced(tracer, exchange, target, self._infer)):
             self._infer(exchange, target)
@@ -107,7 +107,15 @@ class InferRoute:
 class InferCall:
     """One inference: keeps what the response needs to know of the request."""
 
-    __slots__ = ("_body", "_exchange", "_left", "_request", "_route", "_signature", "_target")
+    __slots__ = (
+        "_body",
+        "_disconnected",
+        "_exchange",
+        "_request",
+        "_route",
+        "_signature",
+        "_target",
+    )
 
     def __init__(
         self, route: InferRoute, exchange: Exchange, target: Target, body: InferBody
@@ -119,11 +127,11 @@ class InferCall:
         self._body = body
         self._signature: Signature | None = None
         self._request: Request | None = None
-        self._left = False
+        self._disconnected = False
 
     def start(self, coding: str) -> None:
         """Decode the body, here or on a thread, and submit the request."""
-        self._exchange.on_disconnect = self._client_left
+        self._exchange.on_disconnect = self._client_disconnected
         if self._is_quick(coding):
             self._submit(self._decode(coding))
         else:
@@ -166,7 +174,7 @@ class InferCall:
 
     def _submit(self, body: InferBody) -> None:
         """Submit the request. If this raises, the engine has not taken it."""
-        if self._left:
+        if self._disconnected:
             body.release()
             return
         try:
@@ -197,8 +205,8 @@ class InferCall:
         if route.on_accepted is not None:
             route.on_accepted(self._exchange.request, target, body, request)
 
-    def _client_left(self) -> None:
-        self._left = True
+    def _client_disconnected(self) -> None:
+        self._disconnected = True
         if self._request is not None:
             self._request.cancel()
 
@@ -207,9 +215,9 @@ class InferCall:
         if not response.final:
             return
         self._request = None  # it refers to this call: otherwise only the collector frees both
-        if self._left or response.error is not None:
+        if self._disconnected or response.error is not None:
             self._body.release()
-            if response.error is not None and not self._left:
+            if response.error is not None and not self._disconnected:
                 send_error(self._exchange, response.error)
             return
         try:

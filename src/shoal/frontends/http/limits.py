@@ -1,4 +1,4 @@
-"""What one HTTP client may ask of us, and for how long: sizes in bytes, times in seconds."""
+"""What one HTTP client may use: sizes in bytes, times in seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HttpLimits:
 
     @property
     def sweep_secs(self) -> float:
-        """How often to look at the clocks so that none runs over by more than about a quarter."""
+        """How often to check the time-outs so that none is late by more than about a quarter."""
         clocks = (
             self.head_timeout_secs,
             self.body_idle_timeout_secs,

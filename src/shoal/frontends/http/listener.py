@@ -87,11 +87,11 @@ class HttpListener:
         return sum(connection.busy for connection in self._state.connections)
 
     def announce_close(self) -> None:
-        """From now on every answer ends its connection, so that clients move elsewhere."""
+        """From now on every response ends its connection, so that clients connect elsewhere."""
         self._state.draining = True
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets; connections that exist live on."""
+        """Close the listening sockets; existing connections stay open."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -103,9 +103,9 @@ class HttpListener:
             connection.close_if_idle()
 
     async def drain(self, timeout_secs: float) -> bool:
-        """Let what has begun finish, close everything else; true when all connections are gone.
+        """Let pending requests finish, close everything else; true when no connection is open.
 
-        Waits no longer than `timeout_secs`; what is left then is the caller's to abort.
+        Waits no longer than `timeout_secs`; the caller aborts the rest.
         """
         self.announce_close()
         self.close_idle()
@@ -190,7 +190,7 @@ def _bind(family: int, address: tuple[object, ...], reuse_port: bool) -> socket.
         if family == socket.AF_INET6:  # so that 0.0.0.0 and :: can be bound side by side
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
-        sock.listen(_BACKLOG)  # here, because two who bound one port at once learn of it here
+        sock.listen(_BACKLOG)  # here, where a port that is bound twice is detected
         sock.setblocking(False)
     except OSError as error:
         sock.close()

@@ -10,13 +10,12 @@ import json
 import time
 from collections.abc import Sequence
 from typing import TypeAlias
-from urllib.parse import unquote
 
 Header: TypeAlias = tuple[bytes, bytes]
 Part: TypeAlias = bytes | bytearray | memoryview
 
 _PLAIN = b"identity"
-CHUNKED = -1  # a body length that only the body itself will tell
+CHUNKED = -1  # a body length that is not known before its end
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -27,7 +26,7 @@ _STATUS_LINES = {
 
 
 class ProtocolError(Exception):
-    """The client broke HTTP or a limit: answer `status` and `message`, then close."""
+    """The client violated HTTP or a limit: respond with `status` and `message`, then close."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -79,8 +78,8 @@ class Head:
         self.headers = headers
         self.fields = fields
         self.body_length = body_length  # or CHUNKED
-        self.tensor_offset = tensor_offset  # where in the body 64-byte alignment is wanted
-        # The same where nothing about the body or its answer is encoded; 0 otherwise.
+        self.tensor_offset = tensor_offset  # where in the body 64-byte alignment begins
+        # The same where neither the body nor the response is compressed; 0 otherwise.
         codings = [fields.get(name, _PLAIN) for name in (b"content-encoding", b"accept-encoding")]
         self.plain_offset = tensor_offset if codings == [_PLAIN, _PLAIN] else 0
         self.keep_alive = keep_alive
@@ -96,7 +95,7 @@ class HttpRequest:
 
     __slots__ = ("body", "head")
 
-    begun_ns: int = 0  # it came in one piece
+    begun_ns: int = 0  # it arrived in one piece
 
     def __init__(self, head: Head, body: bytes | memoryview = b"") -> None:
         self.head = head
@@ -109,23 +108,13 @@ class HttpRequest:
 
     @property
     def target(self) -> str:
-        """What the request line asked for, untouched."""
+        """The target of the request line, unchanged."""
         return self.head.target
 
     @property
     def path(self) -> str:
         """The target's path, still percent-encoded; `*` and CONNECT's authority stay as sent."""
         return self.head.path
-
-    @property
-    def decoded_path(self) -> str:
-        """The path with %xx undone. An encoded slash becomes one: to split, take the segments."""
-        return unquote(self.head.path)
-
-    @property
-    def decoded_segments(self) -> tuple[str, ...]:
-        """What stands between the slashes, each with %xx undone after the split."""
-        return tuple(unquote(segment) for segment in self.head.path.split("/")[1:])
 
     @property
     def plain_offset(self) -> int:
@@ -149,7 +138,7 @@ class HttpRequest:
 
     @property
     def keep_alive(self) -> bool:
-        """Whether the client wants to use the connection again."""
+        """Whether the client will use the connection again."""
         return self.head.keep_alive
 
     def header(self, name: bytes) -> bytes | None:
@@ -158,7 +147,7 @@ class HttpRequest:
 
 
 class GradualRequest(HttpRequest):
-    """A request whose body came bit by bit, and when it began to."""
+    """A request whose body arrived in pieces, and when it began."""
 
     __slots__ = ("begun_ns",)
 

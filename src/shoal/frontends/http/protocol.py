@@ -1,11 +1,11 @@
-"""One HTTP/1.1 connection: bytes in, exchanges out, answers back, in order.
+"""One HTTP/1.1 connection: from bytes to requests, and from responses to bytes, in order.
 
-    OPEN --request complete--> BUSY --answered--> OPEN ... --last answer--> CLOSING --> CLOSED
-    any --broken request--> LINGER --the client has had time to read why--> CLOSED
+    OPEN --request complete--> BUSY --response--> OPEN ... --last response--> CLOSING --> CLOSED
+    any --invalid request--> LINGER --the client has had time to read the error--> CLOSED
 
 One request at a time is with the application. What a client sends ahead is kept up to a bound,
 then reading pauses. There is no task and no timer per connection: the socket moves the states,
-and one `sweep` for all connections looks at the clocks.
+and one `sweep` for all connections checks the time-outs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[[Exchange], None]
 
 _SCRATCH_BYTES = 64 * 1024
-_READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has been answered
+_READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
 _MOST_PATTERNS = 4  # of a connection's requests
 _MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
 _MISSES_PER_SEARCH = 64
@@ -51,9 +51,9 @@ class Phase(enum.Enum):
 
     OPEN = "requests may arrive"
     BUSY = "a request is with the application"
-    LINGER = "a refusal was sent; what still arrives is thrown away"
-    CLOSING = "the last answer is being sent"
-    CLOSED = "gone"
+    LINGER = "an error was sent; what still arrives is dropped"
+    CLOSING = "the last response is being sent"
+    CLOSED = "closed"
 
 
 _OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = Phase
@@ -86,8 +86,8 @@ class ListenerState:
         self.connections: set[HttpConnection] = set()
         self.draining = False
         self.date_line = date_line(time.time())
-        self.on_empty: Callable[[], None] | None = None  # called when the last connection is gone
-        # One for all: between get_buffer and buffer_updated no other connection gets a turn,
+        self.on_empty: Callable[[], None] | None = None  # called after the last connection
+        # One for all: between get_buffer and buffer_updated no other connection is read,
         # and buffer_updated empties it before it does anything else. Idle clients hold nothing.
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
 
@@ -96,7 +96,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     """Serves one client. All methods belong to the event loop's thread."""
 
     __slots__ = (
-        "_answers",
         "_drained_seen",
         "_exchange",
         "_linger_left",
@@ -105,6 +104,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_progress_seen",
         "_reader",
         "_reading",
+        "_responses",
         "_serving",
         "_since",
         "_state",
@@ -129,8 +129,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
-        # For the sweep, which notices what did not change since it last looked:
-        self._answers = 0
+        # For the sweep, which detects what did not change since the last one:
+        self._responses = 0
         self._progress_seen = -1
         self._written = 0
         self._drained_seen = -1
@@ -148,7 +148,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._state.connections.add(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's word
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
         """Where the socket shall write: into the body's own memory when one is arriving."""
         target = self._reader.target
         return target if target is not None else self._state.scratch
@@ -183,7 +183,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The client will send no more; the transport closes itself when this returns.
 
         While a request is with the application this counts as going away: a client that waits
-        for its answer keeps its side open.
+        for its response keeps its side open.
         """
         if self.phase is _BUSY:
             self.abort()
@@ -198,18 +198,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The client has caught up."""
         self.writable = True
         if self._exchange is not None:
-            self._exchange.client_reads()
+            self._exchange.client_writable()
         else:
             self._serve()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: tell the application, and keep nothing."""
+        """The connection is lost: notify the application, and free everything."""
         if exc is not None:
             logger.debug("%s: connection lost: %s", self.peer, exc)
         self.phase = _CLOSED
         self._transport = None
         self._reader.drop()
-        self._leave_exchange()
+        self._drop_exchange()
         state = self._state
         state.connections.discard(self)
         if not state.connections and state.on_empty is not None:
@@ -219,7 +219,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def draining(self) -> bool:
-        """Whether this answer shall be the connection's last."""
+        """Whether the connection is to be closed after this response."""
         return self._state.draining
 
     @property
@@ -228,24 +228,24 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._state.date_line
 
     def write(self, data: Part) -> None:
-        """Send `data`, which must not change any more; dropped when the connection is gone."""
+        """Send `data`, which must not change any more; dropped when the connection is lost."""
         transport = self._transport
         if transport is not None:
             self._written += len(data)
             transport.write(data)
 
     def finish(self, exchange: Exchange, keep_alive: bool) -> None:
-        """The answer to `exchange` has been written: go on with the next request, or close."""
+        """The response to `exchange` has been written: continue with the next request, or close."""
         if self._exchange is not exchange:
             return
         self._exchange = None
-        self._answers += 1
+        self._responses += 1
         if not keep_alive:
-            self._close_politely()
+            self._close_after_response()
             return
         self.phase = _OPEN
         if not self._serving and self._reader.waiting_bytes:
-            # Not now: an application that answers must not be handed a new request meanwhile.
+            # Later: the application must not get a new request while it responds to this one.
             self._state.defer(self._serve)
 
     def finish_with(self, call: HttpFastPathCall, response: bytes) -> bool:
@@ -257,7 +257,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._state.draining or transport is None:
             return False
         self._exchange = None
-        self._answers += 1
+        self._responses += 1
         self.phase = _OPEN
         self._written += len(response)
         transport.write(response)
@@ -266,7 +266,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return True
 
     def continue_with(self, call: HttpFastPathCall, exchange: Exchange) -> bool:
-        """Let `exchange` answer instead of `call`; false if the client has disconnected."""
+        """Let `exchange` respond instead of `call`; false if the client has disconnected."""
         if self._exchange is not call:
             return False
         self._exchange = exchange
@@ -279,7 +279,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.phase = _CLOSED
             self._reader.drop()
             transport.abort()
-            self._leave_exchange()
+            self._drop_exchange()
 
     # --- called by the listener --------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._exchange is not None
 
     def close_if_idle(self) -> None:
-        """Close the connection unless part of a request has arrived or is being answered."""
+        """Close the connection unless part of a request has arrived or a response is pending."""
         if self.phase is _OPEN and not (
             self._reader.waiting_bytes or self._reader.arriving is not Arriving.NOTHING
         ):
@@ -311,7 +311,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 logger.debug("%s stopped reading its answer: connection cut", self.peer)
                 self.abort()
             return
-        progress = self._reader.progress + self._answers
+        progress = self._reader.progress + self._responses
         if progress != self._progress_seen:
             self._progress_seen = progress
             self._since = now
@@ -323,7 +323,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.abort()
 
     def _wait_for_client(self, waited: float) -> None:
-        """The client has been silent for `waited` seconds and it is its turn."""
+        """The client has been silent for `waited` seconds and is expected to send."""
         limits = self._state.limits
         arriving = self._reader.arriving
         if arriving is Arriving.NOTHING:
@@ -368,7 +368,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _serve(self) -> None:
         """Hand requests to the application, one after the other, as far as they have arrived."""
-        if self._serving:  # answered inside handle(): the loop below goes on by itself
+        if self._serving:  # a response inside handle(): the loop below continues
             return
         self._serving = True
         reader = self._reader
@@ -396,7 +396,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 data = head.raw + body  # which may have arrived in several pieces
                 if self._match(data) or self._find_pattern(fast_path, head, data):
                     return
-            fast_path.submit()  # what came first is queued first
+            fast_path.submit()  # keeps the order of arrival
         self.phase = _BUSY
         exchange = Exchange(request, self)
         self._exchange = exchange
@@ -412,20 +412,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         if transport is None or self.phase is _CLOSING:
             return
         reader = self._reader
-        wanted = reader.waiting_bytes <= _READ_AHEAD_BYTES or (
+        reads = reader.waiting_bytes <= _READ_AHEAD_BYTES or (
             self.phase is _OPEN and self.writable and reader.arriving is Arriving.HEAD
         )
-        if wanted is not self._reading:
-            self._reading = wanted
-            if wanted:
+        if reads is not self._reading:
+            self._reading = reads
+            if reads:
                 transport.resume_reading()
             else:
                 transport.pause_reading()
 
-    # --- the ends ----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def _refuse(self, error: ProtocolError) -> None:
-        """Answer a broken request, then close as soon as the client has had time to read why."""
+        """Respond to an invalid request, then close when the client has had time to read it."""
         logger.debug("%s: refused with %d: %s", self.peer, error.status, error.message)
         body = error_body(error.message)
         closing = b"Content-Length: %d\r\n%bConnection: close\r\n\r\n" % (
@@ -435,8 +435,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.write(response_head(error.status, (JSON_CONTENT,), closing) + body)
         self._linger()
 
-    def _close_politely(self) -> None:
-        """Close after the last answer; linger when the client has sent more than it should."""
+    def _close_after_response(self) -> None:
+        """Close after the last response; linger when the client has sent more."""
         if self._reader.waiting_bytes or not self._reading:
             self._linger()
         else:
@@ -445,15 +445,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _linger(self) -> None:
         """End our side and throw away what still arrives, within bounds.
 
-        Closing at once would make the kernel reset the connection over bytes that nobody read,
-        and the client would lose the answer with them.
+        Closing immediately would make the kernel reset the connection because of unread bytes, and
+        the client would lose the response.
         """
         transport = self._transport
         if transport is None:
             return
         self._reader.drop()
         self.phase = _LINGER
-        self._answers += 1  # the sweep counts from here
+        self._responses += 1  # the sweep counts from here
         self._linger_left = self._state.limits.linger_bytes
         if transport.can_write_eof():
             transport.write_eof()
@@ -467,10 +467,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _leave_exchange(self) -> None:
+    def _drop_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.client_left()
+            exchange.client_disconnected()
 
 
 def _call_soon(callback: Callable[[], None]) -> None:

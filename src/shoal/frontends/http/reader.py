@@ -5,7 +5,7 @@
     NOTHING --first byte--> HEAD --empty line--> BODY --last byte--> NOTHING
       (a request that arrives in one piece is taken without the steps between)
 
-However the stream is cut into pieces, the same requests come out. A body of known length is
+The requests do not depend on how the stream is cut into pieces. A body of known length is
 received straight into the memory it will stay in, and never a byte of the next request with it.
 """
 
@@ -135,7 +135,7 @@ class RequestReader:
         return self._begin_body(head, end)
 
     def drop(self) -> None:
-        """Forget everything, and hold no memory."""
+        """Drop everything, and free its memory."""
         self._keep_from(len(self.inbox))
         self._head = self._body = self._decoder = self.target = None
         self.arriving = NOTHING

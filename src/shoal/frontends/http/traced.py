@@ -1,4 +1,4 @@
-"""A sampled request over HTTP: its exchange records when it arrived and when it was answered.
+"""A sampled request over HTTP: its exchange records when it arrived and when its response was sent.
 
     HTTP_RECV_START, HTTP_RECV_END --> handler --> HTTP_SEND_START, HTTP_SEND_END --> trace complete
 

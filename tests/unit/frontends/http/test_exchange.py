@@ -194,7 +194,7 @@ def test_backpressure_is_told():
     assert answer.writable
     sink.writable = False
     assert not answer.writable
-    answer.client_reads()
+    answer.client_writable()
     assert told == [1]
     answer.end_stream()
     assert not answer.writable
@@ -204,7 +204,7 @@ def test_a_failing_on_writable_cuts_the_stream():
     answer, sink = exchange()
     answer.start_stream(200)
     answer.on_writable = lambda: 1 / 0
-    answer.client_reads()
+    answer.client_writable()
     assert sink.aborted
 
 
@@ -216,9 +216,8 @@ def test_after_the_client_left_answers_are_dropped(streaming):
     if streaming:
         answer.start_stream(200)
     before = len(sink.writes)
-    answer.client_left()
+    answer.client_disconnected()
     assert left == [1]
-    assert answer.disconnected
     if streaming:
         answer.send_chunk(b"x")
         answer.end_stream()
@@ -230,7 +229,7 @@ def test_after_the_client_left_answers_are_dropped(streaming):
 
 def test_a_stream_begun_after_the_client_left_is_dropped():
     answer, sink = exchange()
-    answer.client_left()
+    answer.client_disconnected()
     answer.start_stream(200)
     answer.send_chunk(b"x")
     answer.end_stream()
@@ -242,8 +241,7 @@ def test_a_stream_begun_after_the_client_left_is_dropped():
 def test_a_failing_on_disconnect_is_contained(caplog):
     answer, _ = exchange()
     answer.on_disconnect = lambda: 1 / 0
-    answer.client_left()
-    assert answer.disconnected
+    answer.client_disconnected()
     assert "ZeroDivisionError" in caplog.text
 
 

@@ -30,12 +30,6 @@ def test_a_request_shows_its_head():
     )
 
 
-def test_an_encoded_slash_never_splits_a_segment():
-    asked = request("/v2/models/a%2Fb%C3%BC/infer")
-    assert asked.decoded_path == "/v2/models/a/bü/infer"
-    assert asked.decoded_segments == ("v2", "models", "a/bü", "infer")
-
-
 def test_response_head():
     assert response_head(200, [(b"A", b"1")], b"\r\n") == b"HTTP/1.1 200 OK\r\nA: 1\r\n\r\n"
     assert response_head(299, [], b"\r\n") == b"HTTP/1.1 299 \r\n\r\n"
