@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from functools import partial
 
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
@@ -120,7 +121,7 @@ class Application:
         except ModelLoading as pending:
             if not endpoint.loads_model:
                 raise
-            answer_when_loaded(pending, exchange, lambda: handler(exchange, target))
+            answer_when_loaded(pending, exchange, partial(handler, exchange, target))
 
     def _refused(self, exchange: Exchange, api: str) -> bool:
         """Respond to a request that lacks the header its API kind requires; false if it has it."""
