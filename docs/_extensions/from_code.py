@@ -24,7 +24,7 @@ from shoal.config.options import TABLE, Option
 from shoal.config.options.checks import CATEGORIES
 from shoal.config.parameter_table import TABLE as TABLE_OF_PARAMETERS
 from shoal.config.rules.support import _NOT_ACTED_ON
-from shoal.frontends.http.routes import Endpoint, endpoints
+from shoal.frontends.http.routes import HttpEndpoint, endpoints
 from shoal.perf.options import TABLE as PERF_TABLE
 
 
@@ -95,7 +95,7 @@ class UnusedFields(Directive):
         return [listed]
 
 
-def _route_row(endpoint: Endpoint) -> str:
+def _route_row(endpoint: HttpEndpoint) -> str:
     path = re.sub(r"\{\w+:(\w+)\}", r"\1", endpoint.template)
     text = f"[{endpoint.summary}]({endpoint.page}.md)" if endpoint.page else endpoint.summary
     more = f". {endpoint.description}" if endpoint.description else ""

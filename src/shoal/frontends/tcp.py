@@ -67,7 +67,7 @@ class TcpListener:
         self.engine = engine
         self.limits = limits or TcpLimits()
         self.draining = False
-        self.connections: set[TcpConnection] = set()
+        self.connections: set[QuestionConnection] = set()
         self._server: asyncio.AbstractServer | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -78,7 +78,7 @@ class TcpListener:
         """
         loop = asyncio.get_running_loop()
         self._server = server = await loop.create_server(
-            lambda: TcpConnection(self),
+            lambda: QuestionConnection(self),
             host or None,
             port,
             backlog=_BACKLOG,
@@ -117,7 +117,7 @@ class TcpListener:
         self._timer = loop.call_later(_SWEEP_SECS, self._sweep, loop)
 
 
-class TcpConnection(asyncio.Protocol):
+class QuestionConnection(asyncio.Protocol):
     """One client."""
 
     def __init__(self, listener: TcpListener) -> None:

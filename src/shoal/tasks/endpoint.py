@@ -45,7 +45,7 @@ PARAMETER = "task"  # in the parameters of config.pbtxt
 _traced_call: ContextVar[CallSpan | None] = ContextVar("traced_call", default=None)
 
 
-class ServedModel(Protocol):
+class TaskModel(Protocol):
     """A loaded version, as far as its task needs it."""
 
     @property
@@ -84,7 +84,7 @@ class TaskEndpoint:
     def __init__(
         self,
         name: str,
-        model: ServedModel,
+        model: TaskModel,
         folder: Path,
         workers: Workers,
         kind: type[Task] | None = None,
@@ -196,7 +196,7 @@ class _Context:
     """The model as its task sees it; see `TaskContext`."""
 
     def __init__(
-        self, model: ServedModel, folder: Path, workers: Workers, statistics: TaskStatistics
+        self, model: TaskModel, folder: Path, workers: Workers, statistics: TaskStatistics
     ) -> None:
         self.model_name = model.name
         self.model_version = model.version
@@ -279,7 +279,7 @@ class _Context:
 
 
 def open_endpoint(
-    model: ServedModel, folder: Path, workers: Callable[[], Workers] | None
+    model: TaskModel, folder: Path, workers: Callable[[], Workers] | None
 ) -> TaskEndpoint | None:
     """The endpoint of a model's task, where its config names one. Raises ConfigError."""
     name = task_of(model.config)

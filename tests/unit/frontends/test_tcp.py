@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.frontends.tcp import TcpConnection, TcpLimits, TcpListener
+from shoal.frontends.tcp import QuestionConnection, TcpLimits, TcpListener
 from shoal.statistics.tracer import Tracer
 
 
@@ -96,7 +96,7 @@ class Client:
     def __init__(self, limits=None, models=("reader",)):
         self.engine = FakeEngine(models)
         self.listener = TcpListener(self.engine, limits or TcpLimits())
-        self.connection = TcpConnection(self.listener)
+        self.connection = QuestionConnection(self.listener)
         self.transport = FakeTransport()
         self.connection.connection_made(self.transport)
 

@@ -48,7 +48,7 @@ Method = TypeVar("Method", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Endpoint:
+class HttpEndpoint:
     """One method of one path, as `route` declares it.
 
     A schema is a name in `openapi.schemas`, or the schema itself; an empty one means no body.
@@ -84,12 +84,12 @@ class Endpoint:
         return list(dict.fromkeys(found))
 
 
-class Route:
+class HttpRoute:
     """The endpoints of one template."""
 
     __slots__ = ("allow", "endpoints", "name", "pattern", "template")
 
-    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(self, endpoints: Iterable[HttpEndpoint]) -> None:
         declared = {endpoint.method: endpoint for endpoint in endpoints}
         first = next(iter(declared.values()))
         self.template = first.template
@@ -104,7 +104,7 @@ class Route:
 class Target:
     """A route and the parameters of its path; `version` is -1 where the path has none."""
 
-    route: Route
+    route: HttpRoute
     model: str = ""
     version: int = -1
     repository: str = ""
@@ -113,7 +113,7 @@ class Target:
     operation: str = ""  # of a task
 
 
-_endpoints: list[Endpoint] = []
+_endpoints: list[HttpEndpoint] = []
 
 
 def route(
@@ -125,7 +125,7 @@ def route(
     description: str = "",
     **more: Any,
 ) -> Callable[[Method], Method]:
-    """Declare that a method of a class serves a path; see `Endpoint` for more arguments.
+    """Declare that a method of a class serves a path; see `HttpEndpoint` for more arguments.
 
     The handler's docstring is the summary (first line) and description unless they are given. A
     handler may have several routes. `Application` has to make an object of the class.
@@ -136,7 +136,7 @@ def route(
 
     def declare(handler: Method) -> Method:
         first, _, rest = (handler.__doc__ or "").partition("\n")
-        endpoint = Endpoint(
+        endpoint = HttpEndpoint(
             method,
             template,
             handler,
@@ -152,7 +152,7 @@ def route(
     return declare
 
 
-def endpoints() -> list[Endpoint]:
+def endpoints() -> list[HttpEndpoint]:
     """All that are declared, in the order of a search: literal segments before parameters."""
     from shoal.frontends.http import application  # noqa: F401 - imports every handler
 
@@ -160,15 +160,15 @@ def endpoints() -> list[Endpoint]:
 
 
 @cache
-def routes() -> list[Route]:
+def routes() -> list[HttpRoute]:
     """The endpoints by template."""
-    by_template: dict[str, list[Endpoint]] = {}
+    by_template: dict[str, list[HttpEndpoint]] = {}
     for endpoint in sorted(endpoints(), key=lambda endpoint: endpoint.method):
         by_template.setdefault(endpoint.template, []).append(endpoint)
-    return [Route(by_template[template]) for template in sorted(by_template, key=_rank)]
+    return [HttpRoute(by_template[template]) for template in sorted(by_template, key=_rank)]
 
 
-def bind(owners: Iterable[object]) -> Mapping[Endpoint, Handler]:
+def bind(owners: Iterable[object]) -> Mapping[HttpEndpoint, Handler]:
     """The handler of each endpoint: the method of that one of `owners` whose class declares it."""
     methods = {
         function: getattr(owner, name)

@@ -12,7 +12,7 @@ from shoal.frontends.http.routes import (
     EVENT_MEDIA,
     FORM_MEDIA,
     JSON_MEDIA,
-    Endpoint,
+    HttpEndpoint,
     Schema,
     endpoints,
 )
@@ -67,7 +67,7 @@ def document(version: str, restricted_apis: Mapping[str, tuple[str, str]]) -> di
 
 
 def _operation(
-    endpoint: Endpoint, path: str, restricted_apis: Mapping[str, tuple[str, str]]
+    endpoint: HttpEndpoint, path: str, restricted_apis: Mapping[str, tuple[str, str]]
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "operationId": _identifier(endpoint, path),
@@ -88,7 +88,7 @@ def _operation(
     return made
 
 
-def _identifier(endpoint: Endpoint, path: str) -> str:
+def _identifier(endpoint: HttpEndpoint, path: str) -> str:
     """A name for generated clients, unique and stable: the endpoint's, and the path's parameters.
 
     `model` is left out where every path of that name has it.
@@ -101,7 +101,7 @@ def _identifier(endpoint: Endpoint, path: str) -> str:
     )
 
 
-def _parameters(endpoint: Endpoint, path: str) -> list[dict[str, Any]]:
+def _parameters(endpoint: HttpEndpoint, path: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name in _PARAMETER.findall(path):
         kind, text = _PARAMETERS.get(name, ("string", ""))
@@ -118,7 +118,7 @@ def _parameters(endpoint: Endpoint, path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _responses(endpoint: Endpoint) -> dict[str, Any]:
+def _responses(endpoint: HttpEndpoint) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "success"}
     if endpoint.response or endpoint.response_media != (JSON_MEDIA,):
         success["content"] = _content(endpoint.response, endpoint.response_media)
