@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from shoal.backends.base import DeviceExecutor, Executor
 from shoal.core import dtypes
 from shoal.core.device_tensor import DeviceTensor, OnDevice
+from shoal.core.padding import Padding
 from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.request import DONE, Request, StepRequest
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.instance.execution import Execution
+from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
+from shoal.scheduler.ragged import MadeInput
 from shoal.statistics.model import ModelStatistics
 from tests.support.fakes import Collector
 
@@ -276,3 +279,56 @@ def test_cancelled_requests_of_the_mix_are_left_out():
     assert dropped == ["0", "3"]
     assert answers == run([full(1, 1, ("sum",)), full(2, 1, ("sum",))])[0]
     assert template.replies.groups == [["2"]]
+
+
+# ---- batches that are not plain rows
+
+ITEMS = TensorSpec("items", dtypes.INT32, (-1,))
+RAGGED = TensorSpec("items", dtypes.INT32, (-1,), ragged=True)
+DOUBLED = {"doubled": TensorSpec("doubled", dtypes.INT32, (-1,))}
+
+
+def padded_assembly():
+    axes = ((1, "n"),)
+    padding = Padding(inputs={"items": axes}, fills={"items": 0}, outputs={"doubled": axes})
+    signature = Signature("m", 64, {"items": ITEMS}, DOUBLED, padding=padding)
+    return signature, Assembly(signature)
+
+
+def ragged_assembly():
+    signature = Signature("m", 64, {"items": RAGGED}, DOUBLED)
+    count = MadeInput("BATCH_ACCUMULATED_ELEMENT_COUNT", ("ends",), dtypes.INT32, RAGGED)
+    return signature, Assembly(signature, [count], {"doubled": "items"})
+
+
+class Doubler(Executor):
+    def run(self, inputs, outputs):
+        return [inputs["items"] * 2]
+
+
+def items_request(number, length, *, planned, replies):
+    items = np.arange(length, dtype=np.int32).reshape(1, length) + 100 * number
+    if not planned:
+        tensor = Tensor.from_array("items", items)
+        return Request("m", {"items": tensor}, Collector(), id=str(number))
+    inputs = (("items", dtypes.INT32, (1, length)),)
+    template = RequestTemplate("m", -1, inputs, (), {}, 0, 0, 1, (), replies)
+    places = (slice(0, items.nbytes),)
+    return PlannedRequest(template, items.tobytes(), places, str(number), Collector(), None, 1)
+
+
+@pytest.mark.parametrize("make", [padded_assembly, ragged_assembly])
+def test_padded_and_ragged_batches_take_any_mix(make):
+    signature, assembly = make()
+    outcomes = []
+    for planned in ([False] * 4, [True, False, True, True]):
+        replies = GroupReplies()
+        batch = [
+            items_request(number, length, planned=planned[number], replies=replies)
+            for number, length in enumerate([2, 5, 2, 3])
+        ]
+        statistics = ModelStatistics("m", 3)
+        Execution(signature, 3, statistics, assembly=assembly).run(Doubler(), batch)
+        outcomes.append(([answer_of(request) for request in batch], counts(statistics)))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0][3][3][0][3] == [[600, 602, 604]]
