@@ -1,6 +1,6 @@
 """A checkpoint of transformers on disk: its config, its weights as arrays, its tokenizer.
 
-Nothing is fetched: what is not in the folder is an error that says so.
+Nothing is downloaded: a missing file is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Checkpoint:
     """A folder as `save_pretrained` writes it."""
 
     def __init__(self, folder: Path, architecture: str, alternatives: Sequence[str] = ()) -> None:
-        """Look at the folder's config.json. Raises NotFound, InvalidArgument or Unsupported."""
+        """Read the folder's config.json. Raises NotFound, InvalidArgument or Unsupported."""
         self.folder = folder
         if not folder.is_dir():
             raise NotFound(

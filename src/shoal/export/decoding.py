@@ -4,8 +4,8 @@ masks, and self-attention over what was and what is new.
     input_ids [rows, new]  past_lengths [rows]  past_0 … [rows, heads, past, size]  context…
       --> logits [rows, vocabulary]  states [2 * layers, rows, heads, new, size]
 
-The past is read where it lies: scores over past and new tokens are put together, never the states
-themselves, and only the states of new tokens come out.
+The past is not copied: scores over past and new tokens are concatenated, never the states
+themselves, and only the states of new tokens are returned.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Decoding:
 
 
 def causal(graph: GraphBuilder, positions: str) -> str:
-    """[new, new]: whether the token of a row may look at that of a column."""
+    """[new, new]: whether the token of a row may attend to that of a column."""
     across = graph.node("Unsqueeze", positions, graph.integers(0))
     down = graph.node("Unsqueeze", positions, graph.integers(1))
     return graph.node("LessOrEqual", across, down)

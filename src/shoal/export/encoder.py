@@ -4,8 +4,8 @@
         --> last_hidden_state [batch, sequence, hidden]
         --> sentence_embedding [batch, hidden], pooled over the tokens that the mask shows
 
-No framework runs for this: the layers are written node by node with the operators that every
-runtime knows, and the three projections of attention are one product.
+No framework is needed: the layers are written node by node with operators that every runtime has,
+and the three projections of attention are one product.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ IR_VERSION = 8
 INPUTS = ("input_ids", "attention_mask")
 HIDDEN_STATES, EMBEDDING = "last_hidden_state", "sentence_embedding"
 
-_MASKED = np.float32(-10_000.0)  # added to a score it leaves nothing of it
-_LEAST = np.float32(1e-12)  # what lengths are divided by, at least
+_MASKED = np.float32(-10_000.0)  # added to a score, it makes its weight 0
+_LEAST = np.float32(1e-12)  # the smallest divisor of a mean
 
 
 def build(
@@ -61,7 +61,7 @@ def build(
 
 
 class _EncoderGraph:
-    """The graph in the making: nodes in order, weights by name."""
+    """The graph under construction: nodes in order, weights by name."""
 
     def __init__(self, shape: EncoderShape, weights: Mapping[str, Array]) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -136,7 +136,7 @@ class _EncoderGraph:
         return data
 
     def _mask(self) -> str:
-        """What is added to the scores of attention: nothing, or so much that nothing is left."""
+        """The mask that is added to the scores of attention: 0, or a large negative number."""
         between = self._constant(np.array([1, 2], np.int64))
         shown = self.add("Cast", "attention_mask", to=TensorProto.FLOAT)
         hidden = self.add("Sub", self._scalar(1.0), self.add("Unsqueeze", shown, between))
@@ -147,7 +147,7 @@ class _EncoderGraph:
         words = self._constant(self._weight(name, shape.vocabulary, shape.hidden), name)
         name = "embeddings.position_embeddings.weight"
         places = self._weight(name, shape.first_position + shape.longest, shape.hidden)
-        # A text alone is all of the first kind, so that kind's vector belongs to every place.
+        # A single text has one token type, whose vector is added at every position.
         kinds = self._weights[self._prefix + "embeddings.token_type_embeddings.weight"]
         places = places[shape.first_position :] + kinds[0].astype(np.float32)
         second = self._constant(np.array([1], np.int64))
@@ -180,7 +180,7 @@ class _EncoderGraph:
         parts = [f"{name}.self.{part}" for part in ("query", "key", "value")]
         weights = [self._weight(f"{part}.weight", hidden, hidden).T for part in parts]
         biases = [self._weight(f"{part}.bias", hidden) for part in parts]
-        # Dividing the scores by a root is done once and for all, in the weights.
+        # The scores' division by a root is part of the weights.
         root = np.float32((hidden // heads) ** 0.5)
         weights[0], biases[0] = weights[0] / root, biases[0] / root
         joined = self._product(

@@ -8,14 +8,14 @@ from typing import Any
 
 from shoal.errors import InvalidArgument, Unsupported
 
-# What comes before the first position: RoBERTa keeps a place for fillers and the one before it.
+# Positions before the first token: RoBERTa reserves two.
 _OFFSET_POSITIONS = frozenset(("roberta", "xlm-roberta", "camembert"))
 MODEL_TYPES = frozenset(("bert", *_OFFSET_POSITIONS))
 _ACTIVATIONS = ("gelu", "relu")
 
 
 def longest_text(config: Mapping[str, Any]) -> int:
-    """How many tokens the model has places for; InvalidArgument where that is no number."""
+    """How many positions the model has; InvalidArgument if that is not a number."""
     try:
         places = int(config.get("max_position_embeddings") or 512)
         return places - _first_position(config)

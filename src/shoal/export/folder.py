@@ -50,7 +50,7 @@ parameters {{ key: "padding" value: {{ string_value: "true" }} }}
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What the person who exports may choose."""
+    """The options of an export."""
 
     max_sequences: int = 16
     single_file: bool = False  # one ONNX file without past states, for clients with their own loop
@@ -129,7 +129,7 @@ def _loaded(checkpoint: Checkpoint) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def _image_settings(checkpoint: Checkpoint, side: int) -> dict[str, Any]:
-    """How photos are prepared, in the words of task.json."""
+    """How photos are preprocessed, as entries of task.json."""
     found = checkpoint.optional_json("preprocessor_config.json")
     size = found.get("size", side)
     if isinstance(size, Mapping):
@@ -153,7 +153,7 @@ def _image_settings(checkpoint: Checkpoint, side: int) -> dict[str, Any]:
 
 
 def _generation_settings(checkpoint: Checkpoint, stop: int) -> dict[str, Any]:
-    """What generation_config.json asks for beyond the usual."""
+    """The settings of generation_config.json that differ from the defaults."""
     found = checkpoint.optional_json("generation_config.json")
     return {
         "stop_tokens": [stop],
@@ -178,7 +178,7 @@ def _check_target(target: Path, options: ExportOptions) -> None:
 
 
 def _replace(target: Path, write: Callable[[Path], None]) -> list[Path]:
-    """Write beside the target and move it there once all of it is written."""
+    """Write beside the target and move it there when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:

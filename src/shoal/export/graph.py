@@ -2,8 +2,8 @@
 
     graph = GraphBuilder("decoder"); x = graph.linear(x, weight, bias) …; graph.model()
 
-Written out instead of traced, a graph holds exactly what it should: no copies of states, no shape
-that happened to be there when it was traced, and the same file whatever versions are installed.
+Unlike a traced graph, it contains exactly what it should: no copies of states, no shapes of an
+example, and the same file with any versions of the libraries.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from onnx.numpy_helper import from_array
 
 from shoal.errors import Unsupported
 
-OPSET = 17  # what every runtime of the last years reads
+OPSET = 17  # supported by all runtimes of recent years
 IR_VERSION = 8
 _EXTERNAL_FROM_BYTES = 1_500_000_000  # a protobuf file holds two gigabytes at most
-_NEGATIVE = np.float32(-1e30)  # what a mask adds to scores that must not count
+_NEGATIVE = np.float32(-1e30)  # added to the scores of masked tokens
 
 Dim = int | str
 
 
 class GraphBuilder:
-    """One graph that is being written. Values are known by their names."""
+    """One graph under construction. Values are identified by their names."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -77,7 +77,7 @@ class GraphBuilder:
         return self._constant(np.array(value, np.float32))
 
     def index(self, index: int) -> str:
-        """An index that takes its dimension away."""
+        """An index that removes its dimension."""
         return self._constant(np.array(index, np.int64))
 
     def _constant(self, array: np.ndarray) -> str:
@@ -98,7 +98,7 @@ class GraphBuilder:
         return self.node("Concat", *lists, axis=0)
 
     def reshape(self, value: str, *parts: str | int) -> str:
-        """The same elements in another shape; 0 keeps a dimension, -1 takes what is left."""
+        """The same elements in another shape; 0 keeps a dimension, -1 is the remaining size."""
         if all(isinstance(part, int) for part in parts):
             return self.node("Reshape", value, self.integers(*map(int, parts)))
         return self.node("Reshape", value, self.shape(*parts))
@@ -140,7 +140,7 @@ class GraphBuilder:
         )
 
     def masked(self, allowed: str) -> str:
-        """From true and false to what is added to scores."""
+        """A boolean mask as numbers to add to scores."""
         return self.node("Where", allowed, self.number(0), self.number(float(_NEGATIVE)))
 
     def heads(self, value: str, count: int, size: int) -> str:
@@ -175,7 +175,7 @@ class GraphBuilder:
         )
 
     def save(self, path: Path) -> None:
-        """Write the model, its weights beside it where they are too large for one file."""
+        """Write the model, with its weights in a second file if they are too large for one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         size = sum(len(weight.raw_data) for weight in self._weights)
         if size < _EXTERNAL_FROM_BYTES:

@@ -32,11 +32,11 @@ _DTYPES = {
     "U8": "u1",
     "BOOL": "?",
 }
-_BF16 = "BF16"  # the upper half of an F32, which numpy has no name for
+_BF16 = "BF16"  # the upper half of an F32, which numpy does not have
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """Every tensor of the file. InvalidArgument where it is no such file or is cut off."""
+    """Every tensor of the file. InvalidArgument if it is not such a file or truncated."""
     try:
         data = np.memmap(path, np.uint8, mode="r")
     except (OSError, ValueError) as error:  # numpy cannot map what is empty

@@ -52,7 +52,7 @@ parameters {{ key: "batch_by_shape_bucket" value {{ string_value: "{buckets}" }}
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What the checkpoint says about making one vector of a text."""
+    """How the checkpoint makes one vector of a text."""
 
     pooling: str
     normalise: bool
@@ -114,7 +114,7 @@ def _fill(folder: Path, made: Path, source: str, rows: int) -> None:
 
 
 def length_buckets(longest: int) -> list[int]:
-    """Where the lengths end that share a batch: two to an octave, so a third at most is padding."""
+    """The bounds of lengths that share a batch, two per octave: at most a third is padding."""
     ends = [8]
     while ends[-1] < longest:
         ends.append(ends[-1] * 3 // 2 if ends[-1] & (ends[-1] - 1) == 0 else ends[-1] * 4 // 3)
@@ -143,7 +143,7 @@ def read_recipe(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str,
 
 
 def _pooling(said: Mapping[str, Any]) -> str:
-    """The one way that the Pooling module's file switches on; the mean where it says none."""
+    """The mode that the Pooling module's file enables; the mean by default."""
     chosen = [key for key in said if key.startswith("pooling_mode_") and said[key] is True]
     if isinstance(said.get("pooling_mode"), str):  # as newer files have it
         chosen = [said["pooling_mode"]]

@@ -1,8 +1,8 @@
 """Functions as models: `@shoal.model` on a function or class, served without a folder.
 
-tensor, hints          what a model takes and gives, from types or said outright
-declaration            the decorator: a function and all that is known about it
+tensor, hints          inputs and outputs of a model, from types or declared explicitly
+declaration            the decorator: a function and everything known about it
 code                   a Python file with such functions
-ports                  between tensors and what the function sees
+ports                  between tensors and the function's arguments and results
 execution, backend     running it
 """

@@ -1,7 +1,7 @@
 """The backend of functions.
 
-declared in code    the backend is made for one declaration, and knows it
-in a repository     <model>/1/model.py has a function with @shoal.model, and config.pbtxt says
+declared in code    the backend is created for one declaration
+in a repository     <model>/1/model.py has a function with @shoal.model, and config.pbtxt has
                     backend: "function"
 """
 
@@ -40,12 +40,12 @@ class FunctionBackend(Backend):
     """Serves functions and classes with `@shoal.model`."""
 
     name = BACKEND
-    uses_gpus = False  # what a function does with one is its own affair
+    uses_gpus = False  # a function may use one itself
 
     def __init__(
         self, declaration: Declaration | None = None, code: CodeFile | None = None
     ) -> None:
-        """`declaration` is the model, and `code` where it is from; without, files are read."""
+        """`declaration` is the model, and `code` its file; without them, files are read."""
         self._declaration = declaration
         self._code = code
 
@@ -56,7 +56,7 @@ class FunctionBackend(Backend):
         version_folder: Path,
         settings: Mapping[str, str],
     ) -> ModelConfig:
-        """Fill in what the declaration says and the config does not."""
+        """Complete the config from the declaration."""
         del settings
         if self._declaration is not None:
             return _completed(config, self._declaration)
@@ -99,7 +99,7 @@ class FunctionModel(LoadedModel):
         self._shared: Any = None  # the object of an async class, which all instances share
 
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
-        """An instance: of a class with an object of its own, unless it is async."""
+        """An instance; a class has one object per instance, unless it is async."""
         del placement
         declaration = self._declaration
         function, close = self._function()
@@ -107,7 +107,7 @@ class FunctionModel(LoadedModel):
         return kind(declaration, function, self._loop, close)
 
     def _function(self) -> tuple[Callable[..., Any], Callable[[], None]]:
-        """What an instance calls, and what to do when it ends."""
+        """The function that an instance calls, and the one to call at its end."""
         declaration = self._declaration
         if not declaration.is_class:
             return declaration.target, lambda: None
@@ -120,7 +120,7 @@ class FunctionModel(LoadedModel):
         return getattr(self._shared, declaration.method), lambda: None
 
     def _make(self) -> Any:
-        """An object of the class, loaded. Internal, with the line, when the class fails."""
+        """A loaded object of the class. Internal, with the line, if that fails."""
         declaration = self._declaration
         try:
             made = declaration.target()
@@ -135,7 +135,7 @@ class FunctionModel(LoadedModel):
     def _end(self, made: Any) -> None:
         try:
             self._call(made, "close")
-        except Exception:  # it has to go all the same
+        except Exception:  # it is closed all the same
             logger.exception("closing an object of %s failed", self._declaration.place.function)
 
     def _call(self, made: Any, method: str) -> None:
@@ -147,7 +147,7 @@ class FunctionModel(LoadedModel):
                 self._loop.run(returned)
 
     def close(self) -> None:
-        """Close what is shared, end the event loop and let the file's modules go."""
+        """Close the shared object, end the event loop and release the file's modules."""
         if self._shared is not None:
             self._end(self._shared)
             self._shared = None
@@ -189,7 +189,7 @@ def _completed(config: ModelConfig, declaration: Declaration) -> ModelConfig:
 
 
 def _check(config: ModelConfig, declaration: Declaration) -> None:
-    """A config may say less than the declaration, or the same; ConfigError where it differs."""
+    """A config must not contradict the declaration. Raises ConfigError."""
     declared = declaration.config
     place = declaration.place
     if bool(config.max_batch_size) != bool(declared.max_batch_size):
@@ -220,7 +220,7 @@ def _check(config: ModelConfig, declaration: Declaration) -> None:
 
 
 def _described(error: BaseException, function: str) -> str:
-    """The exception, and the line of the model's own code that it came from."""
+    """The exception, and the line of the model's code that raised it."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if _OURS not in frame.filename
     ]

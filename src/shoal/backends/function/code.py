@@ -1,9 +1,9 @@
-"""A Python file with models in it: imported, looked at, imported again when it has changed.
+"""A Python file with models: imported, and imported again when it has changed.
 
     app.py --CodeFile--> {"double": Declaration, ...}
 
-Each import has its own modules, those of files beside app.py included, so that an older one can go
-on serving beside a newer one. They are forgotten when the last model of them is closed.
+Each import has its own modules, including those of files beside app.py, so that an older import can
+continue to serve beside a newer one. They are removed when their last model is closed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class CodeFile:
     def __init__(self, file: Path) -> None:
         """Import `file`, which counts as the first hold.
 
-        Raises ConfigError, with the line in the file, for what cannot be imported or declares no
-        model; nothing stays behind then.
+        Raises ConfigError, with the line in the file, if it cannot be imported or declares no
+        model; then nothing is left behind.
         """
         self.file = file
         self._lock = threading.Lock()  # guards _holds
@@ -52,7 +52,7 @@ class CodeFile:
         self.print = look(*self._files)
 
     def changed(self) -> bool:
-        """Whether the file, or one beside it that it imports, looks different now."""
+        """Whether the file, or one beside it that it imports, has changed."""
         return self.look() != self.print
 
     def look(self) -> FilePrint:
@@ -65,7 +65,7 @@ class CodeFile:
             self._holds += 1
 
     def release(self) -> None:
-        """Undo `hold`, or the hold its maker has. The last one forgets the modules."""
+        """Undo `hold`, or the import itself. The last one removes the modules."""
         with self._lock:
             self._holds -= 1
             last = self._holds == 0
@@ -73,7 +73,7 @@ class CodeFile:
             self._module.close()
 
     def _own_files(self) -> list[Path]:
-        """The file itself and those beside it that came with it."""
+        """The file itself and those beside it that it imports."""
         prefix = f"{self._module.package}."
         files = [
             Path(path)
@@ -83,7 +83,7 @@ class CodeFile:
         return sorted({self.file.absolute(), *files})
 
     def _find_models(self) -> dict[str, Declaration]:
-        """Every model the file has a name for, whichever module it comes from."""
+        """Every model in the file's namespace, from any module."""
         values = list(vars(self._module.module).values())
         models = declarations.of_all([value for value in values if declarations.of(value)])
         if not models:
@@ -96,7 +96,7 @@ class CodeFile:
 
 
 def look(*files: Path) -> FilePrint:
-    """Path, time and size of files; those that are gone are left out."""
+    """Path, time and size of files; missing ones are left out."""
     rows: list[tuple[str, int, int]] = []
     for file in files:
         try:
@@ -108,7 +108,7 @@ def look(*files: Path) -> FilePrint:
 
 
 def _not_imported(file: Path, error: BaseException) -> ConfigError:
-    """Why, and in which line of the file."""
+    """The reason, with the line in the file."""
     line: int | None = None
     if isinstance(error, SyntaxError) and error.filename == str(file.absolute()):
         line = error.lineno

@@ -4,8 +4,8 @@
     def double(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return 2 * x
 
-The decorator gives the function back as it was, so that it can still be called and tested; what it
-found out is kept beside it. A declaration that cannot be served is a ConfigError at once.
+The decorator returns the function unchanged, so that it can still be called and tested; the
+declaration is stored beside it. An invalid declaration raises ConfigError at once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 BACKEND = "function"
 _KEPT = "__shoal_model__"
-# How many calls of an async function may wait at the same time, unless it says otherwise.
+# Concurrent calls of an async function by default.
 _ASYNC_INSTANCES = 32
 _US_PER_MS = 1000
 
 
 class Declaration:
-    """A function or class, and how it is to be served. Each is only equal to itself."""
+    """A function or class, and how it is served. Compared by identity."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class Declaration:
 
     @property
     def folder(self) -> Path:
-        """Where labels and the like are looked for: beside the file, or the current folder."""
+        """The folder of labels and the like: that of the file, or the current one."""
         file = Path(self.place.path)
         return file.parent if file.is_file() else Path()
 
     @property
     def config(self) -> ModelConfig:
-        """The model's configuration: from the declaration, with what its `config=` says on top."""
+        """The model's configuration: the declaration, overridden by its `config=`."""
         made = ModelConfig(
             name=self.name,
             backend=BACKEND,
@@ -112,7 +112,7 @@ class Declaration:
         return dataclasses.replace(made, **changes)
 
     def unpack(self, returned: Any) -> list[Any]:
-        """What a call returned, one value for each output. BackendFailure where that fails."""
+        """The result of a call, one value for each output. Raises BackendFailure."""
         if isinstance(returned, Mapping):
             return [self._entry(returned, port) for port in self.outputs]
         if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
@@ -180,10 +180,10 @@ def model(
 ) -> Any:
     """Declare that a function, or a class with `__call__` or `predict`, is a model.
 
-    `name` is the function's own unless given. `inputs` and `outputs` say what its types do not:
+    `name` is by default the function's. `inputs` and `outputs` add what its types lack:
     a type, a `shoal.Tensor` or (type, shape) by name. `batch` is how many rows of requests may be
     passed at once, 0 for one request at a time; `max_delay_ms` how long a batch may wait for
-    more of them. `instances` run side by side, each on a thread; an async function awaits that
+    more of them. `instances` run in parallel, each on a thread; an async function awaits that
     many calls at once. `config` is text of config.pbtxt for everything else.
 
     Raises ConfigError, which names the function and says what to write.
@@ -209,7 +209,7 @@ def model(
 
 
 def of(target: Any) -> Declaration | None:
-    """What `@shoal.model` found out about a function or class; None for any other object."""
+    """The declaration of a function or class; None for any other object."""
     found = getattr(target, "__dict__", {}).get(_KEPT)
     return found if isinstance(found, Declaration) else None
 
@@ -235,8 +235,8 @@ def of_all(targets: Sequence[Any]) -> dict[str, Declaration]:
 
 
 def _keep(target: Any, declaration: Declaration) -> Any:
-    """`target` with its declaration beside it; a bound method, or a model of several names, gets a
-    function around it."""
+    """`target` with its declaration; a bound method, or a model of several names, is wrapped in a
+    function."""
     if isinstance(target, type) or of(target) is None:
         try:
             setattr(target, _KEPT, declaration)
@@ -267,7 +267,7 @@ def _method(target: type, place: SourceLocation) -> str:
 
 
 def _function(target: Any, method: str) -> Callable[..., Any]:
-    """What has the types: the function, the class's method, or that of a callable object."""
+    """The function with the types: itself, a class's method, or that of a callable object."""
     if method:
         found: Callable[..., Any] = getattr(target, method)
         return found

@@ -1,10 +1,10 @@
 """Running a function: a batch of tensors in, one call, tensors out.
 
-    arrays --> arguments --> function --> what it returned --> arrays          FunctionExecutor
+arrays --> arguments --> function --> result --> arrays                    FunctionExecutor
     pending --> arguments --> generator --> a response for each item           StreamExecutor
 
-An `async def` runs on the model's own event loop; the instance's thread waits for it. So there are
-as many calls at once as there are instances, and time is counted as for any other model.
+An `async def` runs on the model's event loop; the instance's thread waits for it. So there are as
+many concurrent calls as instances, and time is measured as for any other model.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class FunctionExecutor(Executor):
         return [given[name] for name in outputs]
 
     def close(self) -> None:
-        """Let the object go that the function belongs to."""
+        """Release the function's object."""
         self._on_close()
 
 
 class StreamExecutor(RequestExecutor):
-    """One instance of a function that yields: every item is a response of its own."""
+    """One instance of a function that yields: every item is a response."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StreamExecutor(RequestExecutor):
         pending.send(final=True)
 
     def _respond(self, pending: PendingRequest, item: Any) -> None:
-        """Send one item. Raises Cancelled once the client has gone."""
+        """Send one item. Raises Cancelled if the client has cancelled the request."""
         if pending.request.cancelled:
             raise Cancelled(f"{pending.request.log_prefix()}the client cancelled the request")
         given = to_arrays(self._declaration, item, 1)
@@ -111,12 +111,12 @@ class StreamExecutor(RequestExecutor):
         pending.send(tensors, final=False)
 
     def close(self) -> None:
-        """Let the object go that the function belongs to."""
+        """Release the function's object."""
         self._on_close()
 
 
 def to_arguments(declaration: Declaration, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What the function is called with; an input that was left out is left to its default."""
+    """The arguments of the function; a missing input keeps its default."""
     return {
         port.argument: port.receive(inputs[port.name])
         for port in declaration.inputs
@@ -125,7 +125,7 @@ def to_arguments(declaration: Declaration, inputs: Mapping[str, np.ndarray]) -> 
 
 
 def to_arrays(declaration: Declaration, returned: Any, rows: int) -> dict[str, np.ndarray]:
-    """What the function returned, by output. Raises BackendFailure, which names the function."""
+    """The function's result by output. Raises BackendFailure, which names the function."""
     values = declaration.unpack(returned)
     try:
         return {
@@ -137,7 +137,7 @@ def to_arrays(declaration: Declaration, returned: Any, rows: int) -> dict[str, n
 
 
 class AsyncLoop:
-    """An event loop in a thread of its own, made when the first coroutine comes."""
+    """An event loop in its own thread, started with the first coroutine."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -171,7 +171,7 @@ class AsyncLoop:
         loop.close()
 
     def stop(self) -> None:
-        """End the loop; what still runs on it is cancelled."""
+        """End the loop and cancel its tasks."""
         with self._making:
             if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""What a type says about a tensor.
+"""Tensors from type annotations.
 
     npt.NDArray[np.float32]                        an array of FP32
     np.ndarray[tuple[int, int], np.dtype[np.int8]] an array of INT8 with two dimensions
@@ -6,8 +6,7 @@
     list[str], list[float]                         values, one after the other
     str, float, int, bool, np.float32              a single value
 
-A type that says nothing about tensors is an InvalidArgument whose text says what to write; who
-reads a function's types adds which function that was.
+Other types raise InvalidArgument with what to write; the caller adds the name of the function.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ EXAMPLES = "npt.NDArray[np.float32], list[str] or float"
 
 
 class ArgumentKind(enum.Enum):
-    """What the function sees of a tensor."""
+    """The kind of value that the function receives for a tensor."""
 
     ARRAY = "an array"
     LIST = "a list"
@@ -52,19 +51,19 @@ class TensorHint:
     datatype: DataType | None = None
     text: bool = False  # `str` rather than `bytes`
     python: bool = False  # a single value is a Python object, not one of numpy's
-    seen: tuple[int, ...] | None = None  # the shape the function sees, batch and all
+    seen: tuple[int, ...] | None = None  # the shape in the function, with the batch
     dims: tuple[int, ...] | None = None  # the shape without the batch dimension
     name: str = ""
     labels: str = ""
     optional: bool = False
 
     def with_tensor(self, tensor: Tensor) -> TensorHint:
-        """This, with what `tensor` says. InvalidArgument where it says otherwise than the type."""
+        """This, completed by `tensor`. InvalidArgument if the two contradict each other."""
         datatype = tensor.datatype
         known = self.datatype
         if datatype is not None and known is not None and datatype is not known:
             raise InvalidArgument(
-                f"the type says {known}, and the declaration {datatype}; keep one of them"
+                f"the type is {known}, but the declaration {datatype}; keep one of them"
             )
         dims = tensor.dims
         return replace(
@@ -78,7 +77,7 @@ class TensorHint:
 
 
 def read(annotation: Any) -> TensorHint:
-    """What `annotation` says about a tensor. Raises InvalidArgument if that is nothing."""
+    """The tensor of `annotation`. Raises InvalidArgument if it describes none."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if hasattr(origin, "__value__"):  # `type NDArray[T] = ...`, as in numpy from 2.5 on
         return read(origin.__value__[arguments])
@@ -120,24 +119,24 @@ def declared(what: Any) -> Tensor:
 
 
 def streamed(annotation: Any) -> Any:
-    """What the items of an iterator are, by its type; None where it does not say."""
+    """The type of an iterator's items; None if it is unknown."""
     if is_stream(annotation) or get_origin(annotation) is collections.abc.Iterable:
         return get_args(annotation)[0]
     return None
 
 
 def is_stream(annotation: Any) -> bool:
-    """Whether a type is that of something that gives one item after the other."""
+    """Whether a type is that of an iterator or generator."""
     return get_origin(annotation) in _STREAMS or is_async_stream(annotation)
 
 
 def is_async_stream(annotation: Any) -> bool:
-    """Whether its items have to be awaited."""
+    """Whether its items must be awaited."""
     return get_origin(annotation) in _ASYNC_STREAMS
 
 
 def fields(annotation: Any) -> dict[str, Any] | None:
-    """The tensors by name that a NamedTuple, TypedDict or dataclass stands for; else None."""
+    """The tensors by name of a NamedTuple, TypedDict or dataclass; else None."""
     if not isinstance(annotation, type):
         return None
     named = issubclass(annotation, tuple) and hasattr(annotation, "_fields")
@@ -156,7 +155,7 @@ def _annotated(reading: TensorHint, notes: tuple[Any, ...]) -> TensorHint:
 
 
 def _array(arguments: tuple[Any, ...]) -> TensorHint:
-    """`np.ndarray[shape, np.dtype[type]]`, which is what NDArray is short for."""
+    """`np.ndarray[shape, np.dtype[type]]`, for which NDArray is short."""
     shape, dtype = arguments[0], arguments[1] if len(arguments) > 1 else Any
     element = get_args(dtype)[0] if get_origin(dtype) is np.dtype else Any
     if not isinstance(element, type) or element in (np.generic, np.number, np.floating, np.integer):

@@ -1,9 +1,9 @@
-"""Between a tensor of the protocol and what a function sees of it.
+"""Between a tensor of the protocol and a function's argument or result.
 
     [N, *dims]  --receive-->  array, list of N, ...  --function-->  value  --give-->  [N, *dims]
 
-Both directions copy: the arrays a function gets are its own to write to, and what it returns may
-change afterwards without changing an answer.
+Both directions copy: a function may write to its arguments, and changing its result afterwards
+does not change the response.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Port:
     """One input or output of a function."""
 
     name: str  # on the wire
-    argument: str  # what the function calls it
+    argument: str  # the function's name for it
     datatype: DataType
     dims: tuple[int, ...]  # without the batch dimension
     kind: ArgumentKind = ArgumentKind.ARRAY
     text: bool = False
     python: bool = False
-    squeezed: bool = False  # the function does not see the last dimension, which is 1
+    squeezed: bool = False  # the function has no last dimension, which is 1
     batched: bool = False
     optional: bool = False
     labels: str = ""
 
     def receive(self, array: np.ndarray) -> Any:
-        """What the function gets for a tensor. InvalidArgument for text that is no UTF-8."""
+        """The argument for a tensor. InvalidArgument for text that is not UTF-8."""
         if self.squeezed:
             array = array.reshape(array.shape[:-1])
         if self.text:
@@ -52,7 +52,7 @@ class Port:
         return array.astype(np.str_)
 
     def give(self, value: Any, rows: int) -> np.ndarray:
-        """The tensor for what a function returned; BackendFailure where it does not fit."""
+        """The tensor for a function's result; BackendFailure if it does not match."""
         array = self._encoded(value) if self.datatype is BYTES else self._converted(value)
         shape: tuple[int, ...] = array.shape
         full = len(self.dims) + self.batched
@@ -125,7 +125,7 @@ class Port:
 
 
 def make(reading: TensorHint, name: str, argument: str = "", *, batched: bool) -> Port:
-    """The port for what is known about a tensor. InvalidArgument where that is too little."""
+    """The port for a tensor. InvalidArgument if too little is known about it."""
     if reading.datatype is None:
         raise InvalidArgument("nothing says which type its elements have")
     dims, squeezed = _dims(reading, batched=batched)
@@ -145,7 +145,7 @@ def make(reading: TensorHint, name: str, argument: str = "", *, batched: bool) -
 
 
 def _dims(reading: TensorHint, *, batched: bool) -> tuple[tuple[int, ...], bool]:
-    """The dims of the config, and whether the function sees one dimension less."""
+    """The dims of the config, and whether the function has one dimension less."""
     if batched and reading.kind is ArgumentKind.VALUE:
         raise InvalidArgument(
             "with batch= the function gets the rows of many requests at once, so a single value "

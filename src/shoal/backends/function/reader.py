@@ -1,9 +1,9 @@
-"""Reads a function: which tensors it takes and gives, from its types and from what is declared.
+"""Reads the inputs and outputs of a function, from its types and its declaration.
 
     def add(a: npt.NDArray[np.float32], b: ...) -> ...    +    inputs=, outputs=    -->    ports
 
-Whatever is missing or contradicts itself is a ConfigError that names the file, the function and
-the argument, and says what to write.
+Missing and contradictory declarations raise a ConfigError that names the file, the function and the
+argument, and says what to write.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """Where a function is, for those who have to change it."""
+    """The location of a function, for error messages."""
 
-    file: str  # as one would type it, with the line
+    file: str  # a short path, with the line
     function: str
-    path: str = ""  # of the file, whole; empty where there is none
+    path: str = ""  # of the file, absolute; "" if there is none
 
     @classmethod
     def of(cls, target: Any) -> SourceLocation:
@@ -46,18 +46,18 @@ class SourceLocation:
         return cls(f"{_short(code.co_filename)}:{code.co_firstlineno}", name, code.co_filename)
 
     def error(self, message: str, *, argument: str = "", fix: str = "") -> ConfigError:
-        """What is wrong with the function, or with one of its arguments."""
+        """The error about the function, or about one of its arguments."""
         within = f"({argument})" if argument else ""
         return ConfigError(message, file=self.file, field=f"{self.function}{within}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSignature:
-    """What was found out about a function."""
+    """The inputs and outputs of a function."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    returns_tuple: bool  # even where there is only one output
+    returns_tuple: bool  # even if there is only one output
     streams: bool
     is_async: bool
 
@@ -71,7 +71,7 @@ def read(
     batched: bool,
     method: bool = False,
 ) -> FunctionSignature:
-    """Everything about `function`; with `method` its first argument is the object."""
+    """The signature of `function`; with `method` its first argument is the object."""
     hints = _hints(function, place)
     parameters = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
     returned = hints.get(_RETURN)
@@ -207,7 +207,7 @@ def _outputs(
 
 
 def _returned(annotation: Any) -> tuple[dict[str, Any] | None, bool]:
-    """The types by output name that a return type stands for; None where it names no tensor."""
+    """The types by output name of a return type; None if it names no tensor."""
     if annotation is None or annotation is type(None):
         return None, False
     by_field = types.fields(annotation)
@@ -246,7 +246,7 @@ def _declared_outputs(declared: Any, place: SourceLocation) -> dict[str, Tensor]
 def _combined(
     hints: Mapping[str, Any], said: Mapping[str, Tensor], place: SourceLocation
 ) -> dict[str, TensorHint]:
-    """Types and declaration together: by name where names are known, else by position."""
+    """Types and declaration together: by name if names are known, else by position."""
     if list(hints) == [""]:  # dict[str, type]: one type for all of them
         return {name: _reading(name, hints[""], tensor, place) for name, tensor in said.items()}
     if set(said) <= set(hints):
@@ -272,7 +272,7 @@ def _tensor(what: Any, place: SourceLocation, argument: str) -> Tensor:
 
 
 def _named(what: Any, place: SourceLocation) -> Tensor:
-    """An entry of a list: a Tensor, or the name of one whose type is written elsewhere."""
+    """An entry of a list: a Tensor, or the name of one whose type is given elsewhere."""
     if isinstance(what, str):
         return Tensor(name=what)
     if not isinstance(what, Tensor):
@@ -294,7 +294,7 @@ def _reading(argument: str, hint: Any, tensor: Tensor | None, place: SourceLocat
     except InvalidArgument as error:
         if tensor is None or tensor.dtype is None:
             raise place.error(error.message, argument=argument, fix=fix) from None
-        reading = TensorHint()  # the declaration says it all
+        reading = TensorHint()  # the declaration is complete
     if tensor is None:
         return reading
     try:
@@ -327,7 +327,7 @@ def _hints(function: Callable[..., Any], place: SourceLocation) -> dict[str, Any
 
 
 def _code(target: Any) -> Any:
-    """The code of a function, of a method, or of the method of a class or object that counts."""
+    """The code of a function, of a method, or of the model method of a class or object."""
     if isinstance(target, type):
         methods = [vars(base).get(name) for name in METHODS for base in target.__mro__]
         target = next((method for method in methods if hasattr(method, "__code__")), None)
@@ -337,7 +337,7 @@ def _code(target: Any) -> Any:
 
 
 def _short(path: str) -> str:
-    """A path as one would type it: relative where it lies below the current folder."""
+    """A short path: relative if it is below the current folder."""
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive

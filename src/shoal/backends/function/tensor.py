@@ -1,7 +1,7 @@
-"""What a tensor is, said outright: `shoal.Tensor(np.float32, (3, 224, 224))`.
+"""An explicit description of a tensor: `shoal.Tensor(np.float32, (3, 224, 224))`.
 
-It stands where a type cannot say enough: in `inputs=` and `outputs=` of `@shoal.model`, and in the
-brackets of `Annotated`. Whatever it leaves out is taken from the type beside it.
+It is used where a type is not enough: in `inputs=` and `outputs=` of `@shoal.model`, and in
+`Annotated`. What it leaves out is taken from the type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tensor:
     """One input or output. `shape` leaves the batch dimension out; -1 or None is any size.
 
     `dtype` is a numpy type (`np.float32`), a name of the protocol ("FP32", "BYTES") or a Python
-    type (`str` for text). `name` is what clients call it, where that differs from the function's
+    type (`str` for text). `name` is the clients' name for it, if that differs from the function's
     argument. `labels` names a file with a label per line, beside the Python file.
     """
 
@@ -42,7 +42,7 @@ class Tensor:
 
     @property
     def datatype(self) -> DataType | None:
-        """The protocol's type; None where it is not said. Raises InvalidArgument for no type."""
+        """The protocol's type; None if unknown. Raises InvalidArgument for anything else."""
         return None if self.dtype is None else to_datatype(self.dtype)
 
     @property
@@ -52,7 +52,7 @@ class Tensor:
 
     @property
     def dims(self) -> tuple[int, ...] | None:
-        """The shape with -1 for any size; None where it is not said. Raises InvalidArgument."""
+        """The shape with -1 for any size; None if unknown. Raises InvalidArgument."""
         return None if self.shape is None else to_dims(self.shape)
 
 
@@ -89,7 +89,7 @@ def is_text(dtype: Any) -> bool:
 
 
 def to_dims(shape: Iterable[int | None] | int) -> tuple[int, ...]:
-    """A shape as config.pbtxt has it. Raises InvalidArgument for what is no size."""
+    """A shape as in config.pbtxt. Raises InvalidArgument for an invalid size."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     dims = tuple(-1 if size is None else size for size in sizes)
     for size in dims:

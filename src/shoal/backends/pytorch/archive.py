@@ -1,10 +1,10 @@
-"""What a model's file is: told by what is in it, not by its name.
+"""The kind of a model's file, detected from its contents.
 
     model.pt     TorchScript, or the weights for the module in model.py
     model.pt2    a torch.export program, or an AOTInductor package
-    model.py     an nn.Module; its weights, if any, lie beside it in model.pt
+model.py     an nn.Module; its weights, if any, are beside it in model.pt
 
-All of PyTorch's files are zip archives with everything in one folder, whose name says nothing.
+All of PyTorch's files are zip archives with one folder of any name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.backends.files import find_model_file, short_name, what_else
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 
-RUNTIME = "model.py"  # what `runtime` says where a module in Python is to be served
+RUNTIME = "model.py"  # the value of `runtime` for a module in Python
 _FILENAMES = ("model.pt", "model.pt2", "model.py")
 _EXPORT = (
     "export it: torch.export.save(torch.export.export(model, example_inputs), 'model.pt2'), or "
@@ -37,7 +37,7 @@ class ProgramKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A version's model: its file, what that is, and for a module in Python its weights."""
+    """A version's model: its file, its kind, and for a module in Python its weights."""
 
     kind: ProgramKind
     path: Path
@@ -77,7 +77,7 @@ def find(config: ModelConfig, version_folder: Path, file: str) -> ModelFile:
 
 
 def has_traced_inputs(path: Path) -> bool:
-    """Whether a TorchScript file remembers the shapes it was traced with."""
+    """Whether a TorchScript file contains the shapes it was traced with."""
     return "traced_inputs.pkl" in _entries(path)
 
 

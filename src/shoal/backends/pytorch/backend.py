@@ -19,7 +19,7 @@ class PyTorchBackend(FileBackend):
         """Load the model on the CPU; a file that does not declare its outputs is run."""
         config, file = context.config, context.file
         found = archive.find(config, context.version_folder, file)
-        compiled = found.kind is archive.ProgramKind.COMPILED  # for one device, whichever that is
+        compiled = found.kind is archive.ProgramKind.COMPILED  # for a fixed device
         program = open_program(
             found,
             None if compiled else completion.CPU,
@@ -32,5 +32,5 @@ class PyTorchBackend(FileBackend):
             program.close()
 
     def load(self, context: LoadContext) -> LoadedModel:
-        """Load the model onto the first device it is wanted on, and check the config against it."""
+        """Load the model onto its first device, and check the config."""
         return PyTorchModel(context)

@@ -1,7 +1,7 @@
 """AOTInductor packages: `torch._inductor.aoti_compile_and_package(program, package_path=…)`.
 
-Machine code for one kind of device, with the weights in it. A package knows how its arguments are
-nested, not what they hold, so its config has to list the inputs.
+Machine code for one kind of device, including the weights. A package knows how its arguments are
+nested, not their types, so its config must list the inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CompiledProgram(Program):
     """A package that has been unpacked and linked to this process."""
 
     kind = ProgramKind.COMPILED
-    stateful = False  # it computes from its inputs and constants alone
+    stateful = False  # it depends only on its inputs and constants
 
     def __init__(self, path: Path, device: torch.device | None, runners: int, file: str) -> None:
         """Load the package for `device`; `runners` threads may run it at once.
@@ -67,7 +67,7 @@ class CompiledProgram(Program):
         return by_tree(compiled, self._spec, self.inputs or (), {}, written, model=model, file=file)
 
     def close(self) -> None:
-        """Let go of the package, whose code and weights are unmapped then."""
+        """Release the package, which unmaps its code and weights."""
         self._compiled = None
 
 

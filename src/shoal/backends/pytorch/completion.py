@@ -1,8 +1,8 @@
-"""Filling in a config from a model: from what its file says, or from what it computes.
+"""Inputs and outputs of a model, from its file or from its results.
 
-torch.export    the file says it all
+torch.export    the file has all of them
 traced          the file has an example: the model is run on it, and on one row more
-otherwise       the inputs must be written down; outputs are learned by running the model on zeros
+otherwise       the config must have the inputs; the outputs are those of a run on zeros
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shoal.core import dtypes
 from shoal.errors import ConfigError
 
 CPU = torch.device("cpu")
-# What stands for dimensions of any size when a model is run to see what it gives: two of them, so
-# that it shows which of its outputs' dimensions vary. Some models need larger ones than others.
+# Sizes of variable dimensions when a model is run to see its outputs: two of them, to find the
+# variable dimensions of outputs. Some models need larger ones than others.
 _SIZES = ((2, 3), (16, 24), (224, 256))
 
 
@@ -35,7 +35,7 @@ def describe(config: ModelConfig, program: Program, file: str) -> Graph:
 
     Raises ConfigError, with what to write, if the model does not show them.
     """
-    if _says_everything(program):
+    if _is_fully_described(program):
         assert program.inputs is not None
         assert program.outputs is not None
         batched = _has_batch(program.inputs, program.outputs)
@@ -50,7 +50,7 @@ def describe(config: ModelConfig, program: Program, file: str) -> Graph:
 
 
 def graph_of(program: Program, config: ModelConfig, file: str) -> Graph:
-    """What a program that says everything takes and gives, under the names of the config."""
+    """Inputs and outputs of a fully described program, under the names of the config."""
     assert program.inputs is not None
     assert program.outputs is not None
     made = list(graph_config.server_made_inputs(config))
@@ -84,7 +84,7 @@ def _tensor(slot: Slot) -> GraphTensor:
     )
 
 
-def _says_everything(program: Program) -> bool:
+def _is_fully_described(program: Program) -> bool:
     if program.inputs is None or program.outputs is None:
         return False
     return all(slot.dims is not None for slot in program.inputs) and any(

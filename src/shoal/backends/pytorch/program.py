@@ -1,4 +1,4 @@
-"""A loaded model in a form that does not depend on its file: slots, and a way to call it.
+"""A loaded model, independent of its file format: its slots, and a way to call it.
 
 {config name: tensor} --Caller--> whatever forward returns --flatten--> one value per slot
 """
@@ -27,20 +27,20 @@ class Program(ABC):
     """One model on one device. Unless it is `stateful`, any number of threads may call it."""
 
     kind: ProgramKind
-    inputs: tuple[Slot, ...] | None  # None: it takes as many as it is given
-    outputs: tuple[Slot, ...] | None  # None: known only when it has run
-    mutates_inputs: bool = True  # whether it may write into what it is given
+    inputs: tuple[Slot, ...] | None  # None: any number
+    outputs: tuple[Slot, ...] | None  # None: known only after a run
+    mutates_inputs: bool = True  # whether it may write to its inputs
     stateful: bool = True  # whether one run may change the next
     largest_batch: int | None = None  # None: no limit
-    device: torch.device = torch.device("cpu")  # where it wants its inputs
-    half: torch.dtype | None = None  # the precision to run it with, where that is not its own
-    autocast: bool = False  # whether that is left to autocast: its weights stay as they are
+    device: torch.device = torch.device("cpu")  # the device of its inputs
+    half: torch.dtype | None = None  # the precision to run it with, if it differs from its own
+    autocast: bool = False  # whether autocast does that, without converting the weights
 
     @abstractmethod
     def caller(self, written: Sequence[str], *, model: str, file: str) -> Caller:
-        """A function that runs the model on tensors under the names a config has for them.
+        """A function that runs the model on tensors by their names in the config.
 
-        Raises ConfigError when the names do not fit what the model takes.
+        Raises ConfigError if the names do not match the model's inputs.
         """
 
     def use_half(self, half: torch.dtype) -> None:
@@ -52,12 +52,12 @@ class Program(ABC):
         return
 
     def compile(self, options: Mapping[str, Any]) -> bool:
-        """Have torch.compile compile it when it first runs; false where that cannot be."""
+        """Let torch.compile compile it at its first run; false if that is impossible."""
         del options
         return False
 
     def close(self) -> None:
-        """Let go of the model; executors that still hold a caller must have let go of theirs."""
+        """Release the model; executors must have released their callers."""
         return
 
 
@@ -111,10 +111,10 @@ def by_tree(
     model: str,
     file: str,
 ) -> Caller:
-    """A caller for what takes nested arguments: `spec` says how they are nested.
+    """A caller for nested arguments, whose nesting is `spec`.
 
-    `slots` are its tensors in order; `constants` are the leaves that are none, by their place
-    among all leaves, with the value the model was exported with.
+    `slots` are its tensors in order; `constants` are the other leaves, by their position among all
+    leaves, with their values at export.
     """
     found = names.places("input", written, slots, model=model, file=file)
     taken = dict(zip(found, written, strict=True))
@@ -146,7 +146,7 @@ def by_tree(
 
 
 def input_names(spec: Any, arguments: Sequence[str] | None) -> list[tuple[str, ...]]:
-    """What each leaf of nested arguments may be called; `arguments` are the leaves' own names."""
+    """The possible names of each leaf of nested arguments; `arguments` are their own names."""
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     found: list[tuple[str, ...]] = []
     for index, argument in enumerate(args):
@@ -162,7 +162,7 @@ def input_names(spec: Any, arguments: Sequence[str] | None) -> list[tuple[str, .
 
 
 def output_names(spec: Any) -> list[tuple[str, ...]]:
-    """What each leaf of nested results may be called."""
+    """The possible names of each leaf of nested results."""
     tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     found = names.walk(tree, "RESULT")
     return [
@@ -172,7 +172,7 @@ def output_names(spec: Any) -> list[tuple[str, ...]]:
 
 
 def flatten(value: Any) -> list[Any]:
-    """The tensors (and lists of strings) in what forward returned, in order."""
+    """The tensors (and lists of strings) in the result of forward, in order."""
     if isinstance(value, torch.Tensor) or names.is_leaf(value):
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value
@@ -180,17 +180,17 @@ def flatten(value: Any) -> list[Any]:
 
 
 class Results:
-    """Which of the values that forward returns is which output of the config."""
+    """Maps the values that forward returns to the outputs of the config."""
 
     def __init__(
         self, written: Sequence[str], slots: Sequence[Slot] | None, *, model: str, file: str
     ) -> None:
-        """Raises ConfigError where it is known by now that the names do not fit."""
+        """Raises ConfigError if the names are known not to match."""
         self._written = tuple(written)
         self._model = model
         self._file = file
         self._places: dict[str, int] = {}
-        self._shape: object = None  # of the nesting that _places are for
+        self._shape: object = None  # the nesting of _places
         self._fixed = slots is not None or all(names.index_of(name) is not None for name in written)
         if self._fixed:
             self._place(slots)
@@ -200,7 +200,7 @@ class Results:
         self._places = dict(zip(self._written, found, strict=True))
 
     def pick(self, result: Any, wanted: Sequence[str]) -> list[Any]:
-        """The values of the outputs `wanted`. BackendFailure when the model gave no such value."""
+        """The values of the outputs `wanted`. BackendFailure if one is missing."""
         values = flatten(result)
         if not self._fixed:
             shape = _shape(result)
@@ -220,7 +220,7 @@ class Results:
 
 
 def _shape(result: Any) -> object:
-    """Equal for results that are nested alike, as far as names go."""
+    """Equal for results with the same nesting."""
     if isinstance(result, torch.Tensor) or names.is_leaf(result):
         return 1
     if isinstance(result, Mapping):

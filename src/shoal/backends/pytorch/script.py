@@ -1,7 +1,7 @@
 """TorchScript: `torch.jit.script(model).save("model.pt")`, or `torch.jit.trace`.
 
-The file says what the arguments are called. What they hold it says only where it was traced, and
-then it is what the example had, which need not bind.
+The file has the names of the arguments. It has their types only if it was traced, and then those of
+the example, which need not be the only ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ScriptProgram(ModuleProgram):
     kind = ProgramKind.SCRIPT
 
     def __init__(self, path: Path, device: torch.device | None) -> None:
-        """Load the module onto `device`; None leaves its tensors where the file says."""
+        """Load the module onto `device`; None keeps the devices of the file."""
         try:
             with quiet:
                 self.module = torch.jit.load(
@@ -94,7 +94,7 @@ def _slot(argument: Any, value: Any) -> Slot:
 
 
 def _outputs(returns: Sequence[Any]) -> tuple[Slot, ...] | None:
-    """The results, where their number is certain."""
+    """The results, if their number is known."""
     text = str(returns[0].type.annotation_str) if len(returns) == 1 else ""
     if text == "Tensor":
         return (Slot(("OUTPUT__0", "RESULT")),)
@@ -118,8 +118,8 @@ def _is_dictionary(kind: Any) -> bool:
 def _writes(module: Any) -> tuple[bool, bool]:
     """Whether a module may write to its inputs, and whether it may change itself.
 
-    Looks at a copy in which all that is constant in evaluation is constant: a batch norm updates
-    its statistics in training only. Where that cannot be had, both are taken for granted.
+    Examines a copy with constants folded for evaluation: a batch norm updates its statistics only
+    in training. If that fails, both are assumed.
     """
     try:
         with quiet:

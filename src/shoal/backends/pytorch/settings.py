@@ -1,6 +1,6 @@
-"""What a config and --backend-config=pytorch,… say about how a model is run.
+"""How a model is run, by its config and --backend-config=pytorch,…
 
-The upper-case parameters are Triton's, but for HALF_PRECISION, CHANNELS_LAST, CUDA_GRAPHS,
+The upper-case parameters are Triton's, except HALF_PRECISION, CHANNELS_LAST, CUDA_GRAPHS,
 KEEP_ON_GPU, ENABLE_TORCH_COMPILE and MODEL_CLASS, which are ours.
 """
 
@@ -44,9 +44,9 @@ class PyTorchSettings:
     inter_op_threads: int = 0  # 0: not set
     inference_mode: bool = True
     switches: Switches = Switches()
-    share_weights: bool | None = None  # None: where the model keeps no state
+    share_weights: bool | None = None  # None: if the model keeps no state
     clean_cache: bool = False
-    compile: Mapping[str, Any] | None = None  # what torch.compile is told; None: do not compile
+    compile: Mapping[str, Any] | None = None  # options of torch.compile; None: do not compile
     half: str = ""  # "fp16", "bf16"
     channels_last: bool = False
     graph_sizes: tuple[int, ...] = ()  # batch sizes to capture CUDA graphs for
@@ -60,9 +60,9 @@ class PyTorchSettings:
 def read(
     config: ModelConfig, settings: Mapping[str, str], instances: int, cores: int, file: str
 ) -> PyTorchSettings:
-    """What `config` and the backend's `settings` ask for; ConfigError names a value that is wrong.
+    """The settings from `config` and the backend's `settings`; ConfigError for a wrong value.
 
-    Without a number of threads each instance gets its part of the cores.
+    By default each instance gets its share of the cores.
     """
     parameters = Parameters(BACKEND, config, settings, file)
     cuda = config.optimization.cuda if config.optimization is not None else None
@@ -98,7 +98,7 @@ def _compile_options(config: ModelConfig, parameters: Parameters) -> dict[str, A
     wanted = parameters.flag(COMPILE)
     if wanted is False or (wanted is None and not text):
         return None
-    # Batches come in all sizes: compiling for each of them would take longer than they do.
+    # Batches have many sizes: compiling for each would take longer than running them.
     options: dict[str, Any] = {"dynamic": True} if config.max_batch_size > 1 else {}
     if text:
         try:

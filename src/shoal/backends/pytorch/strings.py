@@ -1,7 +1,7 @@
 """BYTES tensors and lists of strings: PyTorch has no tensors of strings, only `List[str]`.
 
-As in Triton, a model is given all elements in one list, whatever the batch; a list it returns
-has one element per element of the output's dims, for each row of the batch.
+As in Triton, a model receives all elements of the batch in one list; a list it returns has one
+element per element of the output's dims, for each row of the batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def from_list(
 ) -> np.ndarray:
     """A model's list as an object array of `bytes`.
 
-    `rows` is the size of the batch, None where there is none; `dims` come behind it. Raises
+    `rows` is the size of the batch, None if there is none; `dims` follow it. Raises
     BackendFailure when the list cannot have that shape.
     """
     flat = np.empty(len(elements), dtype=object)
