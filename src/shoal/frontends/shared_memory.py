@@ -14,11 +14,11 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from shoal.core.tensor import Buffer
 from shoal.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
 from shoal.frontends import cuda_memory
+from shoal.frontends.cuda_memory import Cuda, CudaBlock
 from shoal.wire.regions import Lease
 
 DISABLED = (
@@ -28,33 +28,13 @@ RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _LARGEST = 2**64 - 1
 
 
-class CudaMemory(Protocol):
-    """A piece of a GPU's memory."""
-
-    def read(self, offset: int, byte_size: int) -> memoryview:
-        """A copy of these bytes."""
-
-    def write(self, offset: int, data: Buffer) -> None:
-        """Write bytes."""
-
-    def close(self) -> None:
-        """Close it. Called once, after its last use."""
-
-
-class CudaMachine(Protocol):
-    """A machine with GPUs; see `shoal.frontends.cuda_memory`."""
-
-    def open(self, handle: bytes, device_id: int, byte_size: int, name: str) -> CudaMemory:
-        """The memory behind `handle`; raises InvalidArgument if it cannot be opened."""
-
-
 @dataclass(slots=True)
 class _Region:
     """One registered region; guarded by the lock of `SharedMemory`."""
 
     name: str
     byte_size: int
-    memory: memoryview | CudaMemory
+    memory: memoryview | CudaBlock
     status: dict[str, str | int]
     cuda: bool = False
     leases: int = 0
@@ -65,7 +45,7 @@ class SharedMemory:
     """The regions of one server. Any thread may call any method."""
 
     def __init__(
-        self, *, allowed: bool = True, find_cuda: Callable[[], CudaMachine | None] | None = None
+        self, *, allowed: bool = True, find_cuda: Callable[[], Cuda | None] | None = None
     ) -> None:
         """Without `allowed` regions cannot be registered; the status still works.
 
@@ -115,7 +95,7 @@ class SharedMemory:
         """
         self._cuda(name)
 
-    def _cuda(self, name: str) -> CudaMachine:
+    def _cuda(self, name: str) -> Cuda:
         self._check_allowed()
         cuda = self._find_cuda()
         if cuda is None:
@@ -242,7 +222,7 @@ class _CudaLease:
     __slots__ = ("_byte_size", "_copy", "_memory", "_offset", "_owner", "_region")
 
     def __init__(
-        self, owner: SharedMemory, region: _Region, memory: CudaMemory, offset: int, byte_size: int
+        self, owner: SharedMemory, region: _Region, memory: CudaBlock, offset: int, byte_size: int
     ) -> None:
         self._owner = owner
         self._region: _Region | None = region

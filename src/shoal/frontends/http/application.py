@@ -32,7 +32,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import bind, resolve
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
 from shoal.frontends.http.tasks import TaskRoutes
-from shoal.frontends.http.waiting import answer_when_loaded
+from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.frontends.shared_memory import SharedMemory
 
 
@@ -121,7 +121,7 @@ class Application:
         except ModelLoading as pending:
             if not endpoint.loads_model:
                 raise
-            answer_when_loaded(pending, exchange, partial(handler, exchange, target))
+            respond_when_loaded(pending, exchange, partial(handler, exchange, target))
 
     def _refused(self, exchange: Exchange, api: str) -> bool:
         """Respond to a request that lacks the header its API kind requires; false if it has it."""

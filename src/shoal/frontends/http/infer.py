@@ -27,7 +27,7 @@ from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import BINARY_MEDIA, JSON_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced
-from shoal.frontends.http.waiting import answer_when_loaded
+from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.frontends.requests import build_request
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
@@ -275,6 +275,6 @@ class InferCall:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ModelLoading):  # the model was unloaded while the body was decoded
-            answer_when_loaded(error, self._exchange, self._start_again)
+            respond_when_loaded(error, self._exchange, self._start_again)
             return
         send_error(self._exchange, as_shoal_error(error))

@@ -18,7 +18,7 @@ from shoal.frontends.http.contracts import Exchange, HttpRequest
 from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.routes import Target
-from shoal.frontends.http.waiting import answer_when_loaded
+from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.statistics.trace import Trace
 from shoal.statistics.tracer import Tracer
 
@@ -45,7 +45,7 @@ def serve_traced(
     try:
         serve(traced, target)
     except ModelLoading as pending:
-        answer_when_loaded(pending, traced, lambda: serve(traced, target))
+        respond_when_loaded(pending, traced, lambda: serve(traced, target))
     except Exception as error:  # noqa: BLE001 - becomes the response
         send_error(traced, as_shoal_error(error))
     return True

@@ -11,7 +11,7 @@ from shoal.frontends.http.errors import as_shoal_error, send_error
 from shoal.frontends.waiting import when_loaded
 
 
-def answer_when_loaded(
+def respond_when_loaded(
     pending: ModelLoading, exchange: Exchange, again: Callable[[], None]
 ) -> None:
     """Call `again` to respond once the model is loaded; a failed load is the response.
@@ -26,7 +26,7 @@ def answer_when_loaded(
                 raise error
             again()
         except ModelLoading as still:  # it has been evicted again
-            answer_when_loaded(still, exchange, again)
+            respond_when_loaded(still, exchange, again)
         except Exception as failure:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(failure))
 

@@ -14,14 +14,15 @@ import importlib.util
 import logging
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from shoal.config.model import ModelConfig
 from shoal.core.tensor import Buffer
-from shoal.tasks.images.decode import Photo, Size
+from shoal.tasks.images.decode import Photo
+from shoal.tasks.images.preparation import ImagePreparation
 from shoal.tasks.settings import TaskSettings
 
 logger = logging.getLogger(__name__)
@@ -48,28 +49,6 @@ _FLIPS = MappingProxyType(
 )
 
 
-class Fit(Protocol):
-    """How a photo is resized and cropped: see `ImagePreparation`."""
-
-    @property
-    def channels(self) -> int:
-        """1: grey, 3: colour."""
-
-    @property
-    def resampling(self) -> Image.Resampling:
-        """The filter."""
-
-    @property
-    def antialias(self) -> bool:
-        """Whether to average when scaling down."""
-
-    def crop(self, whole: Size) -> tuple[Size, tuple[int, int, int, int]]:
-        """The size after resizing, and the box that is kept."""
-
-    def may_be_resized(self, whole: Size) -> bool:
-        """Whether it may be resized before the crop."""
-
-
 class NvJpeg:
     """The GPU's decoder. Any thread may use it."""
 
@@ -82,7 +61,9 @@ class NvJpeg:
         self._device = self._torch.device("cuda", device)
         self._functional: Any = importlib.import_module("torch.nn.functional")
 
-    def pixels(self, photos: Sequence[tuple[Photo, Buffer]], fit: Fit) -> list[np.ndarray | None]:
+    def pixels(
+        self, photos: Sequence[tuple[Photo, Buffer]], fit: ImagePreparation
+    ) -> list[np.ndarray | None]:
         """The pixels of each photo in the model's size; None for those that Pillow must decode."""
         found: list[np.ndarray | None] = [None] * len(photos)
         chosen = [
@@ -107,7 +88,7 @@ class NvJpeg:
                     found[index] = pixels
         return found
 
-    def _decode(self, files: Sequence[Buffer], fit: Fit) -> list[Any]:
+    def _decode(self, files: Sequence[Buffer], fit: ImagePreparation) -> list[Any]:
         torch, modes = self._torch, self._io.ImageReadMode
         data = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
         mode = modes.GRAY if fit.channels == 1 else modes.RGB
@@ -121,7 +102,7 @@ class NvJpeg:
             self._decode([file], fit)[0] for file in files
         ]  # one by one: only the invalid one fails
 
-    def _fitted(self, image: Any, photo: Photo, fit: Fit) -> Any:
+    def _fitted(self, image: Any, photo: Photo, fit: ImagePreparation) -> Any:
         """Resized and cropped; from [channels, height, width] to channels last."""
         if photo.orientation in _FLIPS:
             transposed, axes = _FLIPS[photo.orientation]

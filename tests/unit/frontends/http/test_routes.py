@@ -44,6 +44,11 @@ from shoal.frontends.http.routes import resolve
         ("/metrics", "metrics", "", -1),
         ("/metrics/", "metrics", "", -1),
         ("/", "welcome", "", -1),
+        ("/proto", "proto", "", -1),  # not an operation of a task
+        ("/classify", "classify", "", -1),
+        ("/embed", "task", "", -1),
+        ("/v2/models/m/classify", "classify", "m", -1),
+        ("/v2/models/m/versions/2/embed", "task", "m", 2),
         ("/v2/console", "console_state", "", -1),
         ("/console/app.js", "console_file", "", -1),
     ],
