@@ -186,7 +186,7 @@ def test_a_decoupled_model_needs_a_stream(client):
     ("inputs", "text"),
     [
         ({"INPUT0": [[1.5] * 16], "INPUT1": ONE}, "input 'INPUT0' takes INT32, found numbers"),
-        ({"INPUT0": [[1], [2, 3]], "INPUT1": ONE}, "'INPUT0' is no regular array"),
+        ({"INPUT0": [[1], [2, 3]], "INPUT1": ONE}, "'INPUT0' is not a regular array"),
         ({"INPUT0": np.array(["2001-01-01"], "M8[D]")}, "an array of datetime64"),
         ({"INPUT0": np.array([object()])}, "an element of type object"),
         ({"INPUT0": Input([1], "INT33")}, "known ones are BOOL"),
@@ -203,7 +203,7 @@ def test_wrong_arguments(client):
     good = {"INPUT0": ONE, "INPUT1": ONE}
     for arguments, text in (
         ({"outputs": "OUTPUT0"}, "a list of names"),
-        ({"classes": {"OUTPUT0": 0}}, "how many classes"),
+        ({"classes": {"OUTPUT0": 0}}, "a number of classes"),
         ({"sequence_start": True}, "belong to a sequence_id"),
         ({"timeout": 0}, "seconds above 0"),
     ):

@@ -181,7 +181,7 @@ def test_any_size(image, photos):
 def test_what_the_model_takes(image, photos):
     _, _, error = image("-m", "bytes", "-v", photos / "green.png")
     assert error == (
-        "model 'bytes': input 'image' takes UINT8 images of 8x10, 3 channels (NHWC), up to 8 to a "
+        "model 'bytes': input 'image' takes UINT8 images of 8x10, 3 channels (NHWC), up to 8 per "
         "request; output 'prob'\n"
     )
 

@@ -222,4 +222,4 @@ def find(
 
 
 def _unknown_host(host: str, error: OSError) -> ConnectionFailed:
-    return ConnectionFailed(f"no host '{host}' is known: {error.strerror or error}")
+    return ConnectionFailed(f"unknown host '{host}': {error.strerror or error}")

@@ -6,8 +6,8 @@
     client.infer("mnist", {"data": batch})["prob"]          # a numpy array
     client.infer("mnist", {"data": batch}).top_k("prob", 3) # per row: Label(score, index, name)
 
-`AsyncClient` has the same methods as coroutines. What a call means is written once, without any
-input or output (`inference`, `control`, the codecs); below it, thin transports move bytes.
+`AsyncClient` has the same methods as coroutines. Operations are implemented once, without I/O
+(`inference`, `control`, the codecs); thin transports below them send and receive bytes.
 
     Client.infer --inference--> steps --codec--> bytes --transport--> socket
                                                     '--> Result
@@ -15,19 +15,19 @@ input or output (`inference`, `control`, the codecs); below it, thin transports 
     infer(model, inputs, *, outputs, version, id, parameters, classes, sequence_id,
           sequence_start, sequence_end, priority, server_timeout_us, timeout, headers,
           binary)                                     -> Result
-    prepare(model, inputs, …) -> Prepared; send(prepared) -> Result     the same request, many times
-    stream(model)                                     many requests and answers on one call (gRPC)
+    prepare(model, inputs, …) -> Prepared; send(prepared) -> Result     one request, many times
+    stream(model)                                     many requests and responses on one call (gRPC)
     sequence(model, id)                               sets start and end
     generate(model, inputs), generate_stream(model, inputs)             JSON in, JSON out (HTTP)
     classify(photo, …) caption(photo, …) answer(text, question) embed(texts)
-    perform(operation, values)                        a task, for people (HTTP)
+    perform(operation, values)                        a task by its operation (HTTP)
     live() ready() model_ready(model) server_metadata() metadata(model) config(model)
     statistics(model) index() load(model) unload(model) trace_settings() log_settings()
-    shared_memory(name, size)                         tensors that need not travel
+    shared_memory(name, size)                         tensors that are not sent
     close(), or `with Client(…) as client:`
 
-Every error is a `ClientError`; its text says what to do. The names below are imported when they
-are first used: `Client` needs neither asyncio nor, over HTTP, protobuf.
+Every error is a `ClientError`. The names below are imported on first use: `Client` needs neither
+asyncio nor, over HTTP, protobuf.
 """
 
 from __future__ import annotations

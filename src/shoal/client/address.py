@@ -1,4 +1,4 @@
-"""Where a server is: what people write, taken apart.
+"""Server addresses, parsed.
 
 "localhost:8000", "https://host/prefix", "grpc://host:8001", "grpcs://host", "[::1]:8000"
 """
@@ -44,19 +44,19 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """`host:port`, as it stands in requests and in errors."""
+        """`host:port`, as in requests and error messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Address:
-    """The address `url` names. InvalidInput says what is wrong with it."""
+    """Parse `url`. Raises InvalidInput."""
     if protocol not in (None, HTTP, GRPC):
         raise InvalidInput(f"protocol is 'http' or 'grpc', found {protocol!r}")
     match = _FORM.fullmatch(url.strip())
     if match is None:
         raise InvalidInput(
-            f"{url!r} is no address of a server; write it as 'localhost:8000', "
+            f"{url!r} is not a server address; write it as 'localhost:8000', "
             f"'https://host:8000' or 'grpc://localhost:8001'"
         )
     named, secure = protocol, False
@@ -65,8 +65,8 @@ def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Add
             named, secure = _SCHEMES[match["scheme"].lower()]
         except KeyError:
             raise InvalidInput(
-                f"{url!r} begins with '{match['scheme']}://', which no server of this kind "
-                f"speaks; use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+                f"{url!r} has the scheme '{match['scheme']}://', which is not supported; "
+                f"use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
             ) from None
         if protocol == GRPC and named == HTTP:  # http://host:8001 with protocol="grpc"
             named = GRPC

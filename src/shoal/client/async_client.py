@@ -1,4 +1,4 @@
-"""The client for event loops: the methods of `Client` as coroutines."""
+"""The asyncio client: the methods of `Client` as coroutines."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 
 class AsyncTransport(Protocol):
-    """What carries requests to one server."""
+    """Sends requests to one server."""
 
     async def exchange(self, step: RoundTrip) -> RawResponse:
         """Send a request and wait for its response."""
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
 
 
 class AsyncClient(BaseClient):
@@ -71,7 +71,7 @@ class AsyncClient(BaseClient):
     ) -> AsyncIterator[dict[str, Any]]:
         """As `generate`, for models with any number of responses: each one as it arrives.
 
-        Closing the iterator early withdraws the request.
+        Closing the iterator early cancels the request.
         """
         from shoal.client.async_http_transport import AsyncHttpTransport
 
@@ -79,7 +79,7 @@ class AsyncClient(BaseClient):
             self._session, model, inputs, parameters, str(version), timeout, headers
         )
         transport = self._transport
-        assert isinstance(transport, AsyncHttpTransport)  # as `Events` has seen
+        assert isinstance(transport, AsyncHttpTransport)  # checked by `Events`
         responses = transport.events(events.request, events.timeout_secs)
         try:
             async for response in responses:
@@ -102,13 +102,13 @@ class AsyncClient(BaseClient):
 
         streaming = Streaming(self._session, model, str(version), headers)
         transport = self._transport
-        assert isinstance(transport, AsyncGrpcTransport)  # as `Streaming` has seen
+        assert isinstance(transport, AsyncGrpcTransport)  # checked by `Streaming`
         return AsyncStream(streaming, self._run, transport.duplex)
 
     def sequence(
         self, model: str, id: int | str | None = None, *, version: Version = ""
     ) -> AsyncSequence:
-        """A sequence of requests that belong together: `async with client.sequence(…) as s:`."""
+        """A sequence of requests: `async with client.sequence(…) as s:`."""
         return AsyncSequence(SequenceSteps(self._session, model, id, str(version)), self._run)
 
     # ---- status
@@ -140,10 +140,10 @@ class AsyncClient(BaseClient):
 
     shared_memory_regions = awaiting(control.shared_memory_regions)
 
-    # ---- the end
+    # ---- closing
 
     async def close(self) -> None:
-        """Close all connections; those in use when their calls are done."""
+        """Close all connections; those in use are closed after their calls."""
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:  # noqa: PYI034 - Python 3.10 has no Self
@@ -169,12 +169,12 @@ class AsyncClient(BaseClient):
             self._transport = AsyncHttpTransport(address, encryption, limits)
 
     def _known_labels(self, result: Result, output: str) -> Names[str]:
-        """The labels that were asked for before: `top_k` cannot wait for a response."""
+        """The cached labels: `top_k` cannot wait for a response."""
         key = (result.model_name, result.model_version, output)
         return self._session.labels.get(key, ())
 
     async def _run(self, steps: Steps[T]) -> T:
-        """Do what each step says until the operation has its result."""
+        """Run the steps of an operation and return its result."""
         exchange = self._transport.exchange
         try:
             step = next(steps)

@@ -1,6 +1,6 @@
-"""gRPC on an event loop: calls share connections, as HTTP/2 means it.
+"""gRPC on an event loop: calls share connections.
 
-What several tasks send in one turn of the loop goes out together.
+What several tasks send in one loop iteration is sent together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AsyncGrpcTransport:
         used = link.used
         stream, ended = await self._call(link, step)
         if ended.untouched and used and (step.repeatable or ended.code >= 0):
-            # The server closed an idle connection while the request was on its way to it.
+            # The server closed an idle connection while the request was being sent.
             link = await self._link(step.timeout_secs)
             stream, ended = await self._call(link, step)
         if ended.code < 0:
@@ -57,7 +57,7 @@ class AsyncGrpcTransport:
             link.close()
         self._links.clear()
         self._wake()
-        await asyncio.sleep(0)  # transports close in the next turn of the loop
+        await asyncio.sleep(0)  # transports close in the next loop iteration
 
     async def _call(self, link: _Link, step: RoundTrip) -> tuple[Http2Stream, Ended]:
         stream = link.connection.open(step.request.block)
@@ -89,7 +89,7 @@ class AsyncGrpcTransport:
         return stream, stream.ended
 
     async def _link(self, timeout_secs: float | None) -> _Link:
-        """A connection with room for one more call. Timeout when none has."""
+        """A connection with capacity for one more call. Raises Timeout when there is none."""
         while True:
             if self._closed:
                 raise ClientError("this client is closed")
@@ -112,7 +112,7 @@ class AsyncGrpcTransport:
                 await asyncio.wait_for(waiter, timeout_secs)
             except asyncio.TimeoutError:
                 raise Timeout(
-                    f"the server at {self._address.authority} took no more calls for "
+                    f"the server at {self._address.authority} accepted no more calls for "
                     f"{timeout_secs:g} s"
                 ) from None
 
@@ -149,7 +149,7 @@ def _expire(answered: asyncio.Future[None]) -> None:
 
 
 class _Link(asyncio.Protocol):
-    """One connection and what the loop tells of it."""
+    """One connection, as an asyncio protocol."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         self.loop = loop
@@ -168,7 +168,7 @@ class _Link(asyncio.Protocol):
         return not connection.closing and len(connection.streams) < connection.max_streams
 
     def flush_soon(self) -> None:
-        """Send at the end of this turn of the loop, with what others have to send by then."""
+        """Send at the end of this loop iteration, together with other calls."""
         if not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)
@@ -184,7 +184,7 @@ class _Link(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Frames have come."""
+        """Frames were received."""
         self.used = True
         try:
             self.connection.receive(data)
@@ -197,7 +197,7 @@ class _Link(asyncio.Protocol):
             self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection was closed."""
         self.error = error if isinstance(error, OSError) else None
         self._transport = None
         self.connection.lost()
@@ -227,7 +227,7 @@ class AsyncDuplex:
         link.flush_soon()
 
     async def send(self, parts: list[Buffer], size: int) -> None:
-        """Send one message; waits while the server takes no more."""
+        """Send one message; waits for the server's flow control."""
         if self._closed or self._stream.ended is not None:
             ended = self._stream.ended
             why = f": {ended.message}" if ended is not None and ended.message else ""
@@ -239,7 +239,7 @@ class AsyncDuplex:
             await self._sent
 
     async def finish(self) -> None:
-        """Say that no more messages come."""
+        """End the sending side."""
         if self._stream.ended is None and not self._closed:
             self._stream.finish()
             self._link.flush_soon()
@@ -267,7 +267,7 @@ class AsyncDuplex:
                 timer.cancel()
 
     def close(self) -> None:
-        """Withdraw the call if it still goes on."""
+        """Cancel the call if it is still in progress."""
         if not self._closed:
             self._closed = True
             self._stream.cancel()

@@ -44,7 +44,7 @@ class AsyncHttpTransport:
             except BaseException:
                 self._drop(connection)
                 raise
-            # The server closed an idle connection while the request was on its way to it.
+            # The server closed an idle connection while the request was being sent.
             self._count += 1
             connection, used = await self._connect(), False
         head = response.head
@@ -59,10 +59,10 @@ class AsyncHttpTransport:
     async def events(
         self, request: RawRequest, timeout_secs: float | None
     ) -> AsyncIterator[RawResponse]:
-        """Send a request and give the response's body piece by piece, as it comes.
+        """Send a request and yield the body of the response in pieces, as they arrive.
 
         The first piece has the status; where that is not 200, it is the whole response. Closing the
-        iterator early closes the connection, which tells the server.
+        iterator early closes the connection, which cancels the request.
         """
         self._count += 1
         connection = await self._connect()
@@ -78,14 +78,14 @@ class AsyncHttpTransport:
             self._drop(connection)
 
     async def close(self) -> None:
-        """Close all connections; those in use when their calls are done."""
+        """Close all connections; those in use are closed after their calls."""
         self._closed = True
         for connection in self._idle:
             connection.close()
         self._idle.clear()
         while self._waiting:
             self._wake()
-        await asyncio.sleep(0)  # transports close in the next turn of the loop
+        await asyncio.sleep(0)  # transports close in the next loop iteration
 
     async def _take(self, timeout_secs: float | None) -> tuple[_Connection, bool]:
         while True:
@@ -99,9 +99,9 @@ class AsyncHttpTransport:
             if self._count < self._limits.connections:
                 self._count += 1
                 return await self._connect(), False
-            await self._turn(timeout_secs)
+            await self._wait_for_connection(timeout_secs)
 
-    async def _turn(self, timeout_secs: float | None) -> None:
+    async def _wait_for_connection(self, timeout_secs: float | None) -> None:
         """Wait until a connection is free."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -111,7 +111,7 @@ class AsyncHttpTransport:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif not isinstance(error, asyncio.CancelledError) or waiter.done():
-                self._wake()  # it was woken for nothing: let the next one have it
+                self._wake()  # wake the next waiter instead
             if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
                 raise Timeout(
                     f"all {self._limits.connections} connections stayed busy for "
@@ -127,7 +127,7 @@ class AsyncHttpTransport:
                 return
 
     async def _connect(self) -> _Connection:
-        """A new connection, which the caller has counted."""
+        """A new connection; the caller has counted it."""
         loop = asyncio.get_running_loop()
         made = _Connection(loop, self._address)
         try:
@@ -154,7 +154,7 @@ class AsyncHttpTransport:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with at most one request on its way."""
+    """One connection with at most one request in flight."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         self._loop = loop
@@ -166,7 +166,7 @@ class _Connection(asyncio.Protocol):
         self._error: Exception | None = None
         self.lost = False
 
-    # ---- what callers do
+    # ---- for callers
 
     async def exchange(self, request: RawRequest, timeout_secs: float | None) -> HttpResponse:
         """Send a request and wait for the whole response."""
@@ -186,7 +186,7 @@ class _Connection(asyncio.Protocol):
     async def pieces(
         self, request: RawRequest, timeout_secs: float | None
     ) -> AsyncIterator[RawResponse]:
-        """Send a request and give the body as it comes; see `AsyncHttpTransport.events`."""
+        """Send a request and yield the body in pieces; see `AsyncHttpTransport.events`."""
         self._piecewise = True
         response = self._begin(request)
         timer = None
@@ -228,7 +228,7 @@ class _Connection(asyncio.Protocol):
             self._transport.writelines(request.parts)
         return response
 
-    # ---- what the loop tells
+    # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
@@ -236,37 +236,37 @@ class _Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Part of a response has come."""
+        """Part of a response was received."""
         response = self._response
-        if response is None or response.done:  # nobody asked: an idle connection ends like this
+        if response is None or response.done:  # unexpected data on an idle connection
             self.lost = True
             self.close()
             return
         try:
             if response.feed(data) or (self._piecewise and response.head is not None):
-                self._tell()
+                self._notify()
         except ProtocolError as error:
             self._fail(error)
 
     def eof_received(self) -> bool:
-        """The server sends no more."""
-        return False  # close ours, too
+        """The server closed its side."""
+        return False  # close our side, too
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection was closed."""
         self.lost = True
         response = self._response
         if response is None or response.done:
             return
         reason = error if isinstance(error, OSError) else None
         if response.end():
-            self._tell()
+            self._notify()
         elif response.begun:
             self._fail(lost(self._address, reason))
         else:
             self._fail(NoResponse(reason))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 

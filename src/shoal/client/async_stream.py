@@ -36,7 +36,7 @@ class AsyncStream:
 
     @property
     def waiting(self) -> int:
-        """How many requests are not answered to the end."""
+        """The number of requests in progress."""
         return self._streaming.waiting
 
     async def send(self, inputs: Mapping[str, Any], **arguments: Any) -> None:
@@ -47,7 +47,7 @@ class AsyncStream:
         await duplex.send(parts, size)
 
     async def finish(self) -> None:
-        """Say that no more requests come; answers still do."""
+        """End the sending side; responses still arrive."""
         await self._begun().finish()
 
     async def receive(self, timeout: float | None = None) -> Result | None:
@@ -60,14 +60,14 @@ class AsyncStream:
                 return result
 
     async def __aiter__(self) -> AsyncIterator[Result]:
-        """Answers until everything sent so far is answered. Raises as `receive` does."""
+        """Responses until all requests sent so far are answered. Raises as `receive` does."""
         while self._streaming.waiting > 0:
             found = await self.receive()
             if found is not None:
                 yield found
 
     async def close(self) -> None:
-        """End the stream; what is not answered yet is withdrawn."""
+        """End the stream; requests in progress are cancelled."""
         if self._duplex is not None:
             self._duplex.close()
 

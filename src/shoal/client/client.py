@@ -1,4 +1,4 @@
-"""The client for programs that wait: one method per operation, run on blocking sockets."""
+"""The blocking client: one method per operation."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ T = TypeVar("T")
 
 
 class ClientTransport(Protocol):
-    """What carries requests to one server."""
+    """Sends requests to one server."""
 
     def exchange(self, step: RoundTrip) -> RawResponse:
         """Send a request and wait for its response."""
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
 
 
 class Client(BaseClient):
-    """A client of one server. Any thread may call any method; each takes a connection of its own.
+    """A client of one server. Thread-safe; each concurrent call uses its own connection.
 
     `Client("localhost:8000")` speaks HTTP, `Client("grpc://localhost:8001")` gRPC; https:// and
-    grpcs:// encrypt. Connections are opened when they are first needed and kept.
+    grpcs:// encrypt. Connections are opened on first use and reused.
     """
 
     # ---- inference
@@ -72,7 +72,7 @@ class Client(BaseClient):
     ) -> Iterator[dict[str, Any]]:
         """As `generate`, for models with any number of responses: each one as it arrives.
 
-        Closing the iterator early withdraws the request.
+        Closing the iterator early cancels the request.
         """
         from shoal.client.http_transport import HttpTransport
 
@@ -80,7 +80,7 @@ class Client(BaseClient):
             self._session, model, inputs, parameters, str(version), timeout, headers
         )
         transport = self._transport
-        assert isinstance(transport, HttpTransport)  # as `Events` has seen
+        assert isinstance(transport, HttpTransport)  # checked by `Events`
         with contextlib.closing(transport.events(events.request, events.timeout_secs)) as responses:
             for response in responses:
                 yield from events.feed(response)
@@ -98,13 +98,13 @@ class Client(BaseClient):
 
         streaming = Streaming(self._session, model, str(version), headers)
         transport = self._transport
-        assert isinstance(transport, GrpcTransport)  # as `Streaming` has seen
+        assert isinstance(transport, GrpcTransport)  # checked by `Streaming`
         return Stream(streaming, self._run, transport.duplex(streaming.block))
 
     def sequence(
         self, model: str, id: int | str | None = None, *, version: Version = ""
     ) -> Sequence:
-        """A sequence of requests that belong together: `with client.sequence("counter") as s:`."""
+        """A sequence of requests: `with client.sequence("counter") as s:`."""
         return Sequence(SequenceSteps(self._session, model, id, str(version)), self._run)
 
     # ---- status
@@ -139,10 +139,10 @@ class Client(BaseClient):
 
     shared_memory_regions = blocking(control.shared_memory_regions)
 
-    # ---- the end
+    # ---- closing
 
     def close(self) -> None:
-        """Close all connections; those in use when their calls are done."""
+        """Close all connections; those in use are closed after their calls."""
         self._transport.close()
 
     def __enter__(self) -> Client:  # noqa: PYI034 - Python 3.10 has no Self
@@ -171,7 +171,7 @@ class Client(BaseClient):
         return self.labels(result, output)
 
     def _run(self, steps: Steps[T]) -> T:
-        """Do what each step says until the operation has its result."""
+        """Run the steps of an operation and return its result."""
         exchange = self._transport.exchange
         try:
             step = next(steps)

@@ -22,18 +22,18 @@ T_co = TypeVar("T_co", covariant=True)
 
 Parameter: TypeAlias = bool | int | float | str
 Headers: TypeAlias = Mapping[str, str]
-SMALL_BYTES = 65_536  # up to here it is cheaper to join the parts than to send them as they are
+SMALL_BYTES = 65_536  # up to this size, joining the parts is cheaper than sending them separately
 
 
 @dataclass(slots=True)
 class InferenceCall:
-    """One inference, in no protocol yet."""
+    """One inference, independent of the protocol."""
 
     model: str
     version: str
     tensors: list[InputTensor]
     outputs: Sequence[str] = ()
-    places: Mapping[str, Place] = field(default_factory=dict)  # outputs that go to shared memory
+    places: Mapping[str, Place] = field(default_factory=dict)  # outputs in shared memory
     classes: Mapping[str, int] = field(default_factory=dict)
     id: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class InferenceCall:
 
 
 class RawRequest(NamedTuple):
-    """Bytes to send. `block` holds gRPC's headers; over HTTP they are the first part."""
+    """Bytes to send. `block` has the headers of gRPC; over HTTP they are in the first part."""
 
     parts: list[Buffer]
     size: int
@@ -49,7 +49,7 @@ class RawRequest(NamedTuple):
 
 
 class RawResponse(NamedTuple):
-    """What came back: an HTTP status, or a gRPC code with its message."""
+    """A response: an HTTP status, or a gRPC code with its message."""
 
     status: int
     headers: Mapping[str, str]
@@ -58,7 +58,7 @@ class RawResponse(NamedTuple):
 
 
 class PreparedCall(Generic[T_co]):
-    """One exchange: what to send, how to read the response, and whether it may be sent twice."""
+    """What to send, how to read the response, and whether it may be sent twice."""
 
     __slots__ = ("read", "repeatable", "request")
 
@@ -71,29 +71,29 @@ class PreparedCall(Generic[T_co]):
 
 
 class CallOptions(NamedTuple):
-    """How a call is made: its own headers, and the time it may take (None: for ever)."""
+    """The headers of a call, and its time-out (None: no limit)."""
 
     headers: Headers | None = None
     timeout_secs: float | None = None
 
 
 class Codec(Protocol):
-    """A protocol: every method says what to send and how to read what comes back.
+    """A protocol: every method returns the request and the function that reads its response.
 
-    Readers raise ServerError for what the server refused and ProtocolError for what is no response.
+    Readers raise ServerError for error responses and ProtocolError for invalid ones.
     """
 
     def infer(self, infer_call: InferenceCall, options: CallOptions) -> PreparedCall[Result]:
         """One inference with one response."""
 
     def live(self, options: CallOptions) -> PreparedCall[bool]:
-        """Does the server run?"""
+        """Is the server live?"""
 
     def ready(self, options: CallOptions) -> PreparedCall[bool]:
         """Is it ready?"""
 
     def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
-        """Is a model?"""
+        """Is a model ready?"""
 
     def server_metadata(self, options: CallOptions) -> PreparedCall[dict[str, Any]]:
         """Name, version, extensions."""
@@ -137,10 +137,10 @@ class Codec(Protocol):
     def register(
         self, name: str, key: str, byte_size: int, options: CallOptions
     ) -> PreparedCall[None]:
-        """Tell of a region of shared memory."""
+        """Register a region of shared memory."""
 
     def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:
-        """Have it forgotten."""
+        """Unregister it."""
 
     def regions(self, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
-        """Those the server knows."""
+        """The registered regions."""

@@ -1,4 +1,4 @@
-"""Opening connections: TCP, TLS, and sentences for when there is nobody there."""
+"""Opening connections: TCP, TLS, and the errors when that fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shoal.client.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long connecting may take, and how many connections there may be."""
+    """The time-out for connecting, and the maximum number of connections."""
 
     connect_secs: float | None
     connections: int
@@ -33,9 +33,9 @@ def context(
     key: str | Path | None,
     verify: bool,
 ) -> tls.SSLContext | None:
-    """The TLS context these settings describe; None for an address that is not encrypted.
+    """The TLS context of these settings; None for an address without encryption.
 
-    InvalidInput when a file cannot be read or a setting has no meaning here.
+    Raises InvalidInput when a file cannot be read or a setting does not apply.
     """
     if not address.encrypted:
         if any((ca, cert, key)):
@@ -54,9 +54,7 @@ def context(
                 made.load_cert_chain(str(cert), None if key is None else str(key))
         except (OSError, tls.SSLError) as error:
             files = ", ".join(str(file) for file in (ca, cert, key) if file is not None)
-            raise InvalidInput(
-                f"{files}: not the certificates and keys TLS needs: {error}"
-            ) from None
+            raise InvalidInput(f"{files}: invalid certificates or keys: {error}") from None
         if not verify:
             made.check_hostname = False
             made.verify_mode = tls.CERT_NONE
@@ -68,7 +66,7 @@ def context(
 def open_socket(
     address: Address, encryption: tls.SSLContext | None, connect_secs: float | None
 ) -> socket.socket:
-    """A connected socket, over TLS where that is wanted. Raises ConnectionFailed and Timeout."""
+    """A connected socket, with TLS if given. Raises ConnectionFailed and Timeout."""
     connection: socket.socket | None = None
     try:
         connection = socket.create_connection((address.host, address.port), connect_secs)
@@ -83,19 +81,19 @@ def open_socket(
 
 
 def refused(address: Address, error: OSError, connect_secs: float | None) -> ClientError:
-    """What to say when there is no connection."""
+    """The error when connecting failed."""
     where = address.authority
     if isinstance(error, tls.SSLCertVerificationError):
         return ConnectionFailed(
-            f"the certificate of {where} is not trusted: {error.verify_message}; name who signed "
-            f"it with ca=, or trust anybody with verify=False"
+            f"the certificate of {where} is not trusted: {error.verify_message}; pass its "
+            f"CA with ca=, or disable the check with verify=False"
         )
     if isinstance(error, tls.SSLError):
         return ConnectionFailed(
             f"no encrypted connection to {where}: {error.reason or error}; does the server use TLS?"
         )
     if isinstance(error, socket.gaierror):
-        return ConnectionFailed(f"no host '{address.host}' is known: {error.strerror}")
+        return ConnectionFailed(f"unknown host '{address.host}': {error.strerror}")
     if isinstance(error, TimeoutError):
         shown = "" if connect_secs is None else f" within {connect_secs:g} s"
         return Timeout(f"no connection to {where}{shown}; is the address right?")
@@ -107,7 +105,7 @@ def refused(address: Address, error: OSError, connect_secs: float | None) -> Cli
 
 
 def lost(address: Address, error: OSError | None) -> ConnectionFailed:
-    """What to say when a connection ends in the middle of a call."""
+    """The error when a connection ends during a call."""
     reason = f" ({error.strerror or error})" if error is not None else ""
     return ConnectionFailed(
         f"the server at {address.authority} closed the connection before it answered{reason}"
@@ -115,7 +113,7 @@ def lost(address: Address, error: OSError | None) -> ConnectionFailed:
 
 
 def late(address: Address, limit_secs: float | None) -> Timeout:
-    """What to say when a response does not come."""
+    """The error when a response does not arrive in time."""
     shown = "" if limit_secs is None else f" within {limit_secs:g} s"
     return Timeout(f"no response from {address.authority}{shown}")
 

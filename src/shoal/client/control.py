@@ -1,4 +1,4 @@
-"""Status, repository, settings and shared memory, once for both protocols and both clients.
+"""Status, repository, settings and shared memory, for both protocols and both clients.
 
 Each function's docstring is that of the method of the same name.
 """
@@ -20,7 +20,7 @@ from shoal.wire import json_text
 def live(
     session: ClientSession, *, timeout: float | None = None, headers: Headers | None = None
 ) -> Steps[bool]:
-    """Whether the server runs. ConnectionFailed when nobody answers at all."""
+    """Whether the server is live. Raises ConnectionFailed when there is none."""
     options = session.options(timeout, headers)
     return (yield from send_once(session.codec.live(options), options))
 
@@ -41,7 +41,7 @@ def model_ready(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[bool]:
-    """Whether a model is ready; false for one the server does not know."""
+    """Whether a model is ready; false for an unknown model."""
     options = session.options(timeout, headers)
     call = session.codec.model_ready(model, str(version), options)
     return (yield from send_once(call, options))
@@ -77,7 +77,7 @@ def config(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
-    """A model's whole configuration, with the names of config.pbtxt."""
+    """A model's complete configuration, with the names of config.pbtxt."""
     options = session.options(timeout, headers)
     call = session.codec.config(model, str(version), options)
     return (yield from send_once(call, options))
@@ -107,7 +107,7 @@ def index(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[list[dict[str, Any]]]:
-    """The models in the repository: `name`, and where known `version`, `state` and `reason`."""
+    """The models in the repository: `name`, and if known `version`, `state` and `reason`."""
     options = session.options(timeout, headers)
     return (yield from send_once(session.codec.index(ready, options), options))
 
@@ -121,10 +121,10 @@ def load(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[None]:
-    """Load or reload a model; it is ready on return, however long that takes.
+    """Load or reload a model; it is ready on return. By default there is no time-out.
 
     `config` (a dict, or JSON as text) replaces the one in the repository, `files` ("1/model.onnx")
-    its files; those need a config. ServerError says why it failed.
+    its files; those need a config. Raises ServerError with the reason.
     """
     text = config if isinstance(config, str) else json_text.dumps(dict(config)).decode()
     named = {
@@ -135,7 +135,7 @@ def load(
         raise InvalidInput(f"model '{model}' is loaded from files given here, so give config= too")
     options = session.options(math.inf if timeout is None else timeout, headers)
     yield from send_once(session.codec.load(model, text, named, options), options)
-    session.forget(model)
+    session.evict(model)
 
 
 def unload(
@@ -146,10 +146,10 @@ def unload(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[None]:
-    """Unload a model, and with `unload_dependents` those that only it needed."""
+    """Unload a model, and with `unload_dependents` the models that only it needs."""
     options = session.options(math.inf if timeout is None else timeout, headers)
     yield from send_once(session.codec.unload(model, unload_dependents, options), options)
-    session.forget(model)
+    session.evict(model)
 
 
 # ---- settings
@@ -163,9 +163,9 @@ def trace_settings(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
-    """The trace settings, of the server or of one model, after `change` where one is given.
+    """The trace settings of the server or of one model, after `change` if given.
 
-    A value of None gives a model's setting back to the server's.
+    A value of None resets a model's setting to the server's.
     """
     options = session.options(timeout, headers)
     call = session.codec.trace_settings(model, change or {}, options)
@@ -179,7 +179,7 @@ def log_settings(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
-    """The server's log settings, after `change` where one is given."""
+    """The server's log settings, after `change` if given."""
     options = session.options(timeout, headers)
     return (yield from send_once(session.codec.log_settings(change or {}, options), options))
 
@@ -187,17 +187,17 @@ def log_settings(
 def shared_memory_regions(
     session: ClientSession, *, timeout: float | None = None, headers: Headers | None = None
 ) -> Steps[list[dict[str, Any]]]:
-    """The regions of system shared memory that the server knows."""
+    """The registered regions of system shared memory."""
     options = session.options(timeout, headers)
     return (yield from send_once(session.codec.regions(options), options))
 
 
 def register(session: ClientSession, name: str, key: str, byte_size: int) -> Steps[None]:
-    """Tell the server of a region."""
+    """Register a region."""
     call = session.codec.register(name, key, byte_size, session.options())
     yield from send_once(call, session.options())
 
 
 def unregister(session: ClientSession, name: str) -> Steps[None]:
-    """Have the server forget a region."""
+    """Unregister a region."""
     yield from send_once(session.codec.unregister(name, session.options()), session.options())

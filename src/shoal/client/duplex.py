@@ -2,9 +2,9 @@
 
     any thread --send--> socket            any thread --receive--> the next message
 
-There is no thread of its own: whoever waits for a message reads the socket, and shares what else
-has come with those who wait beside it. A sender whose bytes do not go out reads, too, so that two
-sides that only send cannot wait for each other.
+There is no extra thread: a thread that waits for a message reads the socket and shares received
+messages with other waiting threads. A blocked sender reads, too, so that two sides that only send
+cannot deadlock.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Duplex:
         block: bytes,
         drop: Callable[[], None],
     ) -> None:
-        """Begin the call; `drop` gives the connection up."""
+        """Begin the call; `drop` discards the connection."""
         self._address = address
         self._socket = line.socket
         self._connection = connection
         self._drop = drop
         self._socket.settimeout(0.0)
         self._state = threading.Lock()  # guards _connection and its stream
-        self._sending = threading.Lock()  # whose bytes go out now
-        self._reading = threading.Lock()  # who reads for all
-        self._io = threading.Lock()  # around one system call: TLS takes no two at a time
+        self._sending = threading.Lock()  # held by the sending thread
+        self._reading = threading.Lock()  # held by the reading thread
+        self._io = threading.Lock()  # around one system call: TLS does not allow two at a time
         self._news = threading.Condition()  # guards _rounds
-        self._rounds = 0  # how often something was read
+        self._rounds = 0  # counts reads
         self._failure: ClientError | None = None
         self._closed = False
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
@@ -58,7 +58,7 @@ class Duplex:
         self._push()
 
     def send(self, parts: list[Buffer], size: int) -> None:
-        """Send one message; waits while the server takes no more. Raises when the call is over."""
+        """Send one message; waits for the server's flow control. Raises when the call has ended."""
         with self._state:
             self._check()
             self._stream.send(parts, size)
@@ -68,7 +68,7 @@ class Duplex:
         self._check()
 
     def finish(self) -> None:
-        """Say that no more messages come."""
+        """End the sending side."""
         with self._state:
             if self._stream.ended is not None or self._closed:
                 return
@@ -91,7 +91,7 @@ class Duplex:
             self._read(left)
 
     def close(self) -> None:
-        """Withdraw the call if it still goes on, and give the connection up."""
+        """Cancel the call if it is still in progress, and discard the connection."""
         if self._closed:
             return
         self._closed = True
@@ -100,7 +100,7 @@ class Duplex:
         try:
             self._push()
         except ClientError:
-            pass  # it is over in any case
+            pass  # the call has ended anyway
         finally:
             self._drop()
 
@@ -116,7 +116,7 @@ class Duplex:
             raise self._failure
 
     def _push(self) -> None:
-        """Send what there is to send, in its order."""
+        """Send queued bytes in order."""
         with self._sending:
             while True:
                 with self._state:
@@ -148,22 +148,22 @@ class Duplex:
     def _read(
         self, timeout_secs: float | None, *, sending: bool = False, writing: bool = False
     ) -> None:
-        """Wait for something to arrive and take it in.
+        """Wait for received data and process it.
 
-        Who is `sending` waits for the server to take more, not for messages; who is `writing`
-        also for room on the way.
+        With `sending`, the caller waits for flow control instead of messages; with `writing`,
+        also until the socket is writable.
         """
         before = self._rounds
         if not self._reading.acquire(blocking=False):
             with self._news:
                 if self._rounds == before and not writing:
                     self._news.wait(timeout_secs)
-            if writing:  # somebody else reads; only the room to write is our concern
+            if writing:  # another thread reads; wait until the socket is writable
                 self._wait(timeout_secs, False, True)
             return
         try:
             if not self._settled(sending) and self._wait(timeout_secs, True, writing):
-                self._take_in()
+                self._receive()
         finally:
             self._reading.release()
             with self._news:
@@ -173,14 +173,14 @@ class Duplex:
             self._push()
 
     def _settled(self, sending: bool) -> bool:
-        """Whether what a thread waits for came before it was its turn to read."""
+        """Whether the thread's condition was met before it could read."""
         with self._state:
             if self._stream.ended is not None:
                 return True
             return not self._stream.blocked if sending else bool(self._stream.messages)
 
     def _wait(self, timeout_secs: float | None, reading: bool, writing: bool) -> bool:
-        """Wait for the socket; whether there is something to read."""
+        """Wait for the socket; returns whether it is readable."""
         if reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         try:
@@ -195,7 +195,7 @@ class Duplex:
             return False
         return bool(readable)
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
         while self._failure is None:
             try:
                 with self._io:

@@ -1,12 +1,12 @@
-"""What can go wrong between a program and a server, in words for the person who runs both.
+"""The errors of the client.
 
 ClientError
-├── InvalidInput        what was to be sent cannot be: nothing was sent
-├── ConnectionFailed    no server answers there, or it went away
+├── InvalidInput        the arguments are invalid: nothing was sent
+├── ConnectionFailed    there is no server, or the connection was lost
 ├── Timeout             there was no response in time
-├── ProtocolError       something answers, but it does not speak the protocol
-└── ServerError         the server refused: `status` (the same word over HTTP and gRPC) and `code`
-    └── Unavailable     not now: overloaded, or the model is not ready; these are tried again
+├── ProtocolError       the response is not of this protocol
+└── ServerError         the server refused: `status` (the same over HTTP and gRPC) and `code`
+    └── Unavailable     overloaded, or the model is not ready; these are retried
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from shoal.errors import ShoalError
 
-# HTTP has fewer words than gRPC; these are what Triton and Shoal mean by theirs.
+# HTTP has fewer statuses than gRPC; these are the meanings in Triton and Shoal.
 HTTP_STATUS: Mapping[int, str] = MappingProxyType(
     {
         400: "INVALID_ARGUMENT",
@@ -56,30 +56,30 @@ UNAVAILABLE = "UNAVAILABLE"
 
 
 class ClientError(ShoalError):
-    """Base of everything a client raises."""
+    """Base of all errors of a client."""
 
 
 class InvalidInput(ClientError, ValueError):
-    """What was asked for cannot be sent; nothing was."""
+    """The arguments are invalid; nothing was sent."""
 
 
 class ConnectionFailed(ClientError, ConnectionError):
-    """There is no connection to the server, or there is no longer one."""
+    """There is no connection to the server, or it was lost."""
 
 
 class Timeout(ClientError, TimeoutError):
-    """The response did not come in time. Whether the server did the work is not known."""
+    """There was no response in time. It is unknown whether the server did the work."""
 
 
 class ProtocolError(ClientError):
-    """The response is none this protocol knows: perhaps another kind of server is at that port."""
+    """The response is not of this protocol: perhaps another kind of server uses that port."""
 
 
 class ServerError(ClientError):
     """The server refused or failed.
 
-    `status` is gRPC's word for it over both protocols, such as "NOT_FOUND"; `server_code` is the
-    number that was received: 404 over HTTP, 5 over gRPC.
+    `status` is gRPC's name over both protocols, such as "NOT_FOUND"; `server_code` is the received
+    number: 404 over HTTP, 5 over gRPC.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class ServerError(ClientError):
         self.status = status
         self.server_code = server_code
         self.request_id = request_id
-        self.retry_after_secs: float | None = None  # when the server said so
+        self.retry_after_secs: float | None = None  # if the server sent Retry-After
 
     def __reduce__(self) -> tuple[type, tuple[str, str, int, str]]:
         return type(self), (self.message, self.status, self.server_code, self.request_id)
 
 
 class Unavailable(ServerError):
-    """The server could not take the request now."""
+    """The server cannot accept the request now."""
 
 
 def server_error(message: str, status: str, code: int, request_id: str = "") -> ServerError:
-    """The error for what a server said."""
+    """The exception for a server's error."""
     kind = Unavailable if status == UNAVAILABLE else ServerError
     return kind(message, status, code, request_id)

@@ -46,7 +46,7 @@ from shoal.wire.http2_frames import literal
 from shoal.wire.protobuf_wire import delimited, prefix, tag, take_out
 
 SERVICE = "/inference.GRPCInferenceService/"
-_REMEMBERED = 256
+_CACHED = 256
 _KEY = re.compile(r"[0-9a-z_.\-]+")
 _RAW_OUTPUTS = tag(6)
 _RAW_INPUTS = 7
@@ -57,11 +57,11 @@ class GrpcCodec:
     """The protocol over gRPC, for one server."""
 
     def __init__(self, address: Address, headers: Headers) -> None:
-        """`headers` go with every call. InvalidInput when one cannot."""
+        """`headers` are sent with every call. Raises InvalidInput for an invalid one."""
         scheme = b"\x87" if address.encrypted else b"\x86"
         authority = address.authority.encode()
         # Entries of HPACK's static table: 3 is POST, 6 and 7 the schemes, 1 :authority, 31
-        # content-type. Nothing is indexed, so a block means the same at any time.
+        # content-type. Nothing is added to the dynamic table, so blocks can be reused.
         self._start = b"\x83" + scheme + _named(1, authority)
         self._end = _named(31, b"application/grpc") + literal(b"te", b"trailers")
         self._end += _metadata(headers)
@@ -103,7 +103,7 @@ class GrpcCodec:
             known = self._heads.get(key)
             if known is None:
                 known = request_head(infer_call)
-                if len(self._heads) >= _REMEMBERED:
+                if len(self._heads) >= _CACHED:
                     self._heads.clear()
                 self._heads[key] = known
             head = known
@@ -143,7 +143,7 @@ class GrpcCodec:
         if head is None:
             head = response_head(rest)
             if not head.id:
-                if len(self._answers) >= _REMEMBERED:
+                if len(self._answers) >= _CACHED:
                     self._answers.clear()
                 self._answers[rest] = head
         view = memoryview(body)
@@ -165,7 +165,7 @@ class GrpcCodec:
             raw=body,
         )
 
-    def stream_answer(self, body: Buffer) -> tuple[Result | None, ClientError | None]:
+    def stream_response(self, body: Buffer) -> tuple[Result | None, ClientError | None]:
         """The result in a ModelStreamInferResponse, and the error it comes with."""
         errors: list[tuple[int, int]] = []
         results: list[tuple[int, int]] = []
@@ -191,7 +191,7 @@ class GrpcCodec:
         return self._yes("ServerReady", {}, options, "ready")
 
     def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
-        """ModelReady; the response for a model nobody knows is an error, here it is no."""
+        """ModelReady; false for an unknown model, for which the server returns an error."""
         asked = {"name": model, "version": version}
         return self._yes("ModelReady", asked, options, "ready", no=("NOT_FOUND", "UNAVAILABLE"))
 
@@ -252,7 +252,7 @@ class GrpcCodec:
     def trace_settings(
         self, model: str, change: Mapping[str, Any], options: CallOptions
     ) -> PreparedCall[dict[str, Any]]:
-        """TraceSetting; each value is a list of texts there."""
+        """TraceSetting; values are lists of strings."""
         settings = {name: {"value": _texts(value)} for name, value in change.items()}
 
         def read(found: Any) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class GrpcCodec:
             block = self._start + _named(4, f"{SERVICE}{method}".encode()) + self._end
             if options.timeout_secs is not None:
                 block += literal(b"grpc-timeout", _timeout(options.timeout_secs))
-            if len(self._blocks) >= _REMEMBERED:
+            if len(self._blocks) >= _CACHED:
                 self._blocks.clear()
             self._blocks[key] = block
         return block + _metadata(options.headers) if options.headers else block
@@ -376,16 +376,16 @@ class GrpcCodec:
 
 
 def refusal(response: RawResponse) -> ClientError:
-    """The error a call's status stands for."""
+    """The exception for a call's status."""
     status = GRPC_STATUS[response.status]
     if status == "DEADLINE_EXCEEDED":
         return Timeout(response.message or "the server did not respond in time")
-    text = response.message or f"the server answered {status} and said no more"
+    text = response.message or f"the server responded with {status}"
     return server_error(text, status, response.status)
 
 
 def _named(index: int, value: bytes) -> bytes:
-    """A header whose name is in HPACK's static table, not to be indexed."""
+    """A header whose name is in HPACK's static table, without indexing."""
     first = bytes((index,)) if index < 15 else b"\x0f" + bytes((index - 15,))
     return first + literal(b"", value)[2:]
 

@@ -1,4 +1,4 @@
-"""The messages of inference: what comes before the tensors of a request and of a response."""
+"""Inference messages: the part of a request and of a response before the tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ResponseHead(NamedTuple):
 
 
 def request_head(infer_call: InferenceCall) -> bytes:
-    """All of a ModelInferRequest that stays the same from call to call."""
+    """The part of a ModelInferRequest that is the same in repeated calls."""
     head = delimited(1, infer_call.model.encode()) + delimited(2, infer_call.version.encode())
     for each in infer_call.tensors:
         dims = b"".join(map(signed, each.shape))
@@ -88,7 +88,7 @@ def _integer(name: str, value: int) -> bytes:
 
 
 def with_contents(infer_call: InferenceCall) -> tuple[list[Buffer], int]:
-    """A request whose tensors are lists of numbers, for servers that know nothing else."""
+    """A request with tensors as lists of numbers, for servers without raw contents."""
     from shoal.wire.proto import messages
 
     request = messages.ModelInferRequest.FromString(request_head(infer_call))
@@ -101,7 +101,7 @@ def with_contents(infer_call: InferenceCall) -> tuple[list[Buffer], int]:
 
 
 def response_head(rest: bytes) -> ResponseHead:
-    """What is left of a ModelInferResponse without its tensors. ProtocolError if it is none."""
+    """Parse a ModelInferResponse without its tensors. Raises ProtocolError."""
     from google.protobuf.message import DecodeError
 
     from shoal.wire.proto import messages

@@ -1,4 +1,4 @@
-"""Protobuf messages as plain Python and back, where speed does not matter."""
+"""Converts protobuf messages to plain Python and back, where speed does not matter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIELDS = {
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """A message as the JSON of the HTTP protocol has it: every field but those that are not set.
+    """A message as in the JSON of the HTTP protocol: all fields that are set.
 
     Numbers stay numbers and enums are their names.
     """

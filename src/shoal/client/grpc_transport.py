@@ -1,7 +1,7 @@
 """gRPC on blocking sockets: one call at a time on a connection, connections from a pool.
 
-With a connection to itself a call needs no thread that reads for all of them and wakes the right
-one: it sends and receives on the caller's thread, which is what makes it cheap.
+A call has a connection to itself, so no extra thread has to read for all calls: the caller's thread
+sends and receives, which is cheap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RECEIVE_BYTES = 1 << 18
 
 
 class GrpcTransport:
-    """Calls to one server. Any thread may call any method."""
+    """Calls to one server. Thread-safe."""
 
     def __init__(self, address: Address, encryption: ssl.SSLContext | None, limits: Limits) -> None:
         self._address = address
@@ -58,7 +58,7 @@ class GrpcTransport:
             else:
                 self._pool.give_back(channel)
             if ended.untouched and used and (step.repeatable or ended.code >= 0):
-                # The server closed an idle connection while the request was on its way to it.
+                # The server closed an idle connection while the request was being sent.
                 channel, used = self._pool.fresh(), False
                 continue
             if ended.code < 0:
@@ -81,7 +81,7 @@ class GrpcTransport:
             raise
 
     def close(self) -> None:
-        """Close all connections; those in use when their calls are done."""
+        """Close all connections; those in use are closed after their calls."""
         self._pool.close()
 
 
@@ -91,7 +91,7 @@ class GrpcChannel:
     def __init__(self, line: SocketConnection) -> None:
         self.line = line
         self.connection = Http2Connection()
-        self.error: OSError | None = None  # why it broke
+        self.error: OSError | None = None  # why it failed
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
 
     def call(self, step: RoundTrip) -> tuple[RawResponse, Ended]:
@@ -106,7 +106,7 @@ class GrpcChannel:
             try:
                 line.send(*connection.take())
             except (BrokenPipeError, ConnectionResetError) as error:
-                self.error = error  # it may have said why before it closed
+                self.error = error  # the reason may have been sent before closing
             while stream.ended is None:
                 count = line.socket.recv_into(self._buffer)
                 if not count:
@@ -129,7 +129,7 @@ class GrpcChannel:
         return RawResponse(max(ended.code, 0), ended.headers, body, ended.message), ended
 
     def usable(self) -> bool:
-        """Whether calls can be made; what arrived meanwhile is seen to."""
+        """Whether calls can be made; received frames are processed."""
         if self.connection.closing:
             return False
         if not self.line.stale():

@@ -1,9 +1,9 @@
-"""HTTP/1.1 responses, from bytes: no socket here.
+"""HTTP/1.1 responses, parsed from bytes. No sockets.
 
-    feed(bytes) … until it says the response is complete --> status, headers, body
+    feed(bytes) … until the response is complete --> status, headers, body
 
-Servers repeat themselves, so what a response's head means is remembered by its bytes. The body is
-laid into memory such that binary tensors, which follow a JSON header, start where numpy likes it.
+Heads repeat, so parsed heads are cached by their bytes. The body is placed in memory such that
+binary tensors, which follow a JSON header, are aligned for numpy.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from shoal.client.errors import ProtocolError
 LENGTH_HEADER = "inference-header-content-length"
 MOST_HEAD_BYTES = 1 << 20
 _ALIGNMENT = 16
-_REMEMBERED = 256
+_CACHED_HEADS = 256
 _END = b"\r\n\r\n"
 
 
 class HttpHead:
-    """What stands before a body. It never changes, so equal heads share one."""
+    """The status line and headers. Immutable, so equal heads share one object."""
 
     __slots__ = ("chunked", "headers", "keep_alive", "length", "pad", "status")
 
     def __init__(self, raw: bytes) -> None:
-        """Raises ProtocolError when `raw` is no response of HTTP/1."""
+        """Raises ProtocolError when `raw` is not an HTTP/1 response."""
         first, *lines = raw.split(b"\r\n")
         version, _, rest = first.partition(b" ")
         code = rest[:3]
         if not version.startswith(b"HTTP/1.") or not code.isdigit():
-            raise ProtocolError(f"this is no HTTP response: {first[:60]!r}")
+            raise ProtocolError(f"this is not an HTTP response: {first[:60]!r}")
         self.status = int(code)
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(b":")
             if not colon:
-                raise ProtocolError(f"this is no HTTP header: {line[:60]!r}")
+                raise ProtocolError(f"this is not an HTTP header: {line[:60]!r}")
             key, text = name.decode("latin-1").lower(), value.strip().decode("latin-1")
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
         self.headers = headers
@@ -51,14 +51,14 @@ class HttpHead:
         if self.status in {204, 304} or self.status < 200:
             self.length, self.chunked = 0, False
         elif self.length is None and not self.chunked:
-            self.keep_alive = False  # the body ends where the connection does
+            self.keep_alive = False  # the body ends with the connection
 
     def _number(self, name: str) -> int | None:
         text = self.headers.get(name)
         if text is None:
             return None
         if not (text.isascii() and text.isdigit()):
-            raise ProtocolError(f"the server sent {name}: {text!r}, which is no number")
+            raise ProtocolError(f"the server sent {name}: {text!r}, which is not a number")
         return int(text)
 
 
@@ -69,14 +69,14 @@ def _head(raw: bytes) -> HttpHead:
     head = _heads.get(raw)
     if head is None:
         head = HttpHead(raw)
-        if len(_heads) >= _REMEMBERED:
+        if len(_heads) >= _CACHED_HEADS:
             _heads.clear()
         _heads[raw] = head
     return head
 
 
 class HttpResponse:
-    """One response while it arrives."""
+    """One response while it is received."""
 
     __slots__ = ("_buffer", "_chunks", "_filled", "_pending", "body", "done", "head")
 
@@ -86,18 +86,18 @@ class HttpResponse:
         self.done = False
         self._pending = b""
         self._chunks: _Chunks | None = None
-        self._buffer: memoryview | None = None  # the body's memory, when its length is known
+        self._buffer: memoryview | None = None  # the memory of the body, if its length is known
         self._filled = 0
 
     @property
     def begun(self) -> bool:
-        """Whether anything at all has arrived."""
+        """Whether any byte was received."""
         return self.head is not None or bool(self._pending)
 
     def feed(self, data: bytes) -> bool:
-        """Take what arrived; true when the response is complete.
+        """Process received bytes; returns whether the response is complete.
 
-        Raises ProtocolError for what is no response, or more than one.
+        Raises ProtocolError for invalid or excess data.
         """
         head = self.head
         if head is None:
@@ -106,13 +106,13 @@ class HttpResponse:
             end = data.find(_END)
             if end < 0:
                 if len(data) > MOST_HEAD_BYTES or not data.startswith(b"HTTP/"[: len(data)]):
-                    raise ProtocolError(f"this is no HTTP response: {data[:60]!r}")
+                    raise ProtocolError(f"this is not an HTTP response: {data[:60]!r}")
                 self._pending = data
                 return False
             self._pending = b""
             head = _head(data[:end])
             data = data[end + 4 :]
-            if head.status < 200:  # "continue": the response proper follows
+            if head.status < 200:  # "continue": the final response follows
                 return self.feed(data) if data else False
             self.head = head
             if head.chunked:
@@ -130,7 +130,7 @@ class HttpResponse:
             assert head.length is not None
             end = self._filled + len(data)
             if end > head.length:
-                raise ProtocolError("the server sent more than it announced")
+                raise ProtocolError("the server sent more than its Content-Length")
             self._buffer[self._filled : end] = data
             self._filled = end
             self.done = end == head.length
@@ -140,24 +140,24 @@ class HttpResponse:
         return self.done
 
     def room(self) -> memoryview | None:
-        """Where the rest of the body may be received directly; say how much with `received`."""
+        """Memory for the rest of the body; report the received bytes with `received`."""
         return None if self._buffer is None else self._buffer[self._filled :]
 
     def received(self, count: int) -> bool:
-        """`count` bytes were put into `room`; true when the response is complete."""
+        """`count` bytes were written to `room`; returns whether the response is complete."""
         assert self._buffer is not None
         self._filled += count
         self.done = self._filled == len(self._buffer)
         return self.done
 
     def end(self) -> bool:
-        """The connection is closed; true when that is where this response ends."""
+        """The connection was closed; returns whether that ends the response."""
         if self.head is not None and self._chunks is None and self._buffer is None:
             self.done = True
         return self.done
 
     def drain(self) -> bytes:
-        """What has arrived of a body without a length, and forget it."""
+        """Remove and return the received part of a body without a length."""
         assert isinstance(self.body, bytearray)
         piece = bytes(self.body)
         self.body.clear()
@@ -165,17 +165,17 @@ class HttpResponse:
 
 
 class _Chunks:
-    """A chunked body while it arrives."""
+    """A chunked body while it is received."""
 
     __slots__ = ("_left", "_pending", "_trailers")
 
     def __init__(self) -> None:
         self._pending = bytearray()
-        self._left = 0  # of the current chunk, with the line end after it
+        self._left = 0  # of the current chunk, including its line end
         self._trailers = False
 
     def feed(self, data: bytes, body: bytearray) -> bool:
-        """Add what `data` holds of the body to `body`; true at its end."""
+        """Append the content of `data` to `body`; returns whether it is complete."""
         pending = self._pending
         pending += data
         position = 0
@@ -183,7 +183,7 @@ class _Chunks:
             while True:
                 if self._left:
                     piece = pending[position : position + self._left]
-                    # The two bytes at the end of a chunk are no part of the body.
+                    # The line end of a chunk is not part of the body.
                     body += piece[: max(0, self._left - 2)]
                     self._left -= len(piece)
                     position += len(piece)
@@ -201,7 +201,7 @@ class _Chunks:
                 try:
                     size = int(line.partition(b";")[0], 16)
                 except ValueError:
-                    raise ProtocolError(f"this is no chunk of HTTP: {line[:60]!r}") from None
+                    raise ProtocolError(f"this is not an HTTP chunk: {line[:60]!r}") from None
                 if size:
                     self._left = size + 2
                 else:

@@ -25,8 +25,8 @@ from shoal.wire.http2_frames import (
     Setting,
 )
 
-OUR_FRAME_BYTES = 1 << 20  # what one frame to us may hold
-MOST_STREAMS = 1_000  # at once, where the server names no number
+OUR_FRAME_BYTES = 1 << 20  # the maximum size of received frames
+MOST_STREAMS = 1_000  # concurrent streams, if the server sets no limit
 _LONGEST_BLOCK = 1 << 20
 _CACHED_BLOCKS = 64
 _pack = frames.HEADER.pack
@@ -46,12 +46,12 @@ _PREFACE = (
 
 
 class Http2Connection:
-    """One connection. Not for several threads at once."""
+    """One connection. Not thread-safe."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Http2Stream] = {}
         self.closing = False  # no more calls can be made on this connection
-        self.closing_reason = ""  # what the server said when it ended the connection
+        self.closing_reason = ""  # the server's GOAWAY message
         self.max_streams = MOST_STREAMS
         self._out: list[Buffer] = [_PREFACE]
         self._out_size = len(_PREFACE)
@@ -60,7 +60,7 @@ class Http2Connection:
         self._stream_window = frames.DEFAULT_WINDOW
         self._frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._received = 0
-        self._partial = b""  # of a frame
+        self._partial = b""  # an incomplete frame
         self._data_stream: Http2Stream | None = None  # whose DATA frame is being received
         self._data_left = 0
         self._data_end = 0  # set if that frame ends its stream
@@ -98,18 +98,18 @@ class Http2Connection:
         )
 
     def take(self) -> tuple[list[Buffer], int]:
-        """What is to be sent now."""
+        """The queued bytes and their size; the queue is empty afterwards."""
         out, size = self._out, self._out_size
         self._out, self._out_size = [], 0
         return out, size
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to send."""
+        """Whether bytes are queued."""
         return bool(self._out)
 
     def lost(self) -> None:
-        """The connection is gone; calls that go on learn of it."""
+        """The connection was closed; calls in progress end."""
         self.closing = True
         for stream in list(self.streams.values()):
             self._end(stream, Ended(-1, "", stream.headers, untouched=not stream.headers))
@@ -139,7 +139,7 @@ class Http2Connection:
         self._flush(stream)
 
     def _flush(self, stream: Http2Stream) -> None:
-        """Send as much as the windows allow."""
+        """Send as much as flow control allows."""
         unsent = stream._unsent
         while unsent:
             room = min(self._frame_bytes, self._window, stream.window)
@@ -203,7 +203,7 @@ class Http2Connection:
             high, low, kind, flags, stream_id = unpack(data, position)
             length = high << 8 | low
             if length > OUR_FRAME_BYTES:
-                raise ProtocolError("this is no HTTP/2 frame")
+                raise ProtocolError("this is not an HTTP/2 frame")
             start = position + frames.HEADER_BYTES
             position = start + length
             if kind == DATA and not flags & PADDED:
@@ -248,10 +248,10 @@ class Http2Connection:
             self._headers(flags, stream_id, payload[start:end])
         elif kind == frames.CONTINUATION:
             if self._block is None:
-                raise ProtocolError("a CONTINUATION frame continues nothing")
+                raise ProtocolError("unexpected CONTINUATION frame")
             first_id, first_flags, so_far = self._block
             if len(so_far) > _LONGEST_BLOCK:
-                raise ProtocolError("a header block without end")
+                raise ProtocolError("a header block is too long")
             self._block = None
             self._headers(flags | first_flags, first_id, so_far + payload)
         elif kind == DATA:  # padded
@@ -266,7 +266,7 @@ class Http2Connection:
             if not flags & frames.ACK:
                 self._settings(payload)
         elif kind == frames.WINDOW_UPDATE:
-            self._opened(stream_id, int.from_bytes(payload, "big") & frames.MAX_WINDOW)
+            self._window_update(stream_id, int.from_bytes(payload, "big") & frames.MAX_WINDOW)
         elif kind == frames.PING:
             if not flags & frames.ACK:
                 self.put(frames.ping(payload, ack=True))
@@ -326,7 +326,7 @@ class Http2Connection:
         self.put(frames.SETTINGS_ACK)
         self._flush_all()
 
-    def _opened(self, stream_id: int, increment: int) -> None:
+    def _window_update(self, stream_id: int, increment: int) -> None:
         if not stream_id:
             self._window += increment
             self._flush_all()
@@ -334,14 +334,14 @@ class Http2Connection:
         stream = self.streams.get(stream_id)
         if stream is not None:
             stream.window += increment
-            self._go_on(stream)
+            self._resume(stream)
 
     def _flush_all(self) -> None:
         for stream in list(self.streams.values()):
-            self._go_on(stream)
+            self._resume(stream)
 
-    def _go_on(self, stream: Http2Stream) -> None:
-        """Send more of what had to wait."""
+    def _resume(self, stream: Http2Stream) -> None:
+        """Continue sending after flow control."""
         if stream._unsent:
             self._flush(stream)
             if not stream._unsent and stream.news is not None:
@@ -352,7 +352,7 @@ class Http2Connection:
         if stream is None:
             return
         if code == ErrorCode.REFUSED_STREAM:
-            text = "the server took no more calls at that moment"
+            text = "the server refused the stream"
             self._end(stream, Ended(14, text, stream.headers, untouched=True))
             return
         text = f"the server reset the call: {_error_name(code)}"

@@ -1,4 +1,4 @@
-"""One gRPC call on an HTTP/2 connection: its messages as they arrive, and how it ended."""
+"""One gRPC call on an HTTP/2 connection: its messages, and how it ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.wire import http2_frames as frames
 if TYPE_CHECKING:
     from shoal.client.http2 import Http2Connection
 
-PREFIX = struct.Struct(">BI")  # of each message: whether it is compressed, and its length
+PREFIX = struct.Struct(">BI")  # of each message: compressed flag and length
 _ALIGNMENT = 16
 _OK = "0"
 TOP_UP_BYTES = 1 << 28  # received before a window is opened again
@@ -23,12 +23,12 @@ NO_HEADERS: dict[str, str] = {}  # of a call whose response has not begun
 
 
 class Ended(NamedTuple):
-    """How a call ended: gRPC's code and message, and what the server sent beside them."""
+    """How a call ended: gRPC's code and message, and the headers."""
 
     code: int
     message: str
     headers: dict[str, str]
-    untouched: bool = False  # the server says that it did nothing: it may be sent again
+    untouched: bool = False  # the server did not process it: it may be resent
 
 
 class Http2Stream:
@@ -52,22 +52,24 @@ class Http2Stream:
 
     def __init__(self, connection: Http2Connection) -> None:
         self.id = 0
-        self.window = 0  # what we may still send
+        self.window = 0  # bytes that we may still send
         self.messages: deque[memoryview] = deque()
         self.ended: Ended | None = None
         self.headers = NO_HEADERS
-        self.news: Callable[[], None] | None = None  # something came, or all has gone out
+        self.news: Callable[[], None] | None = (
+            None  # called on new messages, on the end, and when all is sent
+        )
         self._connection = connection
-        self._prefix = b""  # the start of a message whose length is not known yet
+        self._prefix = b""  # an incomplete message prefix
         self._message: memoryview | None = None
         self._filled = 0
-        self._received = 0  # since the window was last opened again
+        self._received = 0  # since the last WINDOW_UPDATE
         self._unsent: deque[memoryview] = deque()
         self._unsent_end = False
 
     @property
     def blocked(self) -> bool:
-        """Whether something waits for the server to take more."""
+        """Whether data waits for flow control."""
         return bool(self._unsent)
 
     def send(self, parts: list[Buffer], size: int, *, end: bool = False) -> None:
@@ -76,12 +78,12 @@ class Http2Stream:
         self._connection.send_framed(self, [prefix, *parts], len(prefix) + size, end)
 
     def finish(self) -> None:
-        """No more messages come from us."""
+        """End the sending side."""
         self._unsent_end = True
         self._connection._flush(self)
 
     def cancel(self) -> None:
-        """Withdraw the call; what is known of it is forgotten."""
+        """Cancel the call."""
         if self.ended is None:
             self._connection._cancel(self)
 
@@ -106,8 +108,8 @@ class Http2Stream:
                 self._prefix = b""
                 compressed, length = PREFIX.unpack(prefix)
                 if compressed:
-                    raise ProtocolError("the server sent a compressed message nobody asked for")
-                # Tensors are last in a message: with its end at a round address, so is theirs.
+                    raise ProtocolError("the server sent an unexpected compressed message")
+                # Tensors are at the end of a message: aligning its end aligns them.
                 pad = -length % _ALIGNMENT
                 message = self._message = memoryview(bytearray(pad + length))[pad:]
                 self._filled = 0
@@ -133,25 +135,25 @@ class Http2Stream:
 
 
 def ended_by(trailers: dict[str, str], headers: dict[str, str]) -> Ended:
-    """What the last headers of a call say."""
-    together = {**headers, **trailers} if headers else trailers
+    """The end of a call, from its trailers."""
+    merged = {**headers, **trailers} if headers else trailers
     code = trailers.get("grpc-status")
     if code == _OK:
-        return Ended(0, "", together)
-    status = together.get(":status", "200")
+        return Ended(0, "", merged)
+    status = merged.get(":status", "200")
     if code is None or not code.isdigit():
         if status != "200":
-            return Ended(_from_http(status), f"HTTP status {status}", together)
-        return Ended(2, "the call ended without a status", together)
+            return Ended(_from_http(status), f"HTTP status {status}", merged)
+        return Ended(2, "the call ended without a status", merged)
     number = int(code)
     return Ended(
         number if number < len(GRPC_STATUS) else 2,
         unquote(trailers.get("grpc-message", ""), errors="replace"),
-        together,
+        merged,
     )
 
 
 def _from_http(status: str) -> int:
-    """GRPC's code for an HTTP status, as gRPC's documentation has it."""
+    """The gRPC code for an HTTP status, by gRPC's specification."""
     codes = {"400": 13, "401": 16, "403": 7, "404": 12}
     return codes.get(status, 14 if status in ("429", "502", "503", "504") else 2)

@@ -1,4 +1,4 @@
-"""HTTP: each question as a request, each response as a result. No socket here."""
+"""HTTP: calls encoded as requests, responses decoded. No sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from shoal.wire import json_text
 
 T = TypeVar("T")
 
-_REMEMBERED = 256
+_CACHED = 256
 _BINARY = b"Content-Type: application/octet-stream\r\n"
 _JSON = b"Content-Type: application/json\r\n"
 
@@ -42,7 +42,7 @@ class HttpCodec:
     """The protocol over HTTP/1.1, for one server."""
 
     def __init__(self, address: Address, headers: Headers) -> None:
-        """`headers` go with every request. InvalidInput when one cannot be a header."""
+        """`headers` are sent with every request. Raises InvalidInput for an invalid header."""
         self._prefix = address.prefix
         self._tail = f" HTTP/1.1\r\nHost: {address.authority}\r\n{_lines(headers)}"
         self._heads: dict[tuple[str, str], bytes] = {}
@@ -98,7 +98,7 @@ class HttpCodec:
             ) from None
 
     def _result(self, response: RawResponse) -> Result:
-        """The result in a response that is one, as far as its status says."""
+        """The result in a response with status 200."""
         body = response.body
         length = response.headers.get(LENGTH_HEADER)
         if length is None:
@@ -112,7 +112,7 @@ class HttpCodec:
             if document.get("id") or not http_responses.all_binary(document):
                 return http_responses.json_result(document, body, view[start:])
             layout = http_responses.layout(document)
-            if len(self._layouts) >= _REMEMBERED:
+            if len(self._layouts) >= _CACHED:
                 self._layouts.clear()
             self._layouts[header] = layout
         outputs: dict[str, Output] = {}
@@ -151,7 +151,7 @@ class HttpCodec:
         form: tuple[str, bytes] | None,
         options: CallOptions,
     ) -> PreparedCall[dict[str, Any]]:
-        """POST …/classify and the like: JSON, or a form that is ready to be sent."""
+        """POST …/classify and other operations: JSON, or an encoded form."""
         place = f"/{quote(operation, safe='')}"
         path = _model(model, version) + place if model else place
         if form is None:
@@ -283,7 +283,7 @@ class HttpCodec:
         if head is None:
             path = f"{self._prefix}{_model(model, version)}/infer"
             head = f"POST {path}{self._tail}".encode("latin-1")
-            if len(self._heads) >= _REMEMBERED:
+            if len(self._heads) >= _CACHED:
                 self._heads.clear()
             self._heads[model, version] = head
         return head
@@ -354,7 +354,7 @@ def _json_data(tensor: InputTensor) -> Any:
     array = tensor.array
     if array is None or tensor.datatype == "FP16":
         raise InvalidInput(
-            f"input '{tensor.name}' of datatype {tensor.datatype} has no form in JSON here; "
+            f"input '{tensor.name}' of datatype {tensor.datatype} cannot be sent as JSON; "
             f"leave binary=True"
         )
     if tensor.datatype == "BYTES":
@@ -371,7 +371,7 @@ def _text(element: Any, name: str) -> str:
         return bytes(element).decode()
     except UnicodeDecodeError:
         raise InvalidInput(
-            f"input '{name}' holds bytes that are no text, which JSON cannot carry; leave "
+            f"input '{name}' contains bytes that are not UTF-8, which JSON cannot represent; leave "
             f"binary=True"
         ) from None
 
@@ -395,7 +395,7 @@ def _wanted(name: str, infer_call: InferenceCall) -> dict[str, Any]:
 def _reader_of_places(
     read: Callable[[RawResponse], Result], infer_call: InferenceCall
 ) -> Callable[[RawResponse], Result]:
-    """Fill in the outputs that went to shared memory."""
+    """Read the outputs in shared memory."""
 
     def read_with_places(response: RawResponse) -> Result:
         result = read(response)

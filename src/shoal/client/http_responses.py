@@ -1,4 +1,4 @@
-"""HTTP responses, read: results, documents, and the errors they stand for."""
+"""Decodes HTTP responses: results, JSON documents and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.wire import json_text
 
 
 class BodyLayout(NamedTuple):
-    """What the JSON header of a binary response says."""
+    """The parsed JSON header of a binary response."""
 
     model_name: str
     model_version: str
@@ -26,17 +26,17 @@ class BodyLayout(NamedTuple):
 
 
 def refusal(response: RawResponse) -> ServerError:
-    """The error a response stands for; its text is the server's own where there is one."""
+    """The exception for an error response, with the server's message if there is one."""
     status = HTTP_STATUS.get(response.status, "UNKNOWN")
     text = ""
     try:
         document = json_text.loads(bytes(response.body))
         found = document.get("error", document.get("detail")) if isinstance(document, dict) else ""
         text = found if isinstance(found, str) else str(found)
-    except ShoalError:  # no JSON: a proxy, or another kind of server
+    except ShoalError:  # not JSON: a proxy, or another kind of server
         text = bytes(response.body[:500]).decode("utf-8", "replace").strip()
     if not text:
-        text = f"the server answered HTTP {response.status} and said no more"
+        text = f"the server responded with HTTP status {response.status}"
     error = server_error(text, status, response.status)
     after = response.headers.get("retry-after", "")
     if after.isdigit():
@@ -48,12 +48,12 @@ def document(response: RawResponse, header: bytes | None = None) -> dict[str, An
     """The JSON object in a response, or in `header`, the start of its body."""
     found = _json(response, header)
     if not isinstance(found, dict):
-        raise ProtocolError(f"the server's response is no JSON object: {str(found)[:60]!r}")
+        raise ProtocolError(f"the response is not a JSON object: {str(found)[:60]!r}")
     return found
 
 
 def generated(response: RawResponse) -> dict[str, Any]:
-    """A generate response; some of its errors come with status 200."""
+    """A generate response; some errors have status 200."""
     found = document(response)
     if list(found) == ["error"]:
         raise ServerError(str(found["error"]))
@@ -64,7 +64,7 @@ def rows(response: RawResponse) -> list[dict[str, Any]]:
     """The JSON list in a response."""
     found = _json(response)
     if not isinstance(found, list):
-        raise ProtocolError(f"the server's response is no JSON list: {str(found)[:60]!r}")
+        raise ProtocolError(f"the response is not a JSON list: {str(found)[:60]!r}")
     return found
 
 
@@ -83,13 +83,12 @@ def _json(response: RawResponse, header: bytes | None = None) -> Any:
         return json_text.loads(body)
     except ShoalError:
         raise ProtocolError(
-            f"the server's response is no JSON: {body[:60]!r}; is this a server of the KServe v2 "
-            f"protocol?"
+            f"the response is not JSON: {body[:60]!r}; is this a server of the KServe v2 protocol?"
         ) from None
 
 
 def healthy(response: RawResponse) -> bool:
-    """200 is yes; not ready is no, without a word. Raises for all else."""
+    """True for 200, false for not ready. Raises for other statuses."""
     if response.status == 200:
         return True
     if response.status == 503 or (response.status == 400 and not len(response.body)):
@@ -98,27 +97,27 @@ def healthy(response: RawResponse) -> bool:
 
 
 def model_healthy(response: RawResponse) -> bool:
-    """As `healthy`, but the server says why, and of a model it does not know too."""
+    """As `healthy`; also false for unknown models."""
     if response.status in (200, 400, 404, 503):
         return response.status == 200
     raise refusal(response)
 
 
 def nothing(response: RawResponse) -> None:
-    """Success says no more than that."""
+    """A response without content."""
     if response.status != 200:
         raise refusal(response)
 
 
 def all_binary(document: dict[str, Any]) -> bool:
-    """Whether no output is JSON, so that equal headers mean the same."""
+    """Whether all outputs are binary, so that the header can be cached."""
     return all(
         "binary_data_size" in output.get("parameters", ()) for output in document.get("outputs", ())
     )
 
 
 def layout(document: dict[str, Any]) -> BodyLayout:
-    """What to remember of such a header."""
+    """The cacheable part of such a header."""
     outputs = []
     for output in document.get("outputs", ()):
         parameters = dict(output["parameters"])
@@ -133,7 +132,7 @@ def layout(document: dict[str, Any]) -> BodyLayout:
 
 
 def json_result(document: dict[str, Any], raw: Buffer, blobs: memoryview | None = None) -> Result:
-    """A result of which some outputs are JSON; `blobs` is the binary data."""
+    """A result with JSON outputs; `blobs` is the binary data."""
     outputs: dict[str, Output] = {}
     position = 0
     for each in document.get("outputs", ()):

@@ -17,7 +17,7 @@ from shoal.client.steps import RoundTrip
 
 
 class HttpTransport:
-    """Requests to one server. Any thread may call any method."""
+    """Requests to one server. Thread-safe."""
 
     def __init__(self, address: Address, encryption: ssl.SSLContext | None, limits: Limits) -> None:
         self._address = address
@@ -35,7 +35,7 @@ class HttpTransport:
         while True:
             response = HttpResponse()
             try:
-                self._converse(line, step, response)
+                self._exchange(line, step, response)
                 break
             except NoResponse as error:
                 self._pool.drop(line)
@@ -47,7 +47,7 @@ class HttpTransport:
             except BaseException:
                 self._pool.drop(line)
                 raise
-            # The server closed an idle connection while the request was on its way to it.
+            # The server closed an idle connection while the request was being sent.
             line, used = self._pool.fresh(), False
         head = response.head
         assert head is not None
@@ -60,12 +60,12 @@ class HttpTransport:
     def events(
         self, request: RawRequest, timeout_secs: float | None
     ) -> Generator[RawResponse, None, None]:
-        """Send a request and give the response's body piece by piece, as it comes.
+        """Send a request and yield the body of the response in pieces, as they arrive.
 
         The first piece has the status; where that is not 200, it is the whole response. Closing the
-        iterator early closes the connection, which tells the server.
+        iterator early closes the connection, which cancels the request.
         """
-        line = self._pool.fresh()  # it may be long in use, so it is not one of those shared
+        line = self._pool.fresh()  # it may be in use for long, so it is not pooled
         try:
             deadline = Deadline(timeout_secs)
             line.limit(timeout_secs)
@@ -101,11 +101,11 @@ class HttpTransport:
             self._pool.drop(line)
 
     def close(self) -> None:
-        """Close all connections; those in use when their calls are done."""
+        """Close all connections; those in use are closed after their calls."""
         self._pool.close()
 
-    def _converse(self, line: SocketConnection, step: RoundTrip, response: HttpResponse) -> None:
-        """One request and its response. Raises NoResponse when the connection was gone."""
+    def _exchange(self, line: SocketConnection, step: RoundTrip, response: HttpResponse) -> None:
+        """One request and its response. Raises NoResponse when the connection was closed."""
         deadline = Deadline(step.timeout_secs)
         broken: OSError | None = None
         try:
@@ -113,7 +113,7 @@ class HttpTransport:
             try:
                 line.send(step.request.parts, step.request.size)
             except (BrokenPipeError, ConnectionResetError) as error:
-                broken = error  # it may have said why before it closed: too large, for instance
+                broken = error  # the reason may have been sent before closing, e.g. too large
             first = True
             while True:
                 if not first:

@@ -1,4 +1,4 @@
-"""Inference, once for both protocols and both kinds of client.
+"""Inference, for both protocols and both clients.
 
 def infer(session, model, inputs, …) -> Steps[Result]     its docstring is the method's
 """
@@ -30,14 +30,14 @@ from shoal.core import dtypes
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_REMEMBERED_MODELS = 64
+_CACHED_MODELS = 64
 _LARGEST_EXAMPLE_BYTES = 16 << 20
 _MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An inference whose bytes are made: `client.send(prepared)` as often as you like."""
+    """An encoded inference: `client.send(prepared)` sends it any number of times."""
 
     call: PreparedCall[Result]
     options: CallOptions
@@ -70,7 +70,7 @@ def described(
             f"{type(inputs).__name__}"
         )
     if not model:
-        raise InvalidInput("name the model to infer_call")
+        raise InvalidInput("name the model")
     specs = yield from _input_types(session, model, str(version), inputs, headers)
     if specs is None:
         tensors = [tensor(name, value) for name, value in inputs.items()]
@@ -134,7 +134,7 @@ def infer(session: ClientSession, *args: Any, **kwargs: Any) -> Steps[Result]:
         if error.status in ("INVALID_ARGUMENT", "NOT_FOUND"):  # the model may have changed
             session.specs.pop((prepared.infer_call.model, prepared.infer_call.version), None)
         raise
-    _remember(session, prepared.infer_call, result)
+    _keep_example(session, prepared.infer_call, result)
     return result
 
 
@@ -153,8 +153,8 @@ def send(session: ClientSession, prepared: Prepared) -> Steps[Result]:
 def labels(session: ClientSession, result: Result, output: str) -> Steps[Sequence[str]]:
     """The names of a model's classes for `output`, for `result.top_k`; empty where it has none.
 
-    Servers tell them only with a classification, so the first inputs that this client sent to
-    the model are sent once more.
+    Servers return names only with a classification, so the first inputs that this client sent to
+    the model are sent again.
     """
     key = (result.model_name, result.model_version, output)
     known = session.labels.get(key)
@@ -171,7 +171,7 @@ def labels(session: ClientSession, result: Result, output: str) -> Steps[Sequenc
         response = yield from steps.send_once(session.codec.infer(infer_call, options), options)
         for row in response.top_k(output, count):
             found.update((label.index, label.name) for label in row)
-    except ClientError:  # a datatype that cannot be classified, an unloaded model: no names
+    except ClientError:  # e.g. an unloaded model: no names
         found = {}
     names = [found.get(index, "") for index in range(max(found, default=-1) + 1)]
     session.labels[key] = names if any(names) else ()
@@ -188,10 +188,10 @@ def generate(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
-    """Ask a model with plain JSON: `generate("llm", {"text_input": "hi", "max_tokens": 20})`.
+    """Run a model with plain JSON: `generate("llm", {"text_input": "hi", "max_tokens": 20})`.
 
-    What names no input is a parameter. Needs HTTP, and a model that answers exactly once; for
-    others there is `generate_stream`. Raises as `infer` does.
+    Names that are no inputs are parameters. Needs HTTP, and a model with exactly one response; for
+    others use `generate_stream`. Raises as `infer` does.
     """
     options = session.options(timeout, headers)
     document = _generate_document(inputs, parameters)
@@ -222,7 +222,7 @@ def _generate_document(
 
 
 class Events:
-    """A generate request whose answers come one by one: `data: {…}` lines in one response."""
+    """A generate request with server-sent events: `data: {…}` lines in one response."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Events:
         self._pending = b""
 
     def feed(self, response: RawResponse) -> Iterator[dict[str, Any]]:
-        """The answers in a piece of the response. ServerError for what the server refused."""
+        """The events in a piece of the response. Raises ServerError."""
         if response.status != 200:
             self._read(response)
         *whole, self._pending = (self._pending + bytes(response.body)).split(b"\n\n")
@@ -256,9 +256,9 @@ class Events:
 def _classify(infer_call: InferenceCall, classes: Mapping[str, int]) -> None:
     for name, count in classes.items():
         if not isinstance(count, int) or count < 1:
-            raise InvalidInput(f"classes={{{name!r}: …}} is how many classes, found {count!r}")
+            raise InvalidInput(f"classes={{{name!r}: …}} is a number of classes, found {count!r}")
         if name in infer_call.places:
-            raise InvalidInput(f"output '{name}' is classified, so it cannot go to shared memory")
+            raise InvalidInput(f"output '{name}' is classified, so it cannot be in shared memory")
     infer_call.classes = classes
     infer_call.outputs = (
         *infer_call.outputs,
@@ -273,7 +273,7 @@ def _input_types(
     inputs: Mapping[str, Any],
     headers: Headers | None,
 ) -> Steps[Mapping[str, str] | None]:
-    """The datatypes of the model's inputs where `inputs` cannot do without; else None."""
+    """The datatypes of the model's inputs if `inputs` need them; else None."""
     for value in inputs.values():
         if needs_spec(value):
             break
@@ -289,26 +289,26 @@ def _input_types(
             for entry in found.get("inputs", ())
             if entry.get("datatype") in dtypes.BY_NAME
         }
-        if len(session.specs) >= _REMEMBERED_MODELS:
+        if len(session.specs) >= _CACHED_MODELS:
             session.specs.clear()
         session.specs[model, version] = specs
     return specs
 
 
-def _remember(session: ClientSession, infer_call: InferenceCall, result: Result) -> None:
-    """Have labels looked up with these inputs, should they be asked for."""
+def _keep_example(session: ClientSession, infer_call: InferenceCall, result: Result) -> None:
+    """Keep these inputs for a later request of labels."""
     result._labels = session.labeller()
     if infer_call.model in session.examples or "sequence_id" in infer_call.parameters:
         return
     small = sum(each.nbytes for each in infer_call.tensors) <= _LARGEST_EXAMPLE_BYTES
-    if small and len(session.examples) < _REMEMBERED_MODELS:
-        tensors = [_kept(each) for each in infer_call.tensors if each.placed is None]
+    if small and len(session.examples) < _CACHED_MODELS:
+        tensors = [_copied(each) for each in infer_call.tensors if each.placed is None]
         if len(tensors) == len(infer_call.tensors):
             session.examples[infer_call.model] = InferenceCall(
                 infer_call.model, infer_call.version, tensors
             )
 
 
-def _kept(given: InputTensor) -> InputTensor:
-    """A tensor that stays as it is when the caller changes their array."""
+def _copied(given: InputTensor) -> InputTensor:
+    """A copy, so that the caller may change the array."""
     return InputTensor(given.name, given.datatype, given.shape, bytes(given.raw), given.nbytes)

@@ -1,9 +1,9 @@
-"""What a program passes as an input, as a tensor that can be sent.
+"""Converts input values to tensors that can be sent.
 
     array | list | Input(…) | Placed  --tensor-->  InputTensor (name, datatype, shape, bytes)
 
-Arrays say themselves what they are. Lists do not: they take the datatype that the model asks for,
-so the client looks that up first (`needs_spec`).
+Arrays have a datatype. Lists take the datatype of the model's input, so the client reads the
+metadata first (`needs_spec`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.core.dtypes import BF16, BYTES, DataType
 from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
 
-SMALL_BYTES = 16_384  # up to here a copy costs less than keeping track of a view
+SMALL_BYTES = 16_384  # up to this size, a copy is cheaper than a view
 _BY_DTYPE: dict[np.dtype[Any], DataType] = {
     datatype.numpy: datatype for datatype in dtypes.ALL if datatype not in (BYTES, BF16)
 }
@@ -30,7 +30,7 @@ _BYTES_LIKE = (bytes, bytearray, memoryview)
 
 
 class Input:
-    """A value whose datatype is said, for what numpy has no word for.
+    """A value with an explicit datatype, for types that numpy does not have.
 
     `Input(bits, "BF16")` with bits in uint16 or numbers in float32; `Input([[1, 2]], "FP32")`;
     `Input(raw, "FP32", shape=(1, 2))` sends the bytes `raw` as they are.
@@ -46,7 +46,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor that lies in a region of shared memory: only where it is travels."""
+    """A tensor in shared memory: only its location is sent."""
 
     region: str
     offset: int
@@ -56,7 +56,7 @@ class Placed:
 
 
 class InputTensor:
-    """One input, ready to be sent: its bytes, or where they lie in shared memory."""
+    """One encoded input: its bytes, or their location in shared memory."""
 
     __slots__ = ("array", "datatype", "name", "nbytes", "placed", "raw", "shape")
 
@@ -80,7 +80,7 @@ class InputTensor:
 
 
 def needs_spec(value: Any) -> bool:
-    """Whether only the model can say of which datatype `value` is."""
+    """Whether the datatype of `value` depends on the model."""
     if isinstance(value, (np.ndarray, Placed)):
         return False
     if isinstance(value, Input):
@@ -89,9 +89,9 @@ def needs_spec(value: Any) -> bool:
 
 
 def tensor(name: str, value: Any, spec: str = "") -> InputTensor:
-    """`value` as a tensor; `spec` is the datatype the model asks for, where that is known.
+    """`value` as a tensor; `spec` is the datatype of the model's input, if known.
 
-    Raises InvalidInput, which names the input, for what cannot be one.
+    Raises InvalidInput with the name of the input.
     """
     if type(value) is np.ndarray:
         datatype = _BY_DTYPE.get(value.dtype)
@@ -108,7 +108,7 @@ def tensor(name: str, value: Any, spec: str = "") -> InputTensor:
 
 
 def _plain(name: str, datatype: DataType, array: np.ndarray) -> InputTensor:
-    """An array whose bytes in memory are those of the protocol."""
+    """An array whose memory layout is that of the protocol."""
     nbytes = array.nbytes
     if nbytes <= SMALL_BYTES:
         return InputTensor(name, datatype.name, array.shape, array.tobytes(), nbytes, array)
@@ -126,8 +126,8 @@ def _odd_array(name: str, array: np.ndarray) -> InputTensor:
         return _plain(name, _BY_DTYPE[swapped], array.astype(swapped))
     known = ", ".join(str(dtype) for dtype in _BY_DTYPE)
     raise InvalidInput(
-        f"input '{name}' is an array of {array.dtype}, which the protocol cannot carry; convert it "
-        f"to one of {known}, text or bytes"
+        f"input '{name}' is an array of {array.dtype}, which the protocol does not support; "
+        f"convert it to one of {known}, text or bytes"
     )
 
 
@@ -181,7 +181,7 @@ def _shaped(made: InputTensor, shape: tuple[int, ...] | None) -> InputTensor:
     if shape is not None and shape != made.shape:
         if math.prod(shape) != math.prod(made.shape):
             raise InvalidInput(
-                f"input '{made.name}' has {math.prod(made.shape)} elements, which do not fill the "
+                f"input '{made.name}' has {math.prod(made.shape)} elements, which do not match the "
                 f"shape {list(shape)}"
             )
         made.shape = shape
@@ -192,7 +192,7 @@ def _from_list(name: str, value: Any, spec: str) -> InputTensor:
     array = _array(name, value)
     if spec:
         return _as_type(name, array, dtypes.BY_NAME[spec])
-    if array.dtype == np.float64:  # the model is not known; most take this
+    if array.dtype == np.float64:  # without metadata: most models take this
         array = array.astype(np.float32)
     return tensor(name, array)
 
@@ -204,9 +204,9 @@ def _array(name: str, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(
-            f"input '{name}' is no regular array: {error}; give rows of equal length"
+            f"input '{name}' is not a regular array: {error}; use rows of equal length"
         ) from None
-    if array.dtype.kind in "SU":  # numpy would cut zero bytes off the ends
+    if array.dtype.kind in "SU":  # numpy would strip trailing zero bytes
         return _objects(value, array.shape)
     return array
 
@@ -235,7 +235,8 @@ def _as_type(name: str, array: np.ndarray, wanted: DataType) -> InputTensor:
         cast = None if array.dtype.kind in "SUO" else cast_to(array, wanted.numpy)
     if cast is None:
         raise InvalidInput(
-            f"input '{name}' takes {wanted}, found {_found(array)} that would not stay the same"
+            f"input '{name}' takes {wanted}, found {_found(array)} that cannot be converted "
+            f"without loss"
         )
     return _plain(name, wanted, cast)
 
@@ -256,10 +257,10 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
 
 
 def decoded(datatype: str, shape: Sequence[int], raw: Buffer, where: str) -> np.ndarray:
-    """The array that received bytes stand for; bfloat16 is widened to float32, exactly.
+    """Decode received bytes; bfloat16 is converted to float32.
 
-    A view of `raw` where its place in memory allows. Raises InvalidArgument when the bytes do not
-    fit the shape.
+    A view of `raw` if its alignment allows. Raises InvalidArgument when the size does not match
+    the shape.
     """
     known = dtypes.from_name(datatype)
     count = math.prod(shape)

@@ -1,4 +1,4 @@
-"""How an operation becomes a method: run at once by `Client`, awaited by `AsyncClient`."""
+"""Turns operations into methods: blocking ones of `Client`, coroutines of `AsyncClient`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Blocking(Protocol):
-    """A client that runs steps to their end."""
+    """A client that runs steps on blocking sockets."""
 
     _session: ClientSession
 
@@ -31,7 +31,7 @@ class Awaiting(Protocol):
 def blocking(
     operation: Callable[Concatenate[ClientSession, P], Steps[T]],
 ) -> Callable[Concatenate[Blocking, P], T]:
-    """The method of `Client` that does `operation`."""
+    """The method of `Client` for `operation`."""
 
     @functools.wraps(operation)
     def method(client: Blocking, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -43,7 +43,7 @@ def blocking(
 def awaiting(
     operation: Callable[Concatenate[ClientSession, P], Steps[T]],
 ) -> Callable[Concatenate[Awaiting, P], Coroutine[Any, Any, T]]:
-    """The method of `AsyncClient` that does `operation`."""
+    """The method of `AsyncClient` for `operation`."""
 
     @functools.wraps(operation)
     async def method(client: Awaiting, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Outputs that the server laid into shared memory, read from there."""
+"""Reads outputs that the server wrote to shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shoal.core import dtypes
 
 
 def fill_from_places(result: Result, places: Mapping[str, Place]) -> None:
-    """Give a result the arrays of the outputs that were asked to go to `places`."""
+    """Set the arrays of the outputs in `places`."""
     for name, place in places.items():
         output = result.outputs.get(name)
         if output is None or output.raw:

@@ -1,6 +1,6 @@
-"""Connections that are used again: the last one given back is the first one lent.
+"""A pool of connections; the last one returned is reused first.
 
-A free connection is taken from a list, which needs no lock; only who has to wait takes one.
+An idle connection is taken from a list, which needs no lock; only waiting needs one.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from shoal.client.errors import ClientError, Timeout
 
 
 class Closable(Protocol):
-    """What a pool keeps."""
+    """A connection."""
 
     def close(self) -> None:
-        """End it. Again does no harm."""
+        """Close it. May be called repeatedly."""
 
 
 C = TypeVar("C", bound=Closable)
 
 
 class Pool(Generic[C]):
-    """At most `limit` connections. Any thread may call any method."""
+    """At most `limit` connections. Thread-safe."""
 
     def __init__(self, connect: Callable[[], C], limit: int) -> None:
         self._connect = connect
@@ -36,22 +36,22 @@ class Pool(Generic[C]):
         self._closed = False
 
     def take(self, timeout_secs: float | None) -> tuple[C, bool]:
-        """A connection, and whether it was used before. Timeout when all stay busy."""
+        """A connection, and whether it was used before. Raises Timeout when all stay busy."""
         try:
             return self._idle.pop(), True
         except IndexError:
             return self._other(timeout_secs)
 
     def fresh(self) -> C:
-        """A new connection in the place of one that was dropped just now."""
+        """A new connection that replaces one that was dropped."""
         with self._changed:
             self._count += 1
         return self._made()
 
     def give_back(self, connection: C) -> None:
-        """Let others use it."""
+        """Return a connection to the pool."""
         self._idle.append(connection)
-        # Whoever waits says so before they look at the list a last time: one of us sees the other.
+        # A waiter increments _waiting before its last look at _idle, so no wake-up is lost.
         if self._waiting or self._closed:
             self._wake()
 
@@ -63,7 +63,7 @@ class Pool(Generic[C]):
             self._changed.notify()
 
     def close(self) -> None:
-        """Close what is idle now, and what is busy when it is given back."""
+        """Close idle connections now and busy ones when they are returned."""
         self._closed = True
         self._wake()
 

@@ -1,9 +1,9 @@
-"""A piece of shared memory: tensors are laid into it, one after the other, and read from it.
+"""A region of shared memory: inputs are copied into it, outputs are read from it.
 
-    put(array) -> Placed, an input that need not travel      place(size) -> Place, for an output
+    put(array) -> Placed, an input that is not sent      place(size) -> Place, for an output
 
-Registering it with a server is the client's part (`shared_memory`). The memory goes when nobody
-looks at it any more; its name goes as soon as the server knows it.
+The client registers it with a server (`shared_memory`). The memory is freed when it has no more
+users; its name is removed as soon as it is registered.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Room for an output in a region."""
+    """Space for an output in a region."""
 
     region: Region
     offset: int
     byte_size: int
 
     def read(self, datatype: str, shape: Sequence[int], byte_size: int | None = None) -> np.ndarray:
-        """A copy of what lies there, as an array."""
+        """A copy of the output as an array."""
         size = self.byte_size if byte_size is None else byte_size
         raw = self.region.memory[self.offset : self.offset + size]
         return decoded(datatype, shape, bytearray(raw), "the output in shared memory")
 
 
 class Region:
-    """Shared memory of this machine. Any thread may call any method."""
+    """Shared memory of this machine. Thread-safe."""
 
     def __init__(self, name: str, byte_size: int) -> None:
-        """Make it; ClientError when the system refuses."""
+        """Create it. Raises ClientError when the system refuses."""
         if byte_size < 1:
             raise InvalidInput(f"a region has at least 1 byte, found {byte_size}")
         if not name:
@@ -58,43 +58,43 @@ class Region:
 
     @property
     def free(self) -> int:
-        """How many bytes are left for more tensors."""
+        """The number of free bytes."""
         return self.byte_size - self._used
 
     def put(self, value: Any, datatype: str = "") -> Placed:
-        """Copy an array into the region; what it returns is an input for `infer`.
+        """Copy an array into the region; returns an input for `infer`.
 
-        `datatype` as with `Input`. InvalidInput when there is no room left.
+        `datatype` as with `Input`. Raises InvalidInput when there is not enough space.
         """
         from shoal.client.inputs import Input
 
         made = tensor("shared", Input(value, datatype) if datatype else value)
         if made.placed is not None:
-            raise InvalidInput("this tensor lies in shared memory already")
+            raise InvalidInput("this tensor is in shared memory already")
         offset = self._take(made.nbytes)
         raw = memoryview(made.raw)
         self.memory[offset : offset + made.nbytes] = raw.cast("B") if raw.nbytes else b""
         return Placed(self.name, offset, made.nbytes, made.datatype, made.shape)
 
     def place(self, byte_size: int) -> Place:
-        """Room for an output of up to `byte_size` bytes: `infer(…, outputs={"prob": place})`."""
+        """Space for an output of up to `byte_size` bytes: `infer(…, outputs={"prob": place})`."""
         if byte_size < 1:
             raise InvalidInput(f"an output takes at least 1 byte, found {byte_size}")
         return Place(self, self._take(byte_size), byte_size)
 
     def clear(self) -> None:
-        """Use the memory for other tensors; those in it are overwritten."""
+        """Free all space; later tensors overwrite the present ones."""
         with self._lock:
             self._used = 0
 
     def unlink(self) -> None:
-        """Take the name away; whoever has opened the memory keeps it. Again does no harm."""
+        """Remove the name; processes that have it open keep the memory. May be repeated."""
         _unlink(self.key)
 
     def close(self) -> None:
-        """Let go of the memory; arrays that were read from it are copies and stay."""
+        """Close the memory; arrays that were read from it are copies and stay valid."""
         self.unlink()
-        with contextlib.suppress(BufferError):  # somebody looks at it: it goes when they are done
+        with contextlib.suppress(BufferError):  # it is still in use and freed later
             self.memory.release()
             self._memory.close()
 
@@ -121,13 +121,15 @@ def _created(key: str, byte_size: int) -> mmap.mmap:
     try:
         file = _posixshmem.shm_open(key, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
     except OSError as error:
-        raise ClientError(f"shared memory cannot be made: {error.strerror}") from None
+        raise ClientError(f"shared memory cannot be created: {error.strerror}") from None
     try:
         os.ftruncate(file, byte_size)
         return mmap.mmap(file, byte_size)
     except (OSError, ValueError) as error:
         _unlink(key)
-        raise ClientError(f"{byte_size} bytes of shared memory cannot be had: {error}") from None
+        raise ClientError(
+            f"{byte_size} bytes of shared memory cannot be allocated: {error}"
+        ) from None
     finally:
         os.close(file)
 

@@ -1,4 +1,4 @@
-"""What came back for one request: arrays by output name, decoded when they are asked for.
+"""The result of one request: arrays by output name, decoded on first access.
 
 result["prob"] -> numpy array        result.top_k("prob", 3) -> per row, Label(score, index, name)
 """
@@ -43,7 +43,7 @@ class Output:
         self.name = name
         self.datatype = datatype
         self.shape = tuple(shape)
-        self.raw = raw  # None: the elements came as JSON or lie in shared memory
+        self.raw = raw  # None: the elements are JSON or in shared memory
         self.array = array
         self.parameters = parameters or {}
 
@@ -57,8 +57,8 @@ Labels = Callable[["Result", str], Sequence[str]]
 class Result(Mapping[str, np.ndarray]):
     """The response to one request, as a mapping from output name to array.
 
-    Arrays may be views of what was received; they are yours. Text is `bytes` in object arrays;
-    bfloat16 comes as float32.
+    Arrays may be views of the received bytes. Text is `bytes` in object arrays; bfloat16 is
+    returned as float32.
     """
 
     __slots__ = ("_labels", "id", "model_name", "model_version", "outputs", "parameters", "raw")
@@ -82,7 +82,7 @@ class Result(Mapping[str, np.ndarray]):
         self._labels: Labels | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The output `name`; KeyError lists those there are."""
+        """The output `name`; KeyError lists the outputs."""
         output = self._output(name)
         array = output.array
         if array is None:
@@ -110,7 +110,7 @@ class Result(Mapping[str, np.ndarray]):
 
     @property
     def final(self) -> bool:
-        """Whether no more answers come to the same request, on a stream."""
+        """Whether this is the last response to its request, on a stream."""
         return bool(self.parameters.get(FINAL, True))
 
     def top_k(
@@ -118,8 +118,8 @@ class Result(Mapping[str, np.ndarray]):
     ) -> list[list[Label]]:
         """The `k` best classes of each row of the output `name`, best first.
 
-        Works on scores and on what `infer(…, classes={name: k})` asked the server for. For scores
-        the names are `labels`, or else the model's own: a `Client` asks the server for them once,
+        Works on scores, and on classifications requested with `infer(…, classes={name: k})`. For
+        scores the names are `labels`, or the model's own: a `Client` requests them once,
         with the first inputs it sent to the model; an `AsyncClient` has them after
         `await client.labels(result, name)`. A class without a name has an empty one.
         """
@@ -163,6 +163,6 @@ def _parsed(text: Any, name: str) -> Label:
         return Label(value, int(index), rest[0] if rest else "")
     except (ValueError, TypeError):
         raise InvalidInput(
-            f"output '{name}' holds text, no classification; ask for one with "
+            f"output '{name}' contains text, not a classification; request one with "
             f"classes={{'{name}': 3}}"
         ) from None

@@ -1,4 +1,4 @@
-"""A sequence: requests that belong together, the first and the last marked as such.
+"""A sequence of requests; the first and the last are marked.
 
 with client.sequence("counter") as sequence:
     sequence.infer({"INPUT": one})
@@ -24,7 +24,7 @@ from shoal.core import bytes_tensor
 
 
 class SequenceSteps:
-    """One sequence's requests, for both kinds of client."""
+    """The requests of one sequence, for both clients."""
 
     def __init__(
         self, session: ClientSession, model: str, id: int | str | None, version: str
@@ -61,7 +61,7 @@ class SequenceSteps:
         return result
 
     def end(self) -> Steps[None]:
-        """Tell the server that no more requests come, with inputs of zeros nobody looks at."""
+        """End the sequence with a request whose inputs are zeros."""
         if not self.started or self.ended:
             return
         inputs = {each.name: _zeros(each) for each in self._last}
@@ -78,7 +78,7 @@ def _zeros(given: InputTensor) -> Any:
 
 
 class Sequence:
-    """A sequence of a `Client`. One thread at a time."""
+    """A sequence of a `Client`. Not thread-safe."""
 
     def __init__(self, steps: SequenceSteps, run: Callable[[Steps[Any]], Any]) -> None:
         self._steps = steps
@@ -86,16 +86,16 @@ class Sequence:
 
     @property
     def id(self) -> int | str:
-        """What the server knows it by."""
+        """The sequence id."""
         return self._steps.id
 
     def infer(self, inputs: Mapping[str, Any], *, end: bool = False, **arguments: Any) -> Result:
-        """Ask the model; `end` marks the last request. `arguments` as with `Client.infer`."""
+        """Send a request; `end` marks the last one. `arguments` as with `Client.infer`."""
         result: Result = self._run(self._steps.infer(inputs, end=end, **arguments))
         return result
 
     def close(self) -> None:
-        """End it where no request has: the server is sent zeros, so that its place is free."""
+        """End it if no request has, by sending zeros, so that the server frees its slot."""
         self._run(self._steps.end())
 
     def __enter__(self) -> Sequence:  # noqa: PYI034 - Python 3.10 has no Self
@@ -107,7 +107,7 @@ class Sequence:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # What went wrong in the block is what the caller should see.
+        # An error in the block takes precedence.
         with contextlib.suppress(*(() if kind is None else (ClientError,))):
             self.close()
 
@@ -123,7 +123,7 @@ class AsyncSequence:
 
     @property
     def id(self) -> int | str:
-        """What the server knows it by."""
+        """The sequence id."""
         return self._steps.id
 
     async def infer(

@@ -1,4 +1,4 @@
-"""Blocking sockets with a deadline, as both transports of `Client` use them."""
+"""Blocking sockets with a deadline, for both transports of `Client`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shoal.client.codec import SMALL_BYTES
 from shoal.core.tensor import Buffer
 
 RECEIVE_BYTES = 65_536
-_MOST_PARTS = 512  # below what one system call takes
-_IDLE_SECS = 1.0  # a connection that was idle for less is not checked before it is used
+_MOST_PARTS = 512  # below the limit of one system call
+_IDLE_SECS = 1.0  # connections idle for less than this are not checked before use
 
 
 class SocketConnection:
@@ -27,7 +27,7 @@ class SocketConnection:
         self._timeout_secs = connection.gettimeout()
 
     def limit(self, timeout_secs: float | None) -> None:
-        """How long the next operations may take; raising TimeoutError is the socket's part."""
+        """Set the time-out of the next operations; the socket raises TimeoutError."""
         if timeout_secs != self._timeout_secs:  # setting it is a system call
             self.socket.settimeout(timeout_secs)
             self._timeout_secs = timeout_secs
@@ -51,7 +51,7 @@ class SocketConnection:
                 left[0] = left[0][sent:]
 
     def stale(self) -> bool:
-        """Whether the server has closed it while it was idle, as far as one can see."""
+        """Whether the server seems to have closed it while it was idle."""
         if time.monotonic() - self.used_secs < _IDLE_SECS:
             return False
         poller = select.poll() if hasattr(select, "poll") else None
@@ -59,19 +59,19 @@ class SocketConnection:
             readable, _, _ = select.select([self.socket], [], [], 0)
             return bool(readable)
         poller.register(self.socket, select.POLLIN)
-        return bool(poller.poll(0))  # nobody owes us anything, so this is the end
+        return bool(poller.poll(0))  # no data is expected, so this is the end of the connection
 
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
 
     def __del__(self) -> None:
-        # `Client(…).infer(…)` in one line is a fine thing to write: no warning for it.
+        # No ResourceWarning for `Client(…).infer(…)` in one line.
         self.socket.close()
 
 
 class Deadline:
-    """The end of a call's time, and how much of it is left."""
+    """The deadline of a call."""
 
     __slots__ = ("_end_secs", "limit_secs")
 
@@ -80,7 +80,7 @@ class Deadline:
         self._end_secs = None if limit_secs is None else time.monotonic() + limit_secs
 
     def left(self) -> float | None:
-        """Seconds left; None: as many as it takes. Raises TimeoutError when there are none."""
+        """Seconds left; None without a limit. Raises TimeoutError when there are none."""
         if self._end_secs is None:
             return None
         left = self._end_secs - time.monotonic()

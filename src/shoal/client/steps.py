@@ -1,8 +1,8 @@
-"""The steps operations are made of, and what the operations of one client share.
+"""The steps of operations, and the state that the operations of a client share.
 
     operation --yields--> RoundTrip | Pause --runner--> RawResponse --sent back--> operation
 
-A runner does what a step says: `Client` on blocking sockets, `AsyncClient` on an event loop.
+A runner executes the steps: `Client` on blocking sockets, `AsyncClient` on an event loop.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RoundTrip(NamedTuple):
 
     request: RawRequest
     timeout_secs: float | None
-    repeatable: bool  # may be sent again when the connection was closed before any response
+    repeatable: bool  # may be resent when the connection was closed before any response
 
 
 class Pause(NamedTuple):
-    """Wait for a moment."""
+    """Wait."""
 
     secs: float
 
@@ -51,29 +51,29 @@ Version: TypeAlias = str | int
 
 
 class ClientSession:
-    """What the operations of one client share. Any thread may use it."""
+    """The state that the operations of one client share. Thread-safe."""
 
     def __init__(self, codec: Codec, timeout_secs: float | None, retries: int) -> None:
         self.codec = codec
         self.timeout_secs = timeout_secs
         self.retries = retries
-        # Returns what finds labels. A client is held by its results, not by its own session: it
-        # goes, and its connections with it, when the last of them does.
-        self.labeller: Callable[[], Labels | None] = _nobody
-        self.specs: dict[tuple[str, str], dict[str, str]] = {}  # datatypes of inputs, by model
-        self.examples: dict[str, InferenceCall] = {}  # by model; labels are asked for with one
+        # Returns the function that finds labels. Results hold a reference to the client, its own
+        # session does not: the client is freed, with its connections, after the last result.
+        self.labeller: Callable[[], Labels | None] = _no_labels
+        self.specs: dict[tuple[str, str], dict[str, str]] = {}  # datatypes of inputs by model
+        self.examples: dict[str, InferenceCall] = {}  # by model; used to request labels
         self.labels: dict[tuple[str, str, str], Sequence[str]] = {}
 
     def options(self, timeout: float | None = None, headers: Headers | None = None) -> CallOptions:
-        """A call's own options, or else the client's. InvalidInput for a timeout that is none."""
+        """The options of a call, by default the client's. Raises InvalidInput for a bad timeout."""
         if timeout is None:
             return CallOptions(headers, self.timeout_secs)
         if not timeout > 0:
             raise InvalidInput(f"a timeout is a number of seconds above 0, found {timeout}")
         return CallOptions(headers, None if timeout == math.inf else timeout)
 
-    def forget(self, model: str) -> None:
-        """What was learnt of a model may no longer hold."""
+    def evict(self, model: str) -> None:
+        """Remove what is cached about a model."""
         for key in [key for key in list(self.specs) if key[0] == model]:
             self.specs.pop(key, None)
         for label in [label for label in list(self.labels) if label[0] == model]:
@@ -81,12 +81,12 @@ class ClientSession:
         self.examples.pop(model, None)
 
 
-def _nobody() -> None:
+def _no_labels() -> None:
     return None
 
 
 def send_once(call: PreparedCall[T], options: CallOptions) -> Steps[T]:
-    """Send once and read the response."""
+    """Send a request once and read the response."""
     response = yield RoundTrip(call.request, options.timeout_secs, call.repeatable)
     return call.read(response)
 
@@ -94,9 +94,9 @@ def send_once(call: PreparedCall[T], options: CallOptions) -> Steps[T]:
 def send_with_retries(
     session: ClientSession, call: PreparedCall[T], options: CallOptions
 ) -> Steps[T]:
-    """Send, and again, each time after a longer pause, while the server is overloaded.
+    """Send a request, and retry with backoff while the server is overloaded.
 
-    All of that within the time of `options`; raises the last Unavailable.
+    The time-out of `options` includes the retries. Raises the last Unavailable.
     """
     limit = left = options.timeout_secs
     if not session.retries:
@@ -119,7 +119,7 @@ def send_with_retries(
 
 
 def _pause_secs(attempt: int, asked_secs: float | None) -> float:
-    """Twice as long each time, with some chance in it, so that clients do not return together."""
+    """Exponential backoff with jitter, so that clients do not retry at the same time."""
     if asked_secs is not None:
         return min(asked_secs, LONGEST_PAUSE_SECS)
     longest = min(FIRST_PAUSE_SECS * 2.0**attempt, LONGEST_PAUSE_SECS)

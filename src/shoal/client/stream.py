@@ -36,7 +36,7 @@ class Stream:
 
     @property
     def waiting(self) -> int:
-        """How many requests are not answered to the end."""
+        """The number of requests in progress."""
         return self._streaming.waiting
 
     def send(self, inputs: Mapping[str, Any], **arguments: Any) -> None:
@@ -44,7 +44,7 @@ class Stream:
 
         `arguments` are those of `Client.infer` that concern the request: `id`, `outputs`,
         `parameters`, `classes`, `sequence_id` and so on, and `model` where it is another one.
-        Waits while the server takes no more.
+        Waits for the server's flow control.
         """
         parts, size = self._run(self._streaming.outgoing(inputs, **arguments))
         with self._lock:
@@ -52,13 +52,13 @@ class Stream:
         self._duplex.send(parts, size)
 
     def finish(self) -> None:
-        """Say that no more requests come; answers still do."""
+        """End the sending side; responses still arrive."""
         self._duplex.finish()
 
     def receive(self, timeout: float | None = None) -> Result | None:
         """The next response, in `timeout` seconds or else the client's; None: there are no more.
 
-        A request that failed raises its ServerError here; the stream goes on.
+        A request that failed raises its ServerError here; the stream continues.
         """
         limit = self._timeout_secs if timeout is None else timeout
         while True:
@@ -69,14 +69,14 @@ class Stream:
                 return result
 
     def __iter__(self) -> Iterator[Result]:
-        """Answers until everything sent so far is answered. Raises as `receive` does."""
+        """Responses until all requests sent so far are answered. Raises as `receive` does."""
         while self._streaming.waiting > 0:
             found = self.receive()
             if found is not None:
                 yield found
 
     def close(self) -> None:
-        """End the stream; what is not answered yet is withdrawn."""
+        """End the stream; requests in progress are cancelled."""
         self._duplex.close()
 
     def __enter__(self) -> Stream:  # noqa: PYI034 - Python 3.10 has no Self

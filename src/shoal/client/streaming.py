@@ -1,9 +1,9 @@
-"""A stream's requests and answers, without any input or output.
+"""The requests and responses of a stream, without I/O.
 
     outgoing(inputs) --> message        received(message) --> Result
 
-Every request asks the server to say when it has given its last response, so that a stream knows
-when all that it has sent is answered.
+Every request asks the server to mark its last response, so that a stream knows when all requests
+are answered.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _REPORT_END = "triton_enable_empty_final_response"
 
 
 class Streaming:
-    """What a stream knows: its model, and how many requests are not answered to the end."""
+    """The state of a stream: its model, and the number of requests in progress."""
 
     def __init__(
         self, session: ClientSession, model: str, version: str, headers: Headers | None
     ) -> None:
-        """InvalidInput when the client speaks HTTP."""
+        """Raises InvalidInput when the client uses HTTP."""
         if not isinstance(session.codec, GrpcCodec):
             raise InvalidInput(
                 "streams need gRPC: use a client of the server's gRPC port, as in "
@@ -87,7 +87,7 @@ class Streaming:
             if message.code > 0:
                 raise refusal(RawResponse(message.code, message.headers, b"", message.message))
             return None, True
-        found, error = self.codec.stream_answer(message)
+        found, error = self.codec.stream_response(message)
         if found is None or found.final:
             self.waiting -= 1
         if error is not None:

@@ -1,11 +1,11 @@
-"""The operations of tasks: photos and sentences in, what people want to know out. Needs HTTP.
+"""The operations of tasks, on photos and texts. They need HTTP.
 
     client.classify("cat.jpg")[0][0].name             "tiger cat"
     client.answer(text, "Who was it?")["answer"]
     client.caption("cat.jpg")[0]
     client.embed(["one text", "another"])             a numpy array with a row for each
 
-Without `model` the server takes the only one that is loaded for it. A photo is a path or its bytes.
+Without `model` the server uses the only loaded model for the operation. A photo is a path or bytes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def perform(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
-    """Ask a task by its operation, whichever it is: `perform("answer", {"text": …})`.
+    """Run a task by the name of its operation: `perform("answer", {"text": …})`.
 
-    Returns the answer's JSON object. Raises InvalidInput for a photo that cannot be read and over
-    gRPC, otherwise as `infer` does.
+    Returns the JSON object of the response. Raises InvalidInput for a photo that cannot be read
+    and over gRPC, otherwise as `infer` does.
     """
     options = session.options(timeout, headers)
     if not isinstance(session.codec, HttpCodec):
@@ -90,7 +90,7 @@ def caption(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[list[str]]:
-    """A caption for each photo; `options` are max_tokens, num_beams and the like.
+    """A caption for each photo; `options` are max_tokens, num_beams and others.
 
     Raises as `perform` does.
     """
@@ -117,7 +117,7 @@ def answer(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[dict[str, Any]]:
-    """What `text` answers: `answer`, its `score`, and its place in the text, `start` and `end`.
+    """The `answer` in `text`, its `score`, and its position in the text, `start` and `end`.
 
     Raises as `perform` does.
     """
@@ -144,7 +144,7 @@ def embed(
     timeout: float | None = None,
     headers: Headers | None = None,
 ) -> Steps[np.ndarray]:
-    """A row of numbers for each text. Raises as `perform` does."""
+    """A vector for each text, as rows. Raises as `perform` does."""
     values = {"texts": [texts] if isinstance(texts, str) else list(texts)}
     document = yield from perform(
         session, "embed", values, model=model, version=version, timeout=timeout, headers=headers
@@ -162,7 +162,7 @@ def _member(document: Mapping[str, Any], name: str) -> Any:
     try:
         return document[name]
     except KeyError:
-        raise ProtocolError(f"the server's answer has no '{name}'") from None
+        raise ProtocolError(f"the response has no '{name}'") from None
 
 
 def _form(photos: Sequence[Photo], values: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -187,7 +187,7 @@ def _read(photo: Photo) -> tuple[str, bytes]:
         return "photo", bytes(photo)
     path = Path(photo)
     try:
-        # What would end the name early is not worth an error.
+        # Replace characters that would end the name.
         return path.name.replace('"', "'").replace("\r", " ").replace("\n", " "), path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"the photo '{photo}' cannot be read: {error.strerror}") from None

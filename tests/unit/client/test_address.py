@@ -41,9 +41,9 @@ def test_the_authority_of_an_ipv6_address_has_its_brackets():
 @pytest.mark.parametrize(
     ("url", "protocol", "text"),
     [
-        ("", None, "no address of a server"),
-        ("host:port", None, "no address of a server"),
-        ("user@host:1", None, "no address of a server"),
+        ("", None, "not a server address"),
+        ("host:port", None, "not a server address"),
+        ("user@host:1", None, "not a server address"),
         ("ftp://host", None, "use one of http://, https://, grpc://, grpcs://"),
         ("host:70000", None, "ports are 1 to 65535"),
         ("host:0", None, "ports are 1 to 65535"),

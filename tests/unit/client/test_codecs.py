@@ -145,9 +145,9 @@ def test_results_in_json_and_binary():
     ("status", "body", "name", "text"),
     [
         (404, b'{"error":"no model"}', "NOT_FOUND", "no model"),
-        (503, b"", "UNAVAILABLE", "HTTP 503"),
+        (503, b"", "UNAVAILABLE", "HTTP status 503"),
         (418, b"teapot", "UNKNOWN", "teapot"),
-        (400, b"[1]", "INVALID_ARGUMENT", "HTTP 400"),
+        (400, b"[1]", "INVALID_ARGUMENT", "HTTP status 400"),
     ],
 )
 def test_refusals_over_http(status, body, name, text):

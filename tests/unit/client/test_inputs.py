@@ -68,7 +68,7 @@ def test_text_keeps_its_zero_bytes():
         ([[1], [1, 2]], "FP32", "rows of equal length"),
         (np.array([1j]), "", "complex128"),
         (Input([1], "WHAT"), "", "known ones are"),
-        (Input([1, 2], "INT8", (3,)), "", "do not fill the shape"),
+        (Input([1, 2], "INT8", (3,)), "", "do not match the shape"),
         (Input(b"12345", "FP32", (1,)), "", "takes 4 bytes, found 5"),
         (["\ud800"], "BYTES", "not valid Unicode"),
     ],

@@ -43,7 +43,7 @@ def test_classes_of_the_server():
 @pytest.mark.parametrize(
     ("array", "k", "text"),
     [
-        (np.array([b"hello"], dtype=object), 1, "holds text, no classification"),
+        (np.array([b"hello"], dtype=object), 1, "contains text, not a classification"),
         (np.zeros(3), 0, "1 or more"),
     ],
 )

@@ -92,6 +92,6 @@ def test_what_was_learnt_is_forgotten_when_a_model_changes():
     session = ClientSession(None, None, 0)
     session.specs = {("a", ""): {}, ("b", ""): {}}
     session.labels = {("a", "1", "x"): (), ("b", "1", "x"): ()}
-    session.forget("a")
+    session.evict("a")
     assert list(session.specs) == [("b", "")]
     assert list(session.labels) == [("b", "1", "x")]
