@@ -324,7 +324,7 @@ def test_a_process_that_ends_after_initialize_is_restarted(processes, ask, monke
         if not unlucky:
             unlucky.append(serving.pid)
             os.kill(serving.pid, signal.SIGKILL)
-            wait_until(lambda: serving._turns._closed, "its end is told")
+            wait_until(lambda: serving._pipe_reader._closed, "its end is reported")
 
     monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
     os.kill(first, signal.SIGKILL)
@@ -339,7 +339,7 @@ def test_a_process_that_ends_after_initialize_fails_the_load(processes, monkeypa
     def ends_at_once(serving):
         wait_started(serving)
         os.kill(serving.pid, signal.SIGKILL)
-        wait_until(lambda: serving._turns._closed, "its end is told")
+        wait_until(lambda: serving._pipe_reader._closed, "its end is reported")
 
     monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
     with pytest.raises(Internal, match=r"once the model was initialised: .* \(SIGKILL\)"):
