@@ -13,42 +13,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any
 
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
-from shoal.core.request import Request
-from shoal.core.response import Response
+from shoal.engine import Engine
 from shoal.errors import ShoalError, Unsupported
-from shoal.statistics.tracer import Tracer
-
-
-class FastPathCall(Protocol):
-    """The reply of a planned request."""
-
-    def deliver(self, response: Response) -> None:
-        """Answer with a response of its own, on the loop. Does nothing if it was answered already
-        or its client has disconnected."""
-
-
-class InferenceEngine(Protocol):
-    """The part of the engine that is used here."""
-
-    @property
-    def tracer(self) -> Tracer:
-        """Which requests are traced."""
-
-    def infer(self, request: Request) -> None:
-        """Take the request over, or raise a ShoalError."""
-
-    def infer_group(
-        self, requests: Sequence[PlannedRequest], model: Any
-    ) -> Sequence[PlannedRequest]:
-        """Take over requests of one template; returns those whose model no longer serves."""
-
-    def is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Whether a model may send any number of responses."""
 
 
 class Coalescer(ABC):
@@ -59,13 +30,13 @@ class Coalescer(ABC):
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: Engine,
         inbox: LoopInbox,
         call_type: type,
         as_error: Callable[[BaseException], ShoalError],
         decoupled_error: str,
     ) -> None:
-        """`call_type` is the FastPathCall of the requests. `as_error` logs an unexpected failure
+        """`call_type` is the type of the requests' replies. `as_error` logs an unexpected failure
         and makes the error for clients; `decoupled_error` is the text for decoupled models."""
         self.inbox = inbox
         self.reply_type = call_type
@@ -147,7 +118,8 @@ class Coalescer(ABC):
     ) -> None:
         """Answer each request with a response of its own, as the slow path does."""
         for index, request in enumerate(requests):
-            cast("FastPathCall", request.reply).deliver(responses.response(index, request.id))
+            call: Any = request.reply
+            call.deliver(responses.response(index, request.id))
 
     def _fail(self, requests: Sequence[PlannedRequest], failure: Exception) -> None:
         error = self._as_error(failure)

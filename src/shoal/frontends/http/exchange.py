@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.frontends.http.message import (
     Header,
@@ -22,35 +22,14 @@ from shoal.frontends.http.message import (
     response_head,
 )
 
+if TYPE_CHECKING:
+    from shoal.frontends.http.protocol import HttpConnection
+
 logger = logging.getLogger(__name__)
 
 _JOIN_BYTES = 64 * 1024  # below this one write of a copy is cheaper than two writes
 _WITHOUT_BODY = frozenset((204, 304))
 JSON_CONTENT: Header = (b"Content-Type", b"application/json")
-
-
-class Sink(Protocol):
-    """The connection, as an exchange sees it."""
-
-    peer: str
-    writable: bool  # false while the client reads slower than we write
-
-    @property
-    def draining(self) -> bool:
-        """Whether the connection is to be closed after this response."""
-
-    @property
-    def date_line(self) -> bytes:
-        """The Date header."""
-
-    def write(self, data: Part) -> None:
-        """Send bytes that will not change any more."""
-
-    def finish(self, exchange: Exchange, keep_alive: bool) -> None:
-        """The whole response has been written."""
-
-    def abort(self) -> None:
-        """Cut the connection at once."""
 
 
 class _Stage(enum.Enum):
@@ -76,12 +55,12 @@ class Exchange:
         "request",
     )
 
-    def __init__(self, request: HttpRequest, sink: Sink) -> None:
+    def __init__(self, request: HttpRequest, sink: HttpConnection) -> None:
         self.request = request
         self.peer = sink.peer
         self.on_disconnect: Callable[[], object] | None = None  # called once, when that happens
         self.on_writable: Callable[[], object] | None = None  # `writable` became true again
-        self._sink: Sink | None = sink
+        self._sink: HttpConnection | None = sink
         self._stage = _WAITING
         self._keep_alive = False
         self._chunked = False
@@ -232,7 +211,7 @@ class Exchange:
                 logger.exception("on_writable failed for %s", self.request.target)
                 self.fail()
 
-    def _finish(self, sink: Sink, keep_alive: bool) -> None:
+    def _finish(self, sink: HttpConnection, keep_alive: bool) -> None:
         self._stage = _DONE
         self._release()
         sink.finish(self, keep_alive)
