@@ -1,8 +1,8 @@
-"""What every test shares.
+"""What all tests share.
 
-Tests that need a program are left out where it is missing. Properties are tried with the same
-examples in every run and without a limit of time, so that neither luck nor a busy machine fails
-them; `pytest --hypothesis-profile=explore` looks for new examples.
+Tests that need a program are skipped where it is missing. Property tests use the same examples in
+every run and have no deadline, so that neither chance nor a busy machine fails them;
+`pytest --hypothesis-profile=explore` looks for new examples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAMS = {
     "redis": ("redis-server",),
 }
 
-# Many tests start Python: compiling Shoal takes longer than running what they start.
+# Many tests start Python, and compiling Shoal would take most of their time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -60,9 +60,9 @@ _frozen_modules = 0
 
 
 def pytest_collection_finish():
-    """Keep thousands of collected tests out of each collection of garbage.
+    """Exempt the collected tests from garbage collection.
 
-    A server collects garbage whenever it unloads a model.
+    A server collects garbage whenever it unloads a model, which would scan all of them.
     """
     global _frozen_modules  # noqa: PLW0603 - hooks have no object to keep it in
     gc.collect()
@@ -71,7 +71,7 @@ def pytest_collection_finish():
 
 
 def pytest_runtest_logfinish():
-    """The same for a library that a test has imported."""
+    """Exempt the libraries that a test has imported, too."""
     if len(sys.modules) > _frozen_modules + 100:
         pytest_collection_finish()
 
@@ -84,7 +84,7 @@ def root():
 
 @pytest.fixture
 def port():
-    """A port that nobody else gets while no server has it."""
+    """A free port that no other process gets before a server listens on it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

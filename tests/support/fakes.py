@@ -1,4 +1,4 @@
-"""Stand-ins for tests: a clock set by hand, a reply that remembers, a backend made of events.
+"""Stand-ins for tests: a clock set by hand, a reply that collects, a backend held by events.
 
 Tests wait on the events these offer instead of sleeping.
 """
@@ -29,7 +29,7 @@ from shoal.testing import WAIT_SECS
 
 
 class FakeClock:
-    """A monotonic clock in nanoseconds that stands still until it is moved."""
+    """A monotonic clock in nanoseconds that only moves when the test advances it."""
 
     def __init__(self, now_ns: int = 1_000_000_000) -> None:
         self.now_ns = now_ns
@@ -39,7 +39,7 @@ class FakeClock:
         return self.now_ns
 
     def advance(self, ns: int) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         self.now_ns += ns
 
 
@@ -52,7 +52,7 @@ class Collector:
         self._done = threading.Event()
 
     def send(self, response: Response) -> None:
-        """Remember the response."""
+        """Keep the response."""
         self.responses.append(response)
         if response.final:
             self.finals += 1
