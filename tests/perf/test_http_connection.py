@@ -68,7 +68,7 @@ class ScriptedServer:
 def load(server, slots=2):
     """A pool that sends small requests, each of which ends so that the script can tell."""
     layout = RequestLayout("m")
-    endpoint = Endpoint("http", "127.0.0.1", server.port)
+    endpoint = Endpoint("http", "127.0.0.1", server.port, encrypted=False)
     content = Content("A", "UINT8", (5,), b"<end>")
     replay = http_request(http_head(endpoint.authority, layout), layout, [content])
     pool = WorkerPool(LoadJob(endpoint, [[replay]]))
@@ -127,7 +127,7 @@ def test_connections_that_close_are_opened_again(answer):
             "refused a request with status 503",
         ),
         ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone"], False, "status 404: gone"),
-        ([b"SSH-2.0-OpenSSH\r\n\r\n"], False, "no HTTP response"),
+        ([b"SSH-2.0-OpenSSH\r\n\r\n"], False, "not an HTTP response"),
         ([OK + b"!"], False, "more than"),
         ([b""], True, "closed the connection"),
         ([OK[:-1]], True, "closed the connection"),
@@ -145,11 +145,11 @@ def test_a_server_that_goes_away_before_it_is_reached():
     server = ScriptedServer(OK)
     server.stop()
     layout = RequestLayout("m")
-    endpoint = Endpoint("http", "127.0.0.1", server.port)
+    endpoint = Endpoint("http", "127.0.0.1", server.port, encrypted=False)
     replay = http_request(http_head(endpoint.authority, layout), layout, [])
     pool = WorkerPool(LoadJob(endpoint, [[replay]]))
     try:
-        with pytest.raises(LoadError, match="no connection to"):
+        with pytest.raises(LoadError, match="no server answers at"):
             finish(pool, 1)
     finally:
         pool.stop()

@@ -7,7 +7,6 @@ import ssl as tls
 from collections.abc import AsyncIterator, Mapping
 from collections.abc import Sequence as Names
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shoal.client import control, inference, tasks
@@ -149,12 +148,7 @@ class AsyncClient(BaseClient):
     async def __aenter__(self) -> AsyncClient:  # noqa: PYI034 - Python 3.10 has no Self
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:

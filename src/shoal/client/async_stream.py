@@ -9,7 +9,6 @@ async with client.stream("words") as stream:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from types import TracebackType
 from typing import Any
 
 from shoal.client.async_grpc_transport import AsyncDuplex
@@ -75,12 +74,7 @@ class AsyncStream:
         self._duplex = await self._connect(self._streaming.block)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _begun(self) -> AsyncDuplex:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Names
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shoal.client import control, inference, tasks
@@ -148,12 +147,7 @@ class Client(BaseClient):
     def __enter__(self) -> Client:  # noqa: PYI034 - Python 3.10 has no Self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:

@@ -38,7 +38,7 @@ from shoal.client.grpc_infer import (
     with_contents,
 )
 from shoal.client.grpc_messages import array_of_contents, plain
-from shoal.client.places import fill_from_places
+from shoal.client.region import fill_from_places
 from shoal.client.result import Output, Result
 from shoal.core.tensor import Buffer
 from shoal.errors import ShoalError

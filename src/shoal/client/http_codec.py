@@ -26,7 +26,7 @@ from shoal.client.errors import (
 )
 from shoal.client.http1 import LENGTH_HEADER
 from shoal.client.inputs import InputTensor
-from shoal.client.places import fill_from_places
+from shoal.client.region import fill_from_places
 from shoal.client.result import Output, Result
 from shoal.core.tensor import Buffer
 from shoal.wire import json_text

@@ -9,10 +9,11 @@ users; its name is removed as soon as it is registered.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ import numpy as np
 
 from shoal.client.errors import ClientError, InvalidInput
 from shoal.client.inputs import Placed, decoded, tensor
+from shoal.client.result import Result
+from shoal.core import dtypes
 
 ALIGNMENT = 64
 
@@ -37,6 +40,19 @@ class Place:
         size = self.byte_size if byte_size is None else byte_size
         raw = self.region.memory[self.offset : self.offset + size]
         return decoded(datatype, shape, bytearray(raw), "the output in shared memory")
+
+
+def fill_from_places(result: Result, places: Mapping[str, Place]) -> None:
+    """Set the arrays of the outputs in `places`."""
+    for name, place in places.items():
+        output = result.outputs.get(name)
+        if output is None or output.raw:
+            continue
+        size = output.parameters.get("shared_memory_byte_size")
+        if output.datatype != "BYTES" or not isinstance(size, int):
+            known = dtypes.from_name(output.datatype)
+            size = math.prod(output.shape) * known.itemsize or place.byte_size
+        output.array = place.read(output.datatype, output.shape, size)
 
 
 class Region:

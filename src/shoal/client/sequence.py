@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -101,12 +100,7 @@ class Sequence:
     def __enter__(self) -> Sequence:  # noqa: PYI034 - Python 3.10 has no Self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         # An error in the block takes precedence.
         with contextlib.suppress(*(() if kind is None else (ClientError,))):
             self.close()
@@ -140,11 +134,6 @@ class AsyncSequence:
     async def __aenter__(self) -> AsyncSequence:  # noqa: PYI034 - Python 3.10 has no Self
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         with contextlib.suppress(*(() if kind is None else (ClientError,))):
             await self.close()

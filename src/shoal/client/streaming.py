@@ -16,8 +16,7 @@ from shoal.client.codec import CallOptions, Headers, Parameter, RawResponse
 from shoal.client.errors import InvalidInput
 from shoal.client.grpc_codec import GrpcCodec, refusal
 from shoal.client.http2_stream import Ended
-from shoal.client.places import fill_from_places
-from shoal.client.region import Place
+from shoal.client.region import Place, fill_from_places
 from shoal.client.result import Result
 from shoal.client.steps import ClientSession, Steps, Version
 from shoal.core.tensor import Buffer

@@ -5,13 +5,14 @@ Connecting blocks, because it happens between measurements; sending and receivin
 
 from __future__ import annotations
 
-import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from shoal.client.address import Address
+from shoal.client.connecting import open_socket
 from shoal.errors import ShoalError, Unavailable
 from shoal.perf.poller import SocketPoller
 from shoal.perf.requests import Replay, SequencePosition
@@ -37,19 +38,10 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The address of the server."""
+class Endpoint(Address):
+    """The address of the server, and its TLS settings."""
 
-    protocol: str  # "http" or "grpc"
-    host: str
-    port: int
     tls: Tls | None = None
-    prefix: str = ""  # before every path
-
-    @property
-    def authority(self) -> str:
-        """`host:port`."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class RequestSlot(Protocol):
@@ -96,19 +88,6 @@ def tls_context(tls: Tls, *, h2: bool) -> ssl.SSLContext:
     return context
 
 
-def connect(endpoint: Endpoint, context: ssl.SSLContext | None) -> socket.socket:
-    """A connected, non-blocking socket. Raises LoadError when there is no server."""
-    try:
-        made = socket.create_connection((endpoint.host, endpoint.port), CONNECT_SECS)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if context is not None:
-            made = context.wrap_socket(made, server_hostname=endpoint.host)
-    except OSError as error:
-        raise LoadError(f"no connection to {endpoint.authority}: {error}") from None
-    made.setblocking(False)
-    return made
-
-
 class LoadConnection(ABC):
     """A non-blocking socket: it sends what it can, and the rest when the socket is writable."""
 
@@ -143,8 +122,9 @@ class LoadConnection(ABC):
             self.write(left)
 
     def open(self) -> None:
-        """Connect. Raises LoadError."""
-        self._socket = connect(self._endpoint, self._context)
+        """Connect. Raises ClientError."""
+        self._socket = open_socket(self._endpoint, self._context, CONNECT_SECS)
+        self._socket.setblocking(False)
         self._encrypted = self._context is not None
         self._receive: Callable[[int], bytes] = self._socket.recv
         self._poller.watch(self.file, self)

@@ -207,5 +207,4 @@ def call_headers(
 ) -> CallHeaders:
     """The headers of inference calls."""
     path = STREAM if streaming else UNARY
-    encrypted = endpoint.tls is not None
-    return CallHeaders(path, endpoint.authority, encrypted, tuple(more), compression)
+    return CallHeaders(path, endpoint.authority, endpoint.encrypted, tuple(more), compression)

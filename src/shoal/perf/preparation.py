@@ -52,7 +52,9 @@ def endpoint(options: PerfOptions) -> Endpoint:
             options.ssl_https_verify_peer,
             options.ssl_https_verify_host,
         )
-    return Endpoint(options.protocol, address.host, address.port, tls, address.prefix)
+    return Endpoint(
+        options.protocol, address.host, address.port, address.encrypted, address.prefix, tls
+    )
 
 
 class MeasuredServer:

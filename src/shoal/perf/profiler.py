@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Protocol
 
 from shoal.perf import search as searching
 from shoal.perf import server_side
@@ -80,8 +79,8 @@ class LevelResult:
         return self.stable and not self.over_limit
 
 
-class ProfileListener(Protocol):
-    """Receives the progress of a run."""
+class ProfileListener:
+    """Receives the progress of a run; this base ignores it."""
 
     def level_begins(self, value: float) -> None:
         """A level begins."""

@@ -15,7 +15,14 @@ from shoal.perf import csv_table, export, findings, preparation, search, text
 from shoal.perf.metrics import MetricsReader
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
-from shoal.perf.profiler import LevelKind, LevelResult, MeasureOptions, Profile, Profiler
+from shoal.perf.profiler import (
+    LevelKind,
+    LevelResult,
+    MeasureOptions,
+    Profile,
+    ProfileListener,
+    Profiler,
+)
 from shoal.perf.progress import ProgressLine
 from shoal.perf.schedule import Schedule, constant, custom, poisson, read_intervals
 from shoal.perf.search import Range
@@ -40,7 +47,7 @@ class PerfResult:
     files: list[str] = field(default_factory=list)  # that were written
 
 
-class _LevelPrinter:
+class _LevelPrinter(ProfileListener):
     """Prints levels and windows as they are measured."""
 
     def __init__(

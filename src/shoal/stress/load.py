@@ -43,7 +43,7 @@ class QuestionTarget:
         """A worker whose clients ask the questions of these scripts."""
         return WorkerPool(
             LoadJob(
-                Endpoint(self.protocol, self.host, self.port),
+                Endpoint(self.protocol, self.host, self.port, encrypted=False),
                 [[_Message(self._message(question)) for question in each] for each in scripts],
                 sequences=SequencePlan(),
                 connection=TcpConnection if self.protocol == "tcp" else HttpConnection,

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Protocol
 
 from shoal.stress import material
 from shoal.stress.cell import Cell, ServerSetup
 from shoal.stress.load import ask
 from shoal.stress.other_programs import others_secs, share
 from shoal.stress.plan import StressPlan, StressResult
+from shoal.stress.progress import ProgressPrinter
 from shoal.stress.servers import Counts, ReadyServer, ServersUnderTest
 
 _REPORT_SECS = 0.1
 
 
-class StressListener(Protocol):
-    """Receives the progress of a run."""
-
-    def starting(self, setup: ServerSetup) -> None:
-        """The server of a row is being started."""
-
-    def asking(self, clients: int, done: int, total: int) -> None:
-        """`done` of `total` questions of the run are finished."""
-
-    def measured(self, outcome: StressResult, setup: ServerSetup) -> None:
-        """A row is complete, or was interrupted."""
-
-
-def run(plan: StressPlan, servers: ServersUnderTest, listener: StressListener) -> StressResult:
+def run(plan: StressPlan, servers: ServersUnderTest, listener: ProgressPrinter) -> StressResult:
     """Measure all cells. Ctrl-C ends the run early and keeps what was measured.
 
     Raises ShoalError when a server does not start or cannot be reached.
@@ -59,7 +46,7 @@ def run(plan: StressPlan, servers: ServersUnderTest, listener: StressListener) -
 class _Counter:
     """Counts the questions of a run and reports them at a limited rate."""
 
-    def __init__(self, listener: StressListener, total: int) -> None:
+    def __init__(self, listener: ProgressPrinter, total: int) -> None:
         self._listener = listener
         self._total = total
         self._before = 0  # questions of completed parts

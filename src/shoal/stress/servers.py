@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from shoal.ask.askers import Asker, HttpAsker, TcpAsker
 from shoal.ask.question import Answer
@@ -39,24 +38,6 @@ class ReadyServer:
     target: QuestionTarget
     counts: Callable[[], Counts | None]  # of the model; None where the server does not report them
     ours: bool = False  # started by this process, so other programs may disturb it
-
-
-class ServersUnderTest(Protocol):
-    """The servers of a run."""
-
-    @property
-    def what(self) -> str:
-        """The model or the address, for display."""
-
-    @property
-    def cores(self) -> int | None:
-        """The cores of the server's machine, if it is this one."""
-
-    def setups(self) -> Sequence[ServerSetup]:
-        """The rows, in order."""
-
-    def ready(self, setup: ServerSetup) -> AbstractContextManager[ReadyServer]:
-        """A server with this setup, for a `with` block. Raises ShoalError."""
 
 
 class StartedServers:
@@ -157,6 +138,9 @@ class RunningServer:
             return
         with Client(f"{target.address.authority}{target.prefix}") as client:
             yield client
+
+
+ServersUnderTest = StartedServers | RunningServer
 
 
 def probe(target: QuestionTarget, plan: StressPlan) -> Answer:

@@ -13,7 +13,6 @@ import contextlib
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from shoal.config import codec
@@ -21,10 +20,15 @@ from shoal.errors import ShoalError
 from shoal.perf import preparation
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
-from shoal.perf.profiler import LevelKind, LevelResult, MeasureOptions, Profiler
+from shoal.perf.profiler import (
+    LevelKind,
+    LevelResult,
+    MeasureOptions,
+    ProfileListener,
+    Profiler,
+)
 from shoal.perf.server_side import ServerSide, Snapshot
 from shoal.perf.stability import WINDOWS, Rule
-from shoal.perf.summary import LoadSummary
 from shoal.perf.worker import LoadJob
 from shoal.perf.worker_pool import WorkerPool
 from shoal.tune.configs import Subject
@@ -94,12 +98,7 @@ class MeasurementSetup:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def __call__(self, point: ConfigPoint, clients: int, careful: bool) -> Measurement:
@@ -164,7 +163,7 @@ class MeasurementSetup:
             LevelKind(),
             functools.partial(self._client.snapshot, self._facts),
             self._compared,
-            _Silent(),
+            ProfileListener(),
         )
 
     def _compared(self, before: Snapshot, after: Snapshot) -> ServerSide:
@@ -177,28 +176,6 @@ class MeasurementSetup:
 
     def _stop_load(self) -> None:
         self._pool.stop()
-
-
-class _Silent:
-    """Ignores the progress of single measurements."""
-
-    def level_begins(self, value: float) -> None:
-        """Ignored."""
-
-    def warming_up(self) -> None:
-        """Ignored."""
-
-    def window_ended(self, number: int, summary: LoadSummary) -> None:
-        """Ignored."""
-
-    def waiting(self, done: float) -> None:
-        """Ignored."""
-
-    def grew(self, workers: int) -> None:
-        """Ignored."""
-
-    def level_ended(self, result: LevelResult) -> None:
-        """Ignored."""
 
 
 def _by_rows(row: Mapping[str, Any]) -> dict[int, int]:

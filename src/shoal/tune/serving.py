@@ -15,7 +15,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
-from types import TracebackType
 
 from shoal.config.options import Options
 from shoal.errors import ShoalError, Unavailable
@@ -67,12 +66,7 @@ class ChildServer:
             raise Unavailable(failure)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _end(self) -> None:
