@@ -217,7 +217,7 @@ class Engine:
         """
         models = [self._repository.find(name, version)] if name else self._repository.models()
         return [
-            explained(model, self._repository.seen_from(model.spec.namespace).serving)
+            explained(model, self._repository.seen_from(model.spec.context.namespace).serving)
             for model in models
         ]
 

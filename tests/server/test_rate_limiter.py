@@ -181,7 +181,7 @@ def test_limits_follow_the_models(world):
     world.add("a", group("R:4"))
     world.add("b", group("R:1"))
     with world.serve(model_control_mode="explicit", load_model=("*",)) as running:
-        limiter = running.model("a").spec.limiter
+        limiter = running.model("a").spec.context.limiter
         assert list(limiter.limits().values()) == [4]
         assert running.unload("a").status == 200
         running.server.repository._lifecycles["a"].wait_closed()
@@ -242,7 +242,7 @@ def test_of_idle_instances_the_one_that_ran_least_is_next(world):
 def test_passive_instances_need_nothing(world):
     world.add("a", group("R:1") + group("R:50", more="passive: true"))
     with world.serve() as running:
-        assert list(running.model("a").spec.limiter.limits().values()) == [1]
+        assert list(running.model("a").spec.context.limiter.limits().values()) == [1]
         assert value(call(running, "a", 2).response()) == 2
 
 
@@ -290,5 +290,5 @@ def test_many_clients_of_several_models_are_all_served(world):
         for thread in threads:
             thread.join(WAIT_SECS)
         assert results == [True] * 60
-        held = running.model("a").spec.limiter._held
+        held = running.model("a").spec.context.limiter._held
         wait_until(lambda: set(held.values()) == {0}, "all was given back")

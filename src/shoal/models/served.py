@@ -48,7 +48,7 @@ class ServedModel(ABC):
         preserve_ordering: bool = False,
     ) -> None:
         """Queue requests with `enqueue`, after a lookup in the cache if the config enables it."""
-        spec, store = self.spec, self.spec.cache
+        spec, store = self.spec, self.spec.context.cache
         self._enqueue = enqueue
         if store is None:
             return
@@ -60,13 +60,13 @@ class ServedModel(ABC):
                 lambda: self.cache_identity,
                 enqueue,
                 self.statistics,
-                loop=spec.loop,
+                loop=spec.context.loop,
                 preserve_ordering=preserve_ordering,
             )
             self._enqueue = self._cache.enqueue
 
     def _open_task(self) -> None:
-        self.task = open_endpoint(self, self.spec.folder, self.spec.task_workers)
+        self.task = open_endpoint(self, self.spec.folder, self.spec.context.task_workers)
         if self.task is not None:
             self.statistics.task = self.task.statistics
 

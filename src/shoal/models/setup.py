@@ -23,7 +23,7 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
     config = spec.config
     if config.sequence_batching is not None:
         return sequence_setup.build(
-            config, spec.folder, on_dropped=on_dropped, hold_until=spec.hold_until
+            config, spec.folder, on_dropped=on_dropped, hold_until=spec.context.hold_until
         )
     batching = config.dynamic_batching
     # With a response cache, the caching scheduler keeps the order.
@@ -33,8 +33,8 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
         RequestQueue(_policy_of_parameters(config)) if batching is None else _queue_of(batching),
         on_dropped=on_dropped,
         preserve_ordering=ordered,
-        hold_until=spec.hold_until,
-        loop=spec.loop,
+        hold_until=spec.context.hold_until,
+        loop=spec.context.loop,
         shares=all(group.kind == "KIND_CPU" for group in config.instance_group),
     )
 
@@ -55,9 +55,9 @@ def _batch_policy(config: ModelConfig) -> Policy:
 
 def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> ExecutionPlacement:
     """Whether the model may run on the event loop: `parameters { key: "execution" … }`."""
-    text = value_of(spec.config, "execution") or spec.execution
+    text = value_of(spec.config, "execution") or spec.context.execution
     forced = None if text == "auto" else ExecutionMode(text)
-    if spec.loop is None:
+    if spec.context.loop is None:
         return ExecutionPlacement(allowed=False, why="there is no event loop to run it on")
     if spec.limited:
         return ExecutionPlacement(allowed=False, why="its instances wait for the rate limiter")

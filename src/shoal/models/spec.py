@@ -31,6 +31,22 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class ServingContext:
+    """What the server provides for its models."""
+
+    loop: LoopHandle | None = None  # where quick models may run
+    execution: str = "auto"  # auto | loop | threads, for models without the parameter
+    models: OtherModels | None = None  # for models that call or manage others
+    metrics: CustomMetrics | None = None  # for metrics that models define
+    counted: StatisticsOptions = field(default_factory=StatisticsOptions)
+    namespace: str = ""  # the repository of the model, with namespaces
+    cache: CacheStore | None = None  # for responses of models that enable it
+    limiter: RateLimiter | None = None  # grants resources to instances before they run
+    task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
+    hold_until: int = 0  # TRITONSERVER_DELAY_SCHEDULER
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Everything the repository found and decided about a model before it is loaded."""
 
@@ -42,31 +58,22 @@ class ModelSpec:
     fingerprints: dict[int, object]  # changes when the files behind a version change
     settings: dict[str, str] = field(default_factory=dict)
     cores: int = 1
-    hold_until: int = 0
-    loop: LoopHandle | None = None  # where quick models may run
-    execution: str = "auto"  # auto | loop | threads, unless the config sets it
+    context: ServingContext = field(default_factory=ServingContext)
     ensemble: EnsembleGraph | None = None  # for an ensemble: its steps, checked
     infer: Callable[[Request], None] | None = None  # for requests of an ensemble's steps
-    models: OtherModels | None = None  # for models that call or manage others
-    metrics: CustomMetrics | None = None  # for metrics that models define
-    counted: StatisticsOptions = field(default_factory=StatisticsOptions)
-    namespace: str = ""  # its repository, with namespaces
     bare_file: Path | None = None  # the model, if its version's folder has other files, too
-    cache: CacheStore | None = None  # for its responses
-    limiter: RateLimiter | None = None  # grants resources to instances before they run
     find: Callable[[str, int], Any] | None = None  # for an ensemble: the model of a step now
-    task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 
     @property
     def caches_responses(self) -> bool:
         """Whether responses are cached: the server has a cache and the config enables it."""
         wanted = self.config.response_cache
-        return self.cache is not None and wanted is not None and wanted.enable
+        return self.context.cache is not None and wanted is not None and wanted.enable
 
     @property
     def limited(self) -> bool:
         """Whether its instances wait for the rate limiter."""
-        return self.limiter is not None and is_limited(self.config.instance_group)
+        return self.context.limiter is not None and is_limited(self.config.instance_group)
 
     def serves_like(self, other: ModelSpec, version: int) -> bool:
         """Whether `version` would be the same model, except for instance groups."""
@@ -79,13 +86,14 @@ class ModelSpec:
 
     def new_statistics(self, version: int) -> ModelStatistics:
         """The counters of a version that is about to serve, with the config's tags as labels."""
+        namespace = self.context.namespace
         return ModelStatistics(
             self.name,
             version,
-            summaries=self.counted.summaries,
+            summaries=self.context.counted.summaries,
             first_response_edges_ms=_first_response_edges(self),
             labels={
-                **({"namespace": self.namespace} if self.namespace else {}),
+                **({"namespace": namespace} if namespace else {}),
                 **{f"_{key}": value for key, value in self.config.metric_tags.items()},
             },
         )
@@ -93,7 +101,7 @@ class ModelSpec:
 
 def _first_response_edges(spec: ModelSpec) -> Sequence[float]:
     """The bounds of the first-response histogram: the config's, or Triton's; none if it is off."""
-    if not spec.counted.first_response:
+    if not spec.context.counted.first_response:
         return ()
     metrics = spec.config.model_metrics
     for control in metrics.metric_control if metrics is not None else ():

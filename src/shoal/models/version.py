@@ -70,13 +70,13 @@ class Model(ServedModel):
         self.execution_placement = build_execution_placement(spec, loaded)
         self.statistics.on_loop = self.execution_placement.on_loop
         on_loop = None
-        if spec.loop is not None and loaded.may_run_on_loop and not spec.limited:
+        if spec.context.loop is not None and loaded.may_run_on_loop and not spec.limited:
             placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
             executor = loaded.executor(placement)
             on_loop = LoopInstance(
-                spec.loop, self._batcher, execution, executor, self.execution_placement
+                spec.context.loop, self._batcher, execution, executor, self.execution_placement
             )
-        limiter = spec.limiter if spec.limited else None
+        limiter = spec.context.limiter if spec.limited else None
         self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
         self._on_loop = on_loop
         self._open_task()
@@ -96,8 +96,8 @@ class Model(ServedModel):
                 placements=[one.placement for one in wanted],
                 settings=spec.settings,
                 cores=spec.cores,
-                models=spec.models,
-                metrics=spec.metrics,
+                models=spec.context.models,
+                metrics=spec.context.metrics,
             )
         )
         try:

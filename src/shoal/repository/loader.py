@@ -325,7 +325,7 @@ class ModelLoader:
             self._load_one(lifecycle.name, self._overrides.get(lifecycle.name))
             return
         spec = lifecycle.newest.spec
-        models = self._models.seen_from(spec.namespace)
+        models = self._models.seen_from(spec.context.namespace)
         lifecycle.load(lambda: ensembles.renewed(spec, models))
 
     def _serves(self, name: str) -> bool:
@@ -341,7 +341,7 @@ class ModelLoader:
         names = ensembles.composing_names(spec.config)
         self._dependencies.also_needs(name, self._keys(name, names, self.found()))
         try:
-            ensembles.renewed(spec, self._models.seen_from(spec.namespace))
+            ensembles.renewed(spec, self._models.seen_from(spec.context.namespace))
         except ShoalError as error:
             _stop_serving(lifecycle, error)
             self._renew_dependents(name)

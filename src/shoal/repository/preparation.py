@@ -9,51 +9,36 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from shoal.backends.registry import BackendRegistry
-from shoal.cache.store import CacheStore
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
-from shoal.instance.inline import LoopHandle
-from shoal.instance.rate_limiter import RateLimiter
-from shoal.models.spec import ModelSpec
+from shoal.models.spec import ModelSpec, ServingContext
 from shoal.repository import agents, ensembles, layout
 from shoal.repository.declared import DeclaredModels, FolderlessModel
 from shoal.repository.ensembles import RepositoryModels
 from shoal.repository.lifecycle import UnreadableModel
-from shoal.statistics.custom import CustomMetrics
-from shoal.statistics.model import StatisticsOptions
-from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PreparationSettings:
-    """How models are read, from the command line."""
+class PreparationSettings(ServingContext):
+    """How models are read, and what the server provides for them, from the command line."""
 
+    models: RepositoryModels | None = None  # for ensembles, too
     config_name: str = ""
     auto_complete: bool = True
     gpu_fallback_cpu: bool = False
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    hold_until: int = 0  # TRITONSERVER_DELAY_SCHEDULER
     backends: BackendRegistry = field(default_factory=BackendRegistry)
-    loop: LoopHandle | None = None  # where quick models may run
-    execution: str = "auto"  # auto | loop | threads, for models without the parameter
-    models: RepositoryModels | None = None  # for ensembles and models that call others
-    metrics: CustomMetrics | None = None  # for metrics that models define
-    counted: StatisticsOptions = field(default_factory=StatisticsOptions)
-    namespace: str = ""  # the repository of the model, with namespaces
-    cache: CacheStore | None = None  # for responses of models that enable it
-    limiter: RateLimiter | None = None  # for instances that name resources
     declared: DeclaredModels = field(default_factory=DeclaredModels)  # models without a folder
-    task_workers: Callable[[], Workers] | None = None  # the threads of tasks, made when needed
 
 
 class Override:
@@ -171,17 +156,8 @@ def prepare(
         else dict.fromkeys(wanted, code.fingerprint),
         settings=backend_settings,
         cores=device.available_cores(),
-        hold_until=settings.hold_until,
-        loop=settings.loop,
-        execution=settings.execution,
-        counted=settings.counted,
-        namespace=settings.namespace,
+        context=settings,
         bare_file=code.bare_file if code is not None else None,
-        models=settings.models,
-        metrics=settings.metrics,
-        cache=settings.cache,
-        limiter=settings.limiter,
-        task_workers=settings.task_workers,
     )
     if backend is None:
         assert settings.models is not None
