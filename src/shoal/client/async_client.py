@@ -7,12 +7,12 @@ import ssl as tls
 from collections.abc import AsyncIterator, Mapping
 from collections.abc import Sequence as Names
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
 from shoal.client.base_client import BaseClient
-from shoal.client.codec import Headers, Parameter, RawResponse
+from shoal.client.codec import Headers, Parameter
 from shoal.client.connecting import Limits
 from shoal.client.errors import ClientError
 from shoal.client.methods import awaiting
@@ -23,19 +23,11 @@ from shoal.client.shared_memory import async_registered
 from shoal.client.steps import RoundTrip, Steps, Version
 
 if TYPE_CHECKING:
+    from shoal.client.async_grpc_transport import AsyncGrpcTransport
+    from shoal.client.async_http_transport import AsyncHttpTransport
     from shoal.client.async_stream import AsyncStream
 
 T = TypeVar("T")
-
-
-class AsyncTransport(Protocol):
-    """Sends requests to one server."""
-
-    async def exchange(self, step: RoundTrip) -> RawResponse:
-        """Send a request and wait for its response."""
-
-    async def close(self) -> None:
-        """Close all connections."""
 
 
 class AsyncClient(BaseClient):
@@ -152,7 +144,7 @@ class AsyncClient(BaseClient):
         await self.close()
 
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
-        self._transport: AsyncTransport
+        self._transport: AsyncGrpcTransport | AsyncHttpTransport
         if address.protocol == GRPC:
             from shoal.client.async_grpc_transport import AsyncGrpcTransport
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Names
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
 from shoal.client.base_client import BaseClient
-from shoal.client.codec import Headers, Parameter, RawResponse
+from shoal.client.codec import Headers, Parameter
 from shoal.client.connecting import Limits
 from shoal.client.errors import ClientError
 from shoal.client.methods import blocking
@@ -24,19 +24,11 @@ from shoal.client.shared_memory import registered
 from shoal.client.steps import RoundTrip, Steps, Version
 
 if TYPE_CHECKING:
+    from shoal.client.grpc_transport import GrpcTransport
+    from shoal.client.http_transport import HttpTransport
     from shoal.client.stream import Stream
 
 T = TypeVar("T")
-
-
-class ClientTransport(Protocol):
-    """Sends requests to one server."""
-
-    def exchange(self, step: RoundTrip) -> RawResponse:
-        """Send a request and wait for its response."""
-
-    def close(self) -> None:
-        """Close all connections."""
 
 
 class Client(BaseClient):
@@ -151,7 +143,7 @@ class Client(BaseClient):
         self.close()
 
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
-        self._transport: ClientTransport
+        self._transport: GrpcTransport | HttpTransport
         if address.protocol == GRPC:
             from shoal.client.grpc_transport import GrpcTransport
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from shoal.client.inputs import InputTensor
 from shoal.client.region import Place
-from shoal.client.result import Result
 from shoal.core.tensor import Buffer
+
+if TYPE_CHECKING:
+    from shoal.client.grpc_codec import GrpcCodec
+    from shoal.client.http_codec import HttpCodec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -77,70 +80,5 @@ class CallOptions(NamedTuple):
     timeout_secs: float | None = None
 
 
-class Codec(Protocol):
-    """A protocol: every method returns the request and the function that reads its response.
-
-    Readers raise ServerError for error responses and ProtocolError for invalid ones.
-    """
-
-    def infer(self, infer_call: InferenceCall, options: CallOptions) -> PreparedCall[Result]:
-        """One inference with one response."""
-
-    def live(self, options: CallOptions) -> PreparedCall[bool]:
-        """Is the server live?"""
-
-    def ready(self, options: CallOptions) -> PreparedCall[bool]:
-        """Is it ready?"""
-
-    def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
-        """Is a model ready?"""
-
-    def server_metadata(self, options: CallOptions) -> PreparedCall[dict[str, Any]]:
-        """Name, version, extensions."""
-
-    def metadata(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """Inputs and outputs of a model."""
-
-    def config(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """Its configuration."""
-
-    def statistics(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[list[dict[str, Any]]]:
-        """Its statistics, or those of all models."""
-
-    def index(self, ready: bool, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
-        """The repository."""
-
-    def load(
-        self, model: str, config: str, files: Mapping[str, bytes], options: CallOptions
-    ) -> PreparedCall[None]:
-        """Load a model; the names of `files` begin with "file:"."""
-
-    def unload(self, model: str, dependents: bool, options: CallOptions) -> PreparedCall[None]:
-        """Unload one."""
-
-    def trace_settings(
-        self, model: str, change: Mapping[str, Any], options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """Read or change how requests are traced."""
-
-    def log_settings(
-        self, change: Mapping[str, Any], options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """Read or change the log."""
-
-    def register(
-        self, name: str, key: str, byte_size: int, options: CallOptions
-    ) -> PreparedCall[None]:
-        """Register a region of shared memory."""
-
-    def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:
-        """Unregister it."""
-
-    def regions(self, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
-        """The registered regions."""
+# Readers of responses raise ServerError for error responses and ProtocolError for invalid ones.
+Codec: TypeAlias = "GrpcCodec | HttpCodec"
