@@ -138,7 +138,7 @@ def test_concurrent_instances(served):
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(served.running.model("many")._instances.placements) == 3
+    assert len(served.running.model("many")._instances._workers) == 3
     assert counted(served, "many", 6 * 8)["inference_count"] == 6 * (1 + 2 + 3 + 1 + 2 + 3 + 1 + 2)
 
 
