@@ -13,7 +13,8 @@ from shoal.engine import Engine
 from shoal.errors import InvalidArgument, NotFound
 from shoal.frontends.console.files import PAGE, console_file
 from shoal.frontends.console.state import ConsoleState
-from shoal.frontends.http.contracts import Exchange, HttpRequest
+from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.message import HttpRequest
 from shoal.frontends.http.responses import respond_from_thread, send_json
 from shoal.frontends.http.routes import Target, route
 

@@ -9,42 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shoal.core.tensor import Buffer
-from shoal.frontends.http.message import Header
-
-
-class HttpRequest(Protocol):
-    """One complete request."""
-
-    @property
-    def method(self) -> str:
-        """In upper case."""
-
-    @property
-    def path(self) -> str:
-        """Still percent-encoded, without the query."""
-
-    @property
-    def query(self) -> str:
-        """The part after the question mark, still encoded; empty without one."""
-
-    @property
-    def headers(self) -> Sequence[Header]:
-        """All (name, value) pairs in order, names in lower case."""
-
-    @property
-    def body(self) -> bytes | memoryview:
-        """The whole body, as received."""
-
-    @property
-    def plain_offset(self) -> int:
-        """The offset of the tensors in a body without content coding; 0 without tensors."""
-
-    @property
-    def begun_ns(self) -> int:
-        """When a large body began to arrive; 0 if the request came in one piece."""
-
-    def header(self, name: bytes) -> bytes | None:
-        """The value under a lower-case name."""
+from shoal.frontends.http.message import Header, HttpRequest
 
 
 class Exchange(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from shoal.core.tensor import Buffer
-from shoal.frontends.http.contracts import Exchange, HttpRequest
-from shoal.frontends.http.message import Header
+from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.message import Header, HttpRequest
 from shoal.wire.http_body import LENGTH_HEADER
 
 _EXPOSED: Header = (b"Access-Control-Expose-Headers", LENGTH_HEADER.encode())

@@ -6,8 +6,8 @@ from urllib.parse import parse_qs
 
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument
-from shoal.frontends.http.contracts import Exchange, HttpRequest
-from shoal.frontends.http.message import Header
+from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.message import Header, HttpRequest
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import JSON_MEDIA, MODEL_VERSION, TEXT_MEDIA, Target, route
 from shoal.scheduler.explain import as_text

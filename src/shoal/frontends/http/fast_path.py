@@ -19,7 +19,6 @@ from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.frontends.coalescer import Coalescer
-from shoal.frontends.http import contracts
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import Exchange
 from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, InferCall, InferRoute
@@ -184,7 +183,7 @@ class HttpFastPath(Coalescer):
         return pattern
 
     def _learn(
-        self, request: contracts.HttpRequest, target: Target, body: InferBody, accepted: Request
+        self, request: HttpRequest, target: Target, body: InferBody, accepted: Request
     ) -> None:
         """Make a template of a request that the engine has accepted, if others can match it."""
         if (

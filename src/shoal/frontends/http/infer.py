@@ -21,9 +21,9 @@ from shoal.core.tensor import Buffer
 from shoal.engine import Engine
 from shoal.errors import Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
-from shoal.frontends.http.contracts import Exchange, HttpRequest
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
-from shoal.frontends.http.message import Header
+from shoal.frontends.http.message import Header, HttpRequest
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import BINARY_MEDIA, JSON_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
-from shoal.frontends.http.contracts import Exchange, HttpRequest
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
-from shoal.frontends.http.message import Header
+from shoal.frontends.http.message import Header, HttpRequest
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.statistics.trace import Trace

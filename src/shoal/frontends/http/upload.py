@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.frontends.http.contracts import HttpRequest
+from shoal.frontends.http.message import HttpRequest
 from shoal.tasks.request import File, TaskRequest
 from shoal.wire import http_body, json_text, multipart
 from shoal.wire.compression import IDENTITY, coding

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.errors import InvalidArgument
-from shoal.frontends.http.contracts import HttpRequest
+from shoal.frontends.http.message import HttpRequest
 from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.wire import json_text
 from shoal.wire.compression import IDENTITY, coding
