@@ -69,7 +69,7 @@ class RequestTemplate:
             accepted.model_version,
             tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors]),
             accepted.requested_outputs,
-            accepted.parameters,
+            dict(accepted.parameters),
             accepted.priority,
             accepted.timeout_us,
             accepted.rows,

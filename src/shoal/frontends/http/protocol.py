@@ -392,8 +392,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         fast_path = self._state.fast_path
         if fast_path is not None:
             head, body = request.head, request.body
-            if head.plain_offset and isinstance(body, bytes):
-                data = head.raw + body  # which may have arrived in several pieces
+            if head.plain_offset and len(body) <= _SCRATCH_BYTES:
+                data = b"".join((head.raw, body))  # which may have arrived in several pieces
                 if self._match(data) or self._find_pattern(fast_path, head, data):
                     return
             fast_path.submit()  # keeps the order of arrival

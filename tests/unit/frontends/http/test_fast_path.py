@@ -1222,3 +1222,13 @@ def test_calls_are_freed_at_once(world, sides):
         assert not [found for found in gc.get_objects() if type(found) is HttpFastPathCall]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("rows", [100, 6000, 9000])  # 1, 47 and 70 KB
+def test_what_is_small_enough_for_one_read_matches(world, sides, rows):
+    array = np.arange(2 * rows, dtype="f4").reshape(-1, 2)
+    one = ask("free", [("INPUT0", array)], binary("OUTPUT0"))
+    world.compare(sides, [one.data()])
+    answers, count = by_fast_path(world, sides, [one.data()])
+    assert answers[0].endswith(array.tobytes())
+    assert count == (rows < 9000)
