@@ -11,7 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.listener import HttpListener
 from shoal.testing import WAIT_SECS
 from tests.support.http_listener import HOST, HeldApplication, connect, read_all
@@ -32,7 +32,7 @@ def read_answer(client: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return int(line.split()[1]), headers, body
 
 
-def echo(exchange: Exchange) -> None:
+def echo(exchange: ConnectionExchange) -> None:
     request = exchange.request
     exchange.respond(200, (), [f"{request.method} {request.target} ".encode(), request.body])
 
@@ -104,7 +104,7 @@ def test_a_body_of_20_megabytes_arrives_intact_and_aligned(http_listener, chunks
     sent = np.random.default_rng(1).integers(0, 256, 20_000_000, np.uint8).tobytes()
     seen = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         body = exchange.request.body
         seen.append((bytes(body) == sent, np.frombuffer(body, np.uint8).ctypes.data))
         exchange.respond(200, (), [body])
@@ -143,7 +143,7 @@ def test_a_stream_of_chunks_with_backpressure(http_listener):
     chunk = bytes(range(256)) * 256
     most_waiting = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         left = [400]
         transport = exchange._sink._transport
 

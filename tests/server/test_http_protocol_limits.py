@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.testing import WAIT_SECS
 from tests.support.http_listener import HOST, HeldApplication, connect, read_all
 
@@ -37,7 +37,7 @@ def leave(client: socket.socket) -> None:
     client.close()
 
 
-def never(exchange: Exchange) -> None:
+def never(exchange: ConnectionExchange) -> None:
     raise AssertionError("no request was to reach the application")
 
 
@@ -82,7 +82,7 @@ def test_an_idle_connection_is_closed(http_listener, first):
 def test_a_client_that_stops_reading_a_response_is_cut(http_listener, connection):
     answered = threading.Event()
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         exchange.respond(200, (), [memoryview(bytes(64 << 20))])
         answered.set()
 
@@ -166,7 +166,7 @@ def test_an_exchange_is_freed_when_its_client_disconnects(http_listener):
     arrived, left = threading.Event(), threading.Event()
     kept = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         bodies.append(weakref.ref(exchange.request.body))
         exchange.on_disconnect = lambda: (kept.remove(exchange), left.set())
         kept.append(exchange)
@@ -275,7 +275,7 @@ def test_pipelining_without_reading_is_bounded(http_listener):
     """A client that only writes is answered a little, then its requests stay in the kernel."""
     served = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         served.append(1)
         exchange.respond(200, (), [bytes(60_000)])
 

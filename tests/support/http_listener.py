@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener import HttpListener
 from shoal.testing import WAIT_SECS
@@ -103,16 +103,16 @@ class HeldApplication:
     """An application that keeps its exchanges, and events for what happens to them."""
 
     def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[ConnectionExchange] = []
         self.arrived = threading.Semaphore(0)
         self.disconnected = threading.Semaphore(0)
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: ConnectionExchange) -> None:
         exchange.on_disconnect = self.disconnected.release
         self.exchanges.append(exchange)
         self.arrived.release()
 
-    def wait(self) -> Exchange:
+    def wait(self) -> ConnectionExchange:
         """The last exchange, once another one has arrived."""
         assert self.arrived.acquire(timeout=WAIT_SECS)
         return self.exchanges[-1]

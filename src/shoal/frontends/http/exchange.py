@@ -41,7 +41,7 @@ class _Stage(enum.Enum):
 _WAITING, _STREAMING, _DONE = _Stage
 
 
-class Exchange:
+class ConnectionExchange:
     """A request and its response. For the event loop's thread only."""
 
     __slots__ = (

@@ -20,7 +20,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.http.errors import as_shoal_error
-from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, InferCall, InferRoute
 from shoal.frontends.http.message import Head, HttpRequest, response_lines
 from shoal.frontends.http.protocol import HttpConnection
@@ -259,7 +259,7 @@ class HttpFastPathCall:
         self.request = None
         pattern = self.pattern
         received = HttpRequest(pattern.head, request.message[len(pattern.head.raw) :])
-        exchange = Exchange(received, self.connection)
+        exchange = ConnectionExchange(received, self.connection)
         if self.connection.continue_with(self, exchange):
             route = pattern.fast_path.route
             body = InferBody(binary_default=True)

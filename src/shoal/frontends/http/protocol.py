@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from shoal.frontends.http.exchange import JSON_CONTENT, Exchange
+from shoal.frontends.http.exchange import JSON_CONTENT, ConnectionExchange
 from shoal.frontends.http.head import HeadCache
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[Exchange], None]
+Handler: TypeAlias = Callable[[ConnectionExchange], None]
 
 _SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
@@ -122,7 +122,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = state
         self._reader = RequestReader(state.heads.parse, state.limits)
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | HttpFastPathCall | None = None  # while BUSY
+        self._exchange: ConnectionExchange | HttpFastPathCall | None = None  # while BUSY
         # Several, because the ids of a client have two or three lengths at a time.
         self._patterns: tuple[HttpPattern, ...] = ()
         self._misses = 0  # requests in a row for which there was no pattern
@@ -234,7 +234,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._written += len(data)
             transport.write(data)
 
-    def finish(self, exchange: Exchange, keep_alive: bool) -> None:
+    def finish(self, exchange: ConnectionExchange, keep_alive: bool) -> None:
         """The response to `exchange` has been written: continue with the next request, or close."""
         if self._exchange is not exchange:
             return
@@ -265,7 +265,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._state.defer(self._serve)
         return True
 
-    def continue_with(self, call: HttpFastPathCall, exchange: Exchange) -> bool:
+    def continue_with(self, call: HttpFastPathCall, exchange: ConnectionExchange) -> bool:
         """Let `exchange` respond instead of `call`; false if the client has disconnected."""
         if self._exchange is not call:
             return False
@@ -398,7 +398,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                     return
             fast_path.submit()  # keeps the order of arrival
         self.phase = _BUSY
-        exchange = Exchange(request, self)
+        exchange = ConnectionExchange(request, self)
         self._exchange = exchange
         try:
             self._state.handle(exchange)

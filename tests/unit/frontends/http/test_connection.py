@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.protocol import HttpConnection, ListenerState, Phase
 
@@ -62,7 +62,7 @@ class Client:
     """A connection, its transport and its application, driven by hand."""
 
     def __init__(self, handle=None, **limits) -> None:
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[ConnectionExchange] = []
         self.state = ListenerState(handle or self.exchanges.append, HttpLimits(**limits))
         self.state.date_line = b""
         self.deferred = []
@@ -101,7 +101,7 @@ class Client:
         return json.loads(self.transport.written.partition(b"\r\n\r\n")[2])["error"]
 
 
-def echo(exchange: Exchange) -> None:
+def echo(exchange: ConnectionExchange) -> None:
     request = exchange.request
     exchange.respond(200, (), [f"{request.method} {request.target} ".encode(), request.body])
 
@@ -152,7 +152,7 @@ def outcome(data: bytes, cuts: list[int]) -> tuple[list[tuple[str, str, bytes]],
     """The requests that got through, and whether the rest was refused."""
     served = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         request = exchange.request
         served.append((request.method, request.target, bytes(request.body)))
         exchange.respond(200)
@@ -253,7 +253,7 @@ def test_an_application_that_raises_is_answered_for(caplog):
 
 
 def test_an_application_that_raises_after_answering_changes_nothing(caplog):
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         exchange.respond(200)
         raise ValueError("late")
 
@@ -263,7 +263,7 @@ def test_an_application_that_raises_after_answering_changes_nothing(caplog):
 
 
 def test_an_application_that_raises_in_a_stream_cuts_it(caplog):
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: ConnectionExchange) -> None:
         exchange.start_stream(200)
         raise ValueError("half-way")
 

@@ -4,7 +4,7 @@ import weakref
 import numpy as np
 import pytest
 
-from shoal.frontends.http.exchange import Exchange
+from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.head import parse_head
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import HttpRequest
@@ -26,7 +26,7 @@ class FakeSink:
     def write(self, data) -> None:
         self.writes.append(data)
 
-    def finish(self, exchange: Exchange, keep_alive: bool) -> None:
+    def finish(self, exchange: ConnectionExchange, keep_alive: bool) -> None:
         self.finished.append(keep_alive)
 
     def abort(self) -> None:
@@ -37,10 +37,12 @@ class FakeSink:
         return b"".join(bytes(data) for data in self.writes)
 
 
-def exchange(line: bytes = b"GET / HTTP/1.1", headers: bytes = b"") -> tuple[Exchange, FakeSink]:
+def exchange(
+    line: bytes = b"GET / HTTP/1.1", headers: bytes = b""
+) -> tuple[ConnectionExchange, FakeSink]:
     head = parse_head(line + b"\r\nHost: x\r\n" + headers + b"\r\n", HttpLimits())
     sink = FakeSink()
-    return Exchange(HttpRequest(head), sink), sink
+    return ConnectionExchange(HttpRequest(head), sink), sink
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_failing_on_disconnect_is_contained(caplog):
 
 
 def test_an_answered_exchange_is_freed_without_the_garbage_collector():
-    class Watched(Exchange):
+    class Watched(ConnectionExchange):
         __slots__ = ("__weakref__",)
 
     head = parse_head(b"GET / HTTP/1.0\r\n\r\n", HttpLimits())
