@@ -20,10 +20,10 @@ def test_imported_names_exist(file):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OURS:
             try:
                 module = importlib.import_module(node.module)
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")
             except ModuleNotFoundError as error:
                 if str(error.name).partition(".")[0] in OURS:
                     raise
-                continue  # an optional library is missing
-            for alias in node.names:
-                if not hasattr(module, alias.name):
-                    importlib.import_module(f"{node.module}.{alias.name}")
+                # otherwise an optional library is missing

@@ -63,7 +63,7 @@ class TensorHint:
         known = self.datatype
         if datatype is not None and known is not None and datatype is not known:
             raise InvalidArgument(
-                f"the type is {known}, but the declaration {datatype}; keep one of them"
+                f"the type is {known}, but the declaration says {datatype}; keep one of them"
             )
         dims = tensor.dims
         return replace(

@@ -371,7 +371,7 @@ class Methodless:
         (good, {"instances": -1}, "instances= is -1"),
         (good, {"name": "a/b"}, "'a/b' cannot be a model's name"),
         (good, {"inputs": {"y": "FP32"}}, "names 'y', which is no argument of the function"),
-        (good, {"inputs": {"x": "FP64"}}, "the type says FP32, and the declaration FP64"),
+        (good, {"inputs": {"x": "FP64"}}, "the type is FP32, but the declaration says FP64"),
         (good, {"inputs": {"x": "FLOAT33"}}, "'FLOAT33' is no type of tensors; use a numpy type"),
         (good, {"inputs": {"x": (np.float32, (0,))}}, "has the size 0"),
         (good, {"inputs": ["a", "b"]}, "inputs= lists 2 tensors, but the function has 1 argument"),
