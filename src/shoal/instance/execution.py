@@ -101,16 +101,18 @@ class Execution:
         self._statistics.executed(_without_fillers(batch), rows, moments)
         name = self._signature.model_name
         for requests, response in responses:
-            for request in requests:
-                request.state = DONE
-                request.moments = moments
             if isinstance(response, PlannedResponses):
+                for request in requests:
+                    request.state = DONE
+                    request.moments = moments
                 planned = cast("Sequence[PlannedRequest]", requests)
                 template = planned[0].template
                 assert template is not None
                 template.replies.send_all(response, planned)
             else:
                 for request, outputs in zip(requests, response, strict=True):
+                    request.state = DONE
+                    request.moments = moments
                     request.reply.send(Response(name, self._version, request.id, outputs))
         return moments.compute_end_ns - start_ns
 
