@@ -56,7 +56,7 @@ class SummaryMetric(NamedTuple):
 
     name: str
     help_text: str
-    reading: Callable[[ModelSummaries], SummaryReading]
+    reading: Callable[[ModelSummaries[SummaryReading]], SummaryReading]
     cached: bool | None = None  # only for models whose responses are cached, or only for others
 
 
@@ -76,7 +76,7 @@ def _us(pick: Callable[[ModelReading], int]) -> Callable[[ModelSource], Number]:
 
 
 def _histogram(
-    pick: Callable[[ModelHistograms], HistogramReading],
+    pick: Callable[[ModelHistograms[HistogramReading]], HistogramReading],
 ) -> Callable[[ModelReading], HistogramReading | None]:
     return lambda reading: pick(reading.histograms) if reading.histograms else None
 

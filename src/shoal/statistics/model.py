@@ -17,8 +17,8 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from shoal.core.request import Request
 from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
@@ -80,27 +80,30 @@ class BatchReading:
     compute_output_ns: int
 
 
+Distribution = TypeVar("Distribution")  # one that is counted, or a copy of it
+
+
 @dataclass(frozen=True, slots=True)
-class ModelHistograms:
+class ModelHistograms(Generic[Distribution]):
     """Distributions over successful requests; `batch_size` over successful executions."""
 
-    request_duration_ns: HistogramReading
-    queue_duration_ns: HistogramReading
-    compute_duration_ns: HistogramReading  # a batch's time counts once for each of its requests
-    batch_size: HistogramReading  # in rows
+    request_duration_ns: Distribution
+    queue_duration_ns: Distribution
+    compute_duration_ns: Distribution  # a batch's time counts once for each of its requests
+    batch_size: Distribution  # in rows
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSummaries:
+class ModelSummaries(Generic[Distribution]):
     """Quantiles over successful requests; a batch's times count once for each of them."""
 
-    request_ns: SummaryReading
-    queue_ns: SummaryReading
-    compute_input_ns: SummaryReading
-    compute_infer_ns: SummaryReading
-    compute_output_ns: SummaryReading
-    cache_hit_ns: SummaryReading
-    cache_miss_ns: SummaryReading
+    request_ns: Distribution
+    queue_ns: Distribution
+    compute_input_ns: Distribution
+    compute_infer_ns: Distribution
+    compute_output_ns: Distribution
+    cache_hit_ns: Distribution
+    cache_miss_ns: Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,8 @@ class ModelReading:
     failures: Mapping[FailureReason, int]  # every reason is there
     fail_ns: int
     batches: Mapping[int, BatchReading]  # by rows per execution, rising
-    histograms: ModelHistograms | None
-    summaries: ModelSummaries | None = None
+    histograms: ModelHistograms[HistogramReading] | None
+    summaries: ModelSummaries[SummaryReading] | None = None
     first_response_ns: HistogramReading | None = None
     cache: CacheCounts | None = None  # None: its responses are not cached
 
@@ -184,8 +187,8 @@ class ModelStatistics:
         self._cache = CacheCounts()
         # rows -> [executions, input ns, infer ns, output ns]
         self._batches: dict[int, list[int]] = {}
-        self._histograms = _Histograms() if histograms else None
-        self._summaries = _Summaries() if summaries else None
+        self._histograms = _new_histograms() if histograms else None
+        self._summaries = _new_summaries() if summaries else None
         self._first_response: Histogram | None = None
         if first_response_edges_ms:
             edges_ns = [round(edge_ms * _MS) for edge_ms in sorted(first_response_edges_ms)]
@@ -256,8 +259,13 @@ class ModelStatistics:
                 histograms.batch_size.add(rows)
             if self._first_response is not None and not answered_before:
                 self._first_response.add_spans(started, end_ns, success_ns)
-            if self._summaries is not None:
-                self._summaries.add(started, end_ns, queued, moments)
+            summaries = self._summaries
+            if summaries is not None:
+                summaries.request_ns.add_spans(started, end_ns, end_ns)
+                summaries.queue_ns.add_spans(queued, compute_start_ns, end_ns)
+                summaries.compute_input_ns.add(input_ns, end_ns, count)
+                summaries.compute_infer_ns.add(infer_ns, end_ns, count)
+                summaries.compute_output_ns.add(output_ns, end_ns, count)
 
     def first_response(self, request: Request) -> None:
         """A request that is not answered with its batch gets its first response."""
@@ -286,8 +294,8 @@ class ModelStatistics:
             if self._first_response is not None:
                 self._first_response.add(success_ns)
             if self._summaries is not None:
-                self._summaries.queue.add(queue_ns, end_ns)
-                self._summaries.cache_hit.add(lookup_ns, end_ns)
+                self._summaries.queue_ns.add(queue_ns, end_ns)
+                self._summaries.cache_hit_ns.add(lookup_ns, end_ns)
 
     def cache_missed(self, miss_ns: int, insertion_ns: int = 0) -> None:
         """Count a miss, and the time of its lookup and insertion.
@@ -299,7 +307,7 @@ class ModelStatistics:
             self._cache.miss_count += 1
             self._cache.miss_ns += miss_ns
             if self._summaries is not None:
-                self._summaries.cache_miss.add(miss_ns, self._clock())
+                self._summaries.cache_miss_ns.add(miss_ns, self._clock())
 
     def cache_stored(self, insertion_ns: int) -> None:
         """Add the time of an insertion after the miss was counted and the response was sent."""
@@ -360,8 +368,10 @@ class ModelStatistics:
                 failures=self._failures.copy(),
                 fail_ns=self._fail_ns,
                 batches={rows: BatchReading(*sums) for rows, sums in sorted(self._batches.items())},
-                histograms=self._histograms.read() if self._histograms else None,
-                summaries=self._summaries.read(self._clock()) if self._summaries else None,
+                histograms=_read_histograms(self._histograms) if self._histograms else None,
+                summaries=_read_summaries(self._summaries, self._clock())
+                if self._summaries
+                else None,
                 first_response_ns=self._first_response.read() if self._first_response else None,
                 cache=replace(self._cache) if self.cached else None,
             )
@@ -402,62 +412,23 @@ class ModelStatistics:
         }
 
 
-class _Histograms:
-    """The four histograms of a model."""
-
-    __slots__ = ("batch_size", "compute_duration_ns", "queue_duration_ns", "request_duration_ns")
-
-    def __init__(self) -> None:
-        self.request_duration_ns = Histogram(DURATION_EDGES_NS)
-        self.queue_duration_ns = Histogram(DURATION_EDGES_NS)
-        self.compute_duration_ns = Histogram(DURATION_EDGES_NS)
-        self.batch_size = Histogram(BATCH_SIZE_EDGES)
-
-    def read(self) -> ModelHistograms:
-        return ModelHistograms(
-            request_duration_ns=self.request_duration_ns.read(),
-            queue_duration_ns=self.queue_duration_ns.read(),
-            compute_duration_ns=self.compute_duration_ns.read(),
-            batch_size=self.batch_size.read(),
-        )
+def _new_histograms() -> ModelHistograms[Histogram]:
+    durations = [Histogram(DURATION_EDGES_NS) for _ in range(3)]
+    return ModelHistograms(*durations, batch_size=Histogram(BATCH_SIZE_EDGES))
 
 
-class _Summaries:
-    """The summaries of a model."""
+def _new_summaries() -> ModelSummaries[DurationSummary]:
+    return ModelSummaries(*[DurationSummary() for _ in fields(ModelSummaries)])
 
-    __slots__ = ("cache_hit", "cache_miss", "compute", "queue", "request")
 
-    def __init__(self) -> None:
-        self.request = DurationSummary()
-        self.queue = DurationSummary()
-        self.compute = (
-            DurationSummary(),
-            DurationSummary(),
-            DurationSummary(),
-        )  # input, infer, output
-        self.cache_hit = DurationSummary()
-        self.cache_miss = DurationSummary()
+def _read_histograms(live: ModelHistograms[Histogram]) -> ModelHistograms[HistogramReading]:
+    return ModelHistograms(*[getattr(live, field.name).read() for field in fields(live)])
 
-    def add(
-        self, started: Sequence[int], end_ns: int, queued: Sequence[int], moments: Moments
-    ) -> None:
-        """Count one execution: the start and queueing times of its requests, and its own."""
-        self.request.add_spans(started, end_ns, end_ns)
-        self.queue.add_spans(queued, moments[0], end_ns)
-        for summary, begin_ns, until_ns in zip(self.compute, moments, moments[1:], strict=False):
-            summary.add(until_ns - begin_ns, end_ns, len(started))
 
-    def read(self, now_ns: int) -> ModelSummaries:
-        compute_input, compute_infer, compute_output = self.compute
-        return ModelSummaries(
-            self.request.read(now_ns),
-            self.queue.read(now_ns),
-            compute_input.read(now_ns),
-            compute_infer.read(now_ns),
-            compute_output.read(now_ns),
-            self.cache_hit.read(now_ns),
-            self.cache_miss.read(now_ns),
-        )
+def _read_summaries(
+    live: ModelSummaries[DurationSummary], now_ns: int
+) -> ModelSummaries[SummaryReading]:
+    return ModelSummaries(*[getattr(live, field.name).read(now_ns) for field in fields(live)])
 
 
 def _memory(held_bytes: int) -> list[dict[str, Any]]:
