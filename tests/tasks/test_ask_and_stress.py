@@ -28,7 +28,7 @@ from shoal.stress.cell import ServerSetup
 from shoal.stress.load import QuestionTarget
 from shoal.stress.plan import StressPlan
 from shoal.stress.run import run as measure
-from shoal.stress.servers import RunningServer
+from shoal.stress.servers import ExistingServer
 from shoal.testing.server import running_server
 from tests.support.questions import QuestionServer, Refusal, last_word
 
@@ -534,7 +534,7 @@ class StressListener:
 
 def test_ctrl_c_keeps_what_was_measured(server):
     plan = StressPlan([SEA], clients=(1, 2), requests=3, warmup=1, timeout_secs=20.0)
-    servers = RunningServer(QuestionTarget("tcp", HERE, server.tcp_port), plan)
+    servers = ExistingServer(QuestionTarget("tcp", HERE, server.tcp_port), plan)
     listener = StressListener(2)  # when the second cell begins
     outcome = measure(plan, servers, listener)
     assert outcome.interrupted

@@ -76,10 +76,10 @@ class Conversation:
         except ShoalError as error:
             self.failed += 1
             sentence = error.message
-            gone = isinstance(error, (ConnectionFailed, Timeout))
-            if gone and self._interactive:
+            disconnected = isinstance(error, (ConnectionFailed, Timeout))
+            if disconnected and self._interactive:
                 sentence += "; your text is kept: ask again when the server is running"
             self._display.problem(sentence)
-            return self._interactive or not gone
+            return self._interactive or not disconnected
         self._display.answer(question, answer, latency_ms)
         return True

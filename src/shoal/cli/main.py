@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("serve", "serve the models of a repository, or of a Python file", "shoal.cli.serve"),
-    Command("check", "say what is wrong with models, without serving them", "shoal.cli.check"),
+    Command("check", "report problems of models, without serving them", "shoal.cli.check"),
     Command("config", "print the whole configuration of a model", "shoal.cli.config"),
     Command("perf", "measure a model on a running server", "shoal.cli.perf"),
     Command("tune", "find a good config for a model by measuring it", "shoal.cli.tune"),

@@ -60,6 +60,6 @@ def check_html(path: str) -> None:
         raise OptionError(f"--report writes an HTML page: name a .html file, found '{path}'")
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line and flush it."""
     print(line, flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.cli.arguments import accepted, convert, suggest
 from shoal.cli.help import fitted, option_lines
-from shoal.cli.parser import help_requested, say
+from shoal.cli.parser import help_requested, print_line
 from shoal.config.options import OptionError
 from shoal.errors import ShoalError
 from shoal.perf.option_checks import ELSEWHERE
@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> int:
 
     progress = ProgressLine(sys.stderr)
     try:
-        outcome = measure(options, say, _warn, progress)
+        outcome = measure(options, print_line, _warn, progress)
     except ShoalError as error:
         progress.clear()
         print(f"error: {error.message}", file=sys.stderr)

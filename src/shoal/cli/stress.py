@@ -19,7 +19,7 @@ from shoal.cli.parser import (
     integer,
     integers,
     port,
-    say,
+    print_line,
     seconds,
 )
 from shoal.config.options import OptionError
@@ -112,7 +112,7 @@ def run(words: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # the terminal may not support ±
     progress = ProgressLine(sys.stderr)
     try:
-        outcome = measure(plan, servers, ProgressPrinter(say, progress))
+        outcome = measure(plan, servers, ProgressPrinter(print_line, progress))
     finally:
         progress.clear()
     return _conclude(outcome, options)
@@ -142,8 +142,8 @@ def _conclude(outcome: StressResult, options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace) -> list[tuple[str, str]]:
-    asked = (("--csv", options.csv), ("--json", options.json), ("--report", options.report))
-    return [(flag, path) for flag, path in asked if path]
+    files = (("--csv", options.csv), ("--json", options.json), ("--report", options.report))
+    return [(flag, path) for flag, path in files if path]
 
 
 def _local(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
@@ -172,18 +172,18 @@ def _running(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
     from shoal.ask.question import TCP_PORT
     from shoal.client.address import parse
     from shoal.stress.load import QuestionTarget
-    from shoal.stress.servers import RunningServer
+    from shoal.stress.servers import ExistingServer
 
     if options.host:
         target = QuestionTarget("tcp", options.host, options.port or TCP_PORT, options.model)
-        return RunningServer(target, plan)
+        return ExistingServer(target, plan)
     address = parse(options.url)
     if address.protocol != "http" or address.encrypted:
         raise OptionError(
             f"--url takes a plain HTTP address, such as localhost:8000, found '{options.url}'"
         )
     target = QuestionTarget("http", address.host, address.port, options.model, address.prefix)
-    return RunningServer(target, plan)
+    return ExistingServer(target, plan)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from shoal.cli import arguments
 from shoal.cli.check import preparation_settings
-from shoal.cli.parser import CommandParser, check_html, help_requested, integer, integers, say
+from shoal.cli.parser import (
+    CommandParser,
+    check_html,
+    help_requested,
+    integer,
+    integers,
+    print_line,
+)
 from shoal.config.options import BY_FLAG, OptionError
 
 if TYPE_CHECKING:  # imported after the options are checked
@@ -102,7 +109,7 @@ def run(words: Sequence[str]) -> int:
     for note in (*model.warnings, *model.subject.fixed):
         print(note, file=sys.stderr)
     terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
-    table = Table(goal, say, terminal)
+    table = Table(goal, print_line, terminal)
     table.head()
     try:
         outcome = tuning.run(model, goal, plan, bounds, levels, options, table)

@@ -11,7 +11,7 @@ from shoal.client.address import Address
 from shoal.client.codec import SMALL_BYTES, RawRequest, RawResponse
 from shoal.client.connecting import Limits, NoResponse, foreign, late, lost, refused
 from shoal.client.errors import ClientError, ProtocolError, Timeout
-from shoal.client.http1 import HttpResponse
+from shoal.client.http1 import Http1Response
 from shoal.client.steps import RoundTrip
 
 
@@ -160,7 +160,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._address = address
         self._transport: asyncio.Transport | None = None
-        self._response: HttpResponse | None = None
+        self._response: Http1Response | None = None
         self._news: asyncio.Future[None] | None = None  # the response is complete, or failed
         self._piecewise = False
         self._error: Exception | None = None
@@ -168,7 +168,7 @@ class _Connection(asyncio.Protocol):
 
     # ---- for callers
 
-    async def exchange(self, request: RawRequest, timeout_secs: float | None) -> HttpResponse:
+    async def exchange(self, request: RawRequest, timeout_secs: float | None) -> Http1Response:
         """Send a request and wait for the whole response."""
         response = self._begin(request)
         timer = None
@@ -215,11 +215,11 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _begin(self, request: RawRequest) -> HttpResponse:
+    def _begin(self, request: RawRequest) -> Http1Response:
         assert self._transport is not None
         if self.lost:
             raise NoResponse(None)
-        self._response = response = HttpResponse()
+        self._response = response = Http1Response()
         self._news = self._loop.create_future()
         if request.size <= SMALL_BYTES:
             parts = request.parts

@@ -192,8 +192,8 @@ class GrpcCodec:
 
     def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
         """ModelReady; false for an unknown model, for which the server returns an error."""
-        asked = {"name": model, "version": version}
-        return self._yes("ModelReady", asked, options, "ready", no=("NOT_FOUND", "UNAVAILABLE"))
+        fields = {"name": model, "version": version}
+        return self._yes("ModelReady", fields, options, "ready", no=("NOT_FOUND", "UNAVAILABLE"))
 
     def server_metadata(self, options: CallOptions) -> PreparedCall[dict[str, Any]]:
         """ServerMetadata."""
@@ -209,16 +209,16 @@ class GrpcCodec:
         self, model: str, version: str, options: CallOptions
     ) -> PreparedCall[dict[str, Any]]:
         """ModelConfig."""
-        asked = {"name": model, "version": version}
-        return self._call("ModelConfig", asked, options, lambda found: plain(found.config))
+        fields = {"name": model, "version": version}
+        return self._call("ModelConfig", fields, options, lambda found: plain(found.config))
 
     def statistics(
         self, model: str, version: str, options: CallOptions
     ) -> PreparedCall[list[dict[str, Any]]]:
         """ModelStatistics."""
-        asked = {"name": model, "version": version}
+        fields = {"name": model, "version": version}
         return self._call(
-            "ModelStatistics", asked, options, lambda found: list(map(plain, found.model_stats))
+            "ModelStatistics", fields, options, lambda found: list(map(plain, found.model_stats))
         )
 
     # ---- the repository
@@ -238,14 +238,14 @@ class GrpcCodec:
         """RepositoryModelLoad."""
         parameters: dict[str, Any] = {"config": {"string_param": config}} if config else {}
         parameters.update({name: {"bytes_param": data} for name, data in files.items()})
-        asked = {"model_name": model, "parameters": parameters}
-        return self._do("RepositoryModelLoad", asked, options)
+        fields = {"model_name": model, "parameters": parameters}
+        return self._do("RepositoryModelLoad", fields, options)
 
     def unload(self, model: str, dependents: bool, options: CallOptions) -> PreparedCall[None]:
         """RepositoryModelUnload."""
         parameters = {"unload_dependents": {"bool_param": True}} if dependents else {}
-        asked = {"model_name": model, "parameters": parameters}
-        return self._do("RepositoryModelUnload", asked, options)
+        fields = {"model_name": model, "parameters": parameters}
+        return self._do("RepositoryModelUnload", fields, options)
 
     # ---- settings
 
@@ -262,8 +262,8 @@ class GrpcCodec:
                 for name, value in values.items()
             }
 
-        asked = {"model_name": model, "settings": settings}
-        return self._call("TraceSetting", asked, options, read)
+        fields = {"model_name": model, "settings": settings}
+        return self._call("TraceSetting", fields, options, read)
 
     def log_settings(
         self, change: Mapping[str, Any], options: CallOptions
@@ -290,8 +290,8 @@ class GrpcCodec:
         self, name: str, key: str, byte_size: int, options: CallOptions
     ) -> PreparedCall[None]:
         """SystemSharedMemoryRegister."""
-        asked = {"name": name, "key": key, "offset": 0, "byte_size": byte_size}
-        return self._do("SystemSharedMemoryRegister", asked, options)
+        fields = {"name": name, "key": key, "offset": 0, "byte_size": byte_size}
+        return self._do("SystemSharedMemoryRegister", fields, options)
 
     def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:
         """SystemSharedMemoryUnregister."""

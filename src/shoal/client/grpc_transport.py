@@ -66,7 +66,7 @@ class GrpcTransport:
             return response
 
     def duplex(self, block: bytes) -> Duplex:
-        """A call of many messages in both directions, on a connection of its own."""
+        """A call of many messages in both directions, on a separate connection."""
         channel = self._pool.fresh()
         try:
             return Duplex(
@@ -95,7 +95,7 @@ class GrpcChannel:
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
 
     def call(self, step: RoundTrip) -> tuple[RawResponse, Ended]:
-        """One call. A code of -1 says that the connection broke; raises TimeoutError."""
+        """One call. A code of -1 means that the connection was lost. Raises TimeoutError."""
         connection, line = self.connection, self.line
         request = step.request
         deadline = Deadline(step.timeout_secs)

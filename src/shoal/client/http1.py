@@ -17,7 +17,7 @@ _CACHED_HEADS = 256
 _END = b"\r\n\r\n"
 
 
-class HttpHead:
+class Http1Head:
     """The status line and headers. Immutable, so equal heads share one object."""
 
     __slots__ = ("chunked", "headers", "keep_alive", "length", "pad", "status")
@@ -62,26 +62,26 @@ class HttpHead:
         return int(text)
 
 
-_heads: dict[bytes, HttpHead] = {}
+_heads: dict[bytes, Http1Head] = {}
 
 
-def _head(raw: bytes) -> HttpHead:
+def _head(raw: bytes) -> Http1Head:
     head = _heads.get(raw)
     if head is None:
-        head = HttpHead(raw)
+        head = Http1Head(raw)
         if len(_heads) >= _CACHED_HEADS:
             _heads.clear()
         _heads[raw] = head
     return head
 
 
-class HttpResponse:
+class Http1Response:
     """One response while it is received."""
 
     __slots__ = ("_buffer", "_chunks", "_filled", "_pending", "body", "done", "head")
 
     def __init__(self) -> None:
-        self.head: HttpHead | None = None
+        self.head: Http1Head | None = None
         self.body: bytearray | memoryview = bytearray()
         self.done = False
         self._pending = b""
@@ -122,7 +122,7 @@ class HttpResponse:
                 self.body = self._buffer
         return self._take(head, data)
 
-    def _take(self, head: HttpHead, data: bytes) -> bool:
+    def _take(self, head: Http1Head, data: bytes) -> bool:
         if self._chunks is not None:
             assert isinstance(self.body, bytearray)
             self.done = self._chunks.feed(data, self.body)

@@ -207,8 +207,8 @@ class HttpCodec:
 
     def index(self, ready: bool, options: CallOptions) -> PreparedCall[list[dict[str, Any]]]:
         """POST /v2/repository/index."""
-        asked = {"ready": True} if ready else {}
-        return PreparedCall(self._post("/v2/repository/index", asked, options), http_responses.rows)
+        body = {"ready": True} if ready else {}
+        return PreparedCall(self._post("/v2/repository/index", body, options), http_responses.rows)
 
     def load(
         self,
@@ -221,18 +221,18 @@ class HttpCodec:
         parameters = {"config": config} if config else {}
         for name, content in files.items():
             parameters[name] = base64.b64encode(content).decode()
-        asked = {"parameters": parameters} if parameters else {}
+        body = {"parameters": parameters} if parameters else {}
         path = f"/v2/repository/models/{quote(model, safe='')}/load"
         return PreparedCall(
-            self._post(path, asked, options), http_responses.nothing, repeatable=False
+            self._post(path, body, options), http_responses.nothing, repeatable=False
         )
 
     def unload(self, model: str, dependents: bool, options: CallOptions) -> PreparedCall[None]:
         """POST …/unload."""
-        asked = {"parameters": {"unload_dependents": True}} if dependents else {}
+        body = {"parameters": {"unload_dependents": True}} if dependents else {}
         path = f"/v2/repository/models/{quote(model, safe='')}/unload"
         return PreparedCall(
-            self._post(path, asked, options), http_responses.nothing, repeatable=False
+            self._post(path, body, options), http_responses.nothing, repeatable=False
         )
 
     # ---- settings
@@ -260,9 +260,9 @@ class HttpCodec:
     ) -> PreparedCall[None]:
         """POST …/register."""
         path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
-        asked = {"key": key, "offset": 0, "byte_size": byte_size}
+        body = {"key": key, "offset": 0, "byte_size": byte_size}
         return PreparedCall(
-            self._post(path, asked, options), http_responses.nothing, repeatable=False
+            self._post(path, body, options), http_responses.nothing, repeatable=False
         )
 
     def unregister(self, name: str, options: CallOptions) -> PreparedCall[None]:

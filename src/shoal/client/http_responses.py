@@ -164,7 +164,7 @@ def _from_json(data: Any, datatype: str, shape: list[int], name: str) -> np.ndar
             elements = np.asarray(data, dtype=object).reshape(-1)
             flat[:] = [e.encode() if isinstance(e, str) else e for e in elements]
             return flat.reshape(shape)
-        wanted: Any = np.float32 if known is dtypes.BF16 else known.numpy
-        return np.asarray(data, dtype=wanted).reshape(shape)
+        target: Any = np.float32 if known is dtypes.BF16 else known.numpy
+        return np.asarray(data, dtype=target).reshape(shape)
     except (ShoalError, ValueError, TypeError, OverflowError) as error:
         raise ProtocolError(f"output '{name}' is malformed: {error}") from None

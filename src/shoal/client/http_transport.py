@@ -10,7 +10,7 @@ from shoal.client.address import Address
 from shoal.client.codec import RawRequest, RawResponse
 from shoal.client.connecting import Limits, NoResponse, foreign, late, lost, open_socket
 from shoal.client.errors import ClientError, ProtocolError
-from shoal.client.http1 import HttpResponse
+from shoal.client.http1 import Http1Response
 from shoal.client.pool import Pool
 from shoal.client.sockets import RECEIVE_BYTES, Deadline, SocketConnection
 from shoal.client.steps import RoundTrip
@@ -33,7 +33,7 @@ class HttpTransport:
             self._pool.drop(line)
             line, used = self._pool.fresh(), False
         while True:
-            response = HttpResponse()
+            response = Http1Response()
             try:
                 self._exchange(line, step, response)
                 break
@@ -69,7 +69,7 @@ class HttpTransport:
         try:
             deadline = Deadline(timeout_secs)
             line.limit(timeout_secs)
-            response = HttpResponse()
+            response = Http1Response()
             try:
                 line.send(request.parts, request.size)
                 while not response.done:
@@ -104,7 +104,7 @@ class HttpTransport:
         """Close all connections; those in use are closed after their calls."""
         self._pool.close()
 
-    def _exchange(self, line: SocketConnection, step: RoundTrip, response: HttpResponse) -> None:
+    def _exchange(self, line: SocketConnection, step: RoundTrip, response: Http1Response) -> None:
         """One request and its response. Raises NoResponse when the connection was closed."""
         deadline = Deadline(step.timeout_secs)
         broken: OSError | None = None

@@ -220,25 +220,25 @@ def _objects(value: Any, shape: tuple[int, ...]) -> np.ndarray:
     return made.reshape(shape)
 
 
-def _as_type(name: str, array: np.ndarray, wanted: DataType) -> InputTensor:
-    if wanted is BYTES:
+def _as_type(name: str, array: np.ndarray, target: DataType) -> InputTensor:
+    if target is BYTES:
         return _bytes(name, array)
-    if wanted is BF16:
+    if target is BF16:
         if array.dtype == np.uint16 or array.dtype.name == "bfloat16":
             return _bits(name, array.view(np.uint16))
         if array.dtype.kind in "fiu":
             return _bits(name, bfloat16_bits(array.astype(np.float32)))
         cast = None
-    elif array.dtype == wanted.numpy:
+    elif array.dtype == target.numpy:
         cast = array
     else:
-        cast = None if array.dtype.kind in "SUO" else cast_to(array, wanted.numpy)
+        cast = None if array.dtype.kind in "SUO" else cast_to(array, target.numpy)
     if cast is None:
         raise InvalidInput(
-            f"input '{name}' takes {wanted}, found {_found(array)} that cannot be converted "
+            f"input '{name}' takes {target}, found {_found(array)} that cannot be converted "
             f"without loss"
         )
-    return _plain(name, wanted, cast)
+    return _plain(name, target, cast)
 
 
 def _found(array: np.ndarray) -> str:

@@ -140,8 +140,8 @@ def _size(model: str, dims: Sequence[int], size: Size | None) -> Size:
             f"model '{model}' takes images of any size (dims {list(dims)}); choose one with "
             f"--size HEIGHTxWIDTH, for instance --size 224x224"
         )
-    for fixed, asked in zip(dims, size, strict=True):
-        if fixed not in (-1, asked):
+    for fixed, given in zip(dims, size, strict=True):
+        if fixed not in (-1, given):
             raise NoClassifier(
                 f"--size {size[0]}x{size[1]} does not fit model '{model}', whose height and width "
                 f"are {list(dims)}"

@@ -40,8 +40,8 @@ class ImageReport:
         """The lines of one request. Raises Internal unless there is a row for each image."""
         files = answer.batch.files
         values = answer.result.outputs[self._output].shape
-        wanted = math.prod(values) if self._softmax else self._classes
-        rows = answer.result.top_k(self._output, max(1, wanted), labels=())
+        count = math.prod(values) if self._softmax else self._classes
+        rows = answer.result.top_k(self._output, max(1, count), labels=())
         if len(rows) != len(files):
             raise Internal(f"expected {len(files)} results, got {len(rows)}")
         yield f"Request {answer.batch.number}, batch size {len(files)}"

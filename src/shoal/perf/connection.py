@@ -117,7 +117,7 @@ class LoadConnection(ABC):
     def on_writable(self) -> None:
         """The socket is writable. Raises LoadError."""
         left, self._left = self._left, None
-        self._poller.want_writing(self.file, False)
+        self._poller.watch_writable(self.file, False)
         if left is not None:
             self.write(left)
 
@@ -135,7 +135,7 @@ class LoadConnection(ABC):
         if self.opened:
             self.opened = False
             self._left = None
-            self._poller.forget(self.file)
+            self._poller.unwatch(self.file)
             self._socket.close()
 
     def write(self, data: bytes | memoryview) -> bool:
@@ -154,7 +154,7 @@ class LoadConnection(ABC):
         if sent == len(data):
             return True
         self._left = memoryview(data)[sent:]
-        self._poller.want_writing(self.file, True)
+        self._poller.watch_writable(self.file, True)
         return False
 
     def _read(self) -> bytes:

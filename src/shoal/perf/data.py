@@ -379,7 +379,7 @@ def _shape(tensor: TensorFacts, options: DataOptions, count: int | None = None) 
 
 def _check_shape(tensor: TensorFacts, shape: tuple[int, ...], where: str) -> None:
     fits = len(shape) == len(tensor.shape) and all(
-        wanted < 0 or wanted == size for wanted, size in zip(tensor.shape, shape, strict=True)
+        declared < 0 or declared == size for declared, size in zip(tensor.shape, shape, strict=True)
     )
     if not fits:
         raise InvalidArgument(

@@ -9,7 +9,7 @@ import ssl
 from time import perf_counter_ns
 
 from shoal.client.errors import ProtocolError
-from shoal.client.http1 import HttpHead, HttpResponse
+from shoal.client.http1 import Http1Head, Http1Response
 from shoal.perf.connection import Endpoint, LoadError, SlotConnection, SlotOwner
 from shoal.perf.poller import SocketPoller
 from shoal.perf.requests import Replay, SequencePosition
@@ -19,7 +19,7 @@ _END = b"\r\n\r\n"
 _CACHED_HEADS = 64
 
 
-class HttpConnection(SlotConnection):
+class HttpLoadConnection(SlotConnection):
     """A connection that carries one request after the other."""
 
     def __init__(
@@ -31,7 +31,7 @@ class HttpConnection(SlotConnection):
     ) -> None:
         self._heads: dict[bytes, int] = {}  # body length by head, of successful responses
         self._missing = 0  # bytes of the body still to be received
-        self._response: HttpResponse | None = None  # set while a response is parsed in full
+        self._response: Http1Response | None = None  # set while a response is parsed in full
         self._first_ns = 0
         super().__init__(endpoint, context, poller, receiver)
 
@@ -64,7 +64,7 @@ class HttpConnection(SlotConnection):
             end = data.find(_END)
             length = self._heads.get(data[:end]) if end >= 0 else None
             if length is None:
-                self._response = HttpResponse()
+                self._response = Http1Response()
                 self._feed(data)
                 return
             self._missing = end + 4 + length - len(data)
@@ -108,7 +108,7 @@ class HttpConnection(SlotConnection):
             self._cache(data, head)
         self._done()
 
-    def _cache(self, data: bytes, head: HttpHead) -> None:
+    def _cache(self, data: bytes, head: Http1Head) -> None:
         """Let the next response with this head take the fast path."""
         end = data.find(_END)
         if end < 0 or head.length is None or not data.startswith(b"HTTP/1.1 200"):

@@ -67,7 +67,7 @@ def _load(options: PerfOptions) -> None:
             f"beside {chosen[0]}"
         )
     if options.max_concurrency and not options.dynamic:
-        raise OptionError("-c says where -d ends: add -d, or use --concurrency-range")
+        raise OptionError("-c needs -d: add -d, or use --concurrency-range")
     if options.dynamic and options.threads and 0 < options.max_concurrency < options.threads:
         raise OptionError(f"-c {options.max_concurrency} is below the start, -t {options.threads}")
     levels = options.levels()

@@ -276,7 +276,7 @@ class PerfOptions:
     def __post_init__(self) -> None:
         checks.check(self)
 
-    # ---- what several flags say together
+    # ---- values of several flags
 
     @property
     def by_rate(self) -> bool:
@@ -363,7 +363,7 @@ class PerfOptions:
         return [(name, version) for name, _, version in (text.partition(":") for text in named)]
 
     def warnings(self) -> list[str]:
-        """A sentence for each flag that does not do what it says."""
+        """A warning for each flag without effect."""
         lines = []
         for option in TABLE:
             if option.attribute not in self.given:
@@ -388,7 +388,7 @@ def _parameter(text: str, name: str, value: str, kind: str) -> ParameterValue:
         if kind in {"string", "str"}:
             return value
     except (ValueError, KeyError):
-        pass  # said below
+        pass  # raised below
     raise OptionError(
         f"--request-parameter takes name:value:type, the type being bool, int, float or string, "
         f"such as max_tokens:256:int; found '{text}'"

@@ -37,12 +37,12 @@ class SocketPoller:
         self.watched[file] = watched
         self._selector.register(file, selectors.EVENT_READ)
 
-    def want_writing(self, file: int, wanted: bool) -> None:
+    def watch_writable(self, file: int, enabled: bool) -> None:
         """Also watch for writable, or stop doing so."""
-        more = selectors.EVENT_WRITE if wanted else 0
+        more = selectors.EVENT_WRITE if enabled else 0
         self._selector.modify(file, selectors.EVENT_READ | more)
 
-    def forget(self, file: int) -> None:
+    def unwatch(self, file: int) -> None:
         """Stop watching."""
         del self.watched[file]
         self._selector.unregister(file)
@@ -68,10 +68,12 @@ if sys.platform == "linux":
             self.watched[file] = watched
             self._epoll.register(file, select.EPOLLIN)
 
-        def want_writing(self, file: int, wanted: bool) -> None:
-            self._epoll.modify(file, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
+        def watch_writable(self, file: int, enabled: bool) -> None:
+            self._epoll.modify(
+                file, select.EPOLLIN | select.EPOLLOUT if enabled else select.EPOLLIN
+            )
 
-        def forget(self, file: int) -> None:
+        def unwatch(self, file: int) -> None:
             del self.watched[file]
             self._epoll.unregister(file)
 

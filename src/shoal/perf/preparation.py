@@ -113,15 +113,15 @@ class MeasuredServer:
     def _explained(self, name: str, version: str, error: ServerError) -> Exception:
         """The error for missing metadata, with the models that are ready."""
         what = f"model '{name}'" + (f" version {version}" if version else "")
-        said = f"{self._where.authority} has no {what} to measure: {error.message}"
+        message = f"{self._where.authority} has no {what} to measure: {error.message}"
         try:
             rows = self.client.index()
         except ServerError:  # not every server lists its models
-            return NotFound(said)
+            return NotFound(message)
         ready = sorted({str(row["name"]) for row in rows if row.get("state") == "READY"})
         if not ready:
-            return Unavailable(f"{said}; no model is ready there")
-        return NotFound(f"{said}; models that are ready: {', '.join(ready)}")
+            return Unavailable(f"{message}; no model is ready there")
+        return NotFound(f"{message}; models that are ready: {', '.join(ready)}")
 
 
 def load_data(options: PerfOptions, facts: ModelFacts) -> InputData:
@@ -214,8 +214,8 @@ def check_responses(
 ) -> None:
     """Send every step with expected outputs once, and compare. Raises InvalidArgument."""
     for stream, expected in zip(found.streams, found.expected, strict=False):
-        for number, (step, wanted) in enumerate(zip(stream, expected, strict=False)):
-            _check_step(options, server, facts, step, wanted, number)
+        for number, (step, outputs) in enumerate(zip(stream, expected, strict=False)):
+            _check_step(options, server, facts, step, outputs, number)
 
 
 def _check_step(
@@ -223,7 +223,7 @@ def _check_step(
     server: MeasuredServer,
     facts: ModelFacts,
     step: data.Step,
-    wanted: data.Step,
+    outputs: data.Step,
     number: int,
 ) -> None:
     from shoal.client import Input
@@ -233,7 +233,7 @@ def _check_step(
         for each in data.rows(facts, [step], 0, 1)
     }
     result = server.client.infer(facts.name, inputs, version=options.model_version)
-    for name, value in wanted.items():
+    for name, value in outputs.items():
         datatype = next(tensor.datatype for tensor in facts.outputs if tensor.name == name)
         right: Any = np.frombuffer(value.raw, from_name(datatype).numpy)
         if datatype == "BYTES":

@@ -36,7 +36,7 @@ class MeasureOptions:
 
     interval_secs: float = 5.0
     count: int | None = None  # requests per window; None makes windows of time
-    request_count: int | None = None  # one window of exactly so many requests
+    request_count: int | None = None  # one window of exactly this many requests
     warmup: int = 0
     trials: int = 10
     rule: Rule = field(default_factory=Rule)

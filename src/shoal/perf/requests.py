@@ -185,9 +185,9 @@ def grpc_request(
         else:
             _place(made.parameters, each.region)
     for name in layout.outputs:
-        wanted = message.outputs.add(name=name)
+        output = message.outputs.add(name=name)
         if name in layout.output_regions:
-            _place(wanted.parameters, layout.output_regions[name])
+            _place(output.parameters, layout.output_regions[name])
     parameters = dict(layout.parameters)
     if layout.empty_final:
         parameters[_FINAL_PARAMETER] = True

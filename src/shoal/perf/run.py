@@ -2,7 +2,7 @@
 
     prepare --> profile --> text, table, export, report
 
-Results go to `say` line by line as they are known; warnings go to `warn`.
+Results go to `print_line` line by line as they are known; warnings go to `warn`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shoal.perf.stability import Rule
 from shoal.perf.summary import LoadSummary
 from shoal.perf.worker_pool import WorkerPool
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 OK, UNSTABLE, INTERRUPTED = 0, 2, 130
 _DEFAULT_WORKERS = 16
 _STARVED = 0.05  # above this share of the time, the machine is too busy for good measurements
@@ -51,11 +51,11 @@ class _LevelPrinter(ProfileListener):
     """Prints levels and windows as they are measured."""
 
     def __init__(
-        self, options: PerfOptions, facts: ModelFacts, say: Say, progress: ProgressLine
+        self, options: PerfOptions, facts: ModelFacts, print_line: PrintLine, progress: ProgressLine
     ) -> None:
         self._options = options
         self._facts = facts
-        self._say = say
+        self._print_line = print_line
         self._progress = progress
 
     def level_begins(self, value: float) -> None:
@@ -63,7 +63,7 @@ class _LevelPrinter(ProfileListener):
         title = text.level_title(self._options, value)
         if title:
             self._progress.clear()
-            self._say(title)
+            self._print_line(title)
         self._progress.level(title or "custom intervals")
 
     def warming_up(self) -> None:
@@ -79,7 +79,7 @@ class _LevelPrinter(ProfileListener):
         percentile = self._options.only_percentile
         if self._options.verbose and not self._options.request_count:
             self._progress.clear()
-            self._say(text.window_line(number, summary, percentile))
+            self._print_line(text.window_line(number, summary, percentile))
         self._progress.window(number, summary)
 
     def grew(self, workers: int) -> None:
@@ -91,10 +91,12 @@ class _LevelPrinter(ProfileListener):
         self._progress.clear()
         if result.ok:
             for line in text.level_block(self._options, self._facts, result):
-                self._say(line)
+                self._print_line(line)
 
 
-def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> PerfResult:
+def run(
+    options: PerfOptions, print_line: PrintLine, warn: PrintLine, progress: ProgressLine
+) -> PerfResult:
     """Measure, print and write the reports. Raises ShoalError."""
     for sentence in options.warnings():
         warn(sentence)
@@ -105,7 +107,7 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> Pe
         found = preparation.load_data(options, facts)
         if found.given:
             steps = sum(map(len, found.streams))
-            say(
+            print_line(
                 f" Successfully read data for {len(found.streams)} stream/streams with {steps} "
                 f"step/steps."
             )
@@ -115,8 +117,8 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> Pe
         _trace(options, server)
         levels, kind = _levels(options)
         for line in text.settings(options, facts, levels, asynchronous=asynchronous):
-            say(line)
-        printer = _LevelPrinter(options, facts, say, progress)
+            print_line(line)
+        printer = _LevelPrinter(options, facts, print_line, progress)
         with preparation.job(options, server, where, facts, found) as job:
             measure = measure_options(options, asynchronous=asynchronous)
             metrics = _metrics(options)
@@ -140,7 +142,7 @@ def run(options: PerfOptions, say: Say, warn: Say, progress: ProgressLine) -> Pe
                     metrics.stop()
     finally:
         server.close()
-    return _conclude(options, facts, profile, say, warn)
+    return _conclude(options, facts, profile, print_line, warn)
 
 
 def measure_options(options: PerfOptions, *, asynchronous: bool) -> MeasureOptions:
@@ -198,7 +200,11 @@ def _trace(options: PerfOptions, server: preparation.MeasuredServer) -> None:
 
 
 def _conclude(
-    options: PerfOptions, facts: ModelFacts, profile: Profile, say: Say, warn: Say
+    options: PerfOptions,
+    facts: ModelFacts,
+    profile: Profile,
+    print_line: PrintLine,
+    warn: PrintLine,
 ) -> PerfResult:
     """Print and write everything after the last measurement."""
     outcome = PerfResult(options, facts, profile)
@@ -229,7 +235,7 @@ def _conclude(
             warn(_never_met(options, profile.over))
         return outcome
     for line in text.final_table(options, profile.results):
-        say(line)
+        print_line(line)
     _write(outcome)
     for result in profile.results:
         if result.client_bound:

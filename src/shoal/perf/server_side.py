@@ -108,14 +108,14 @@ def merge(windows: Sequence[ServerSide | None]) -> ServerSide | None:
     return whole
 
 
-def _matching(snapshot: Snapshot, wanted: Key) -> list[Key]:
-    name, version = wanted
+def _matching(snapshot: Snapshot, model: Key) -> list[Key]:
+    name, version = model
     return [key for key in snapshot if key[0] == name and version in ("", key[1])]
 
 
-def _tally(before: Snapshot, after: Snapshot, wanted: Key) -> Tally:
+def _tally(before: Snapshot, after: Snapshot, model: Key) -> Tally:
     total = Tally()
-    for key in _matching(after, wanted):
+    for key in _matching(after, model):
         new, old = after[key], before.get(key, {})
         total.inferences += _gain(new, old, "inference_count")
         total.executions += _gain(new, old, "execution_count")

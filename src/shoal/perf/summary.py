@@ -77,8 +77,8 @@ def summarise(
     count = len(latencies_us)
     duration_ns = sum(measurement.duration_ns for measurement in measurements)
     seconds = duration_ns / 1e9
-    wanted = sorted({*PERCENTILES, *([percentile] if percentile is not None else [])})
-    found = np.percentile(latencies_us, wanted) if count else np.zeros(len(wanted))
+    percentiles = sorted({*PERCENTILES, *([percentile] if percentile is not None else [])})
+    found = np.percentile(latencies_us, percentiles) if count else np.zeros(len(percentiles))
     busy_us = float(latencies_us.sum())
     answered = max(1, count)
     return LoadSummary(
@@ -91,7 +91,7 @@ def summarise(
         sequences=_sum(measurements, "sequence_ends"),
         average_us=busy_us / answered,
         deviation_us=float(latencies_us.std(ddof=1)) if count > 1 else 0.0,
-        percentiles_us=dict(zip(wanted, map(float, found), strict=True)),
+        percentiles_us=dict(zip(percentiles, map(float, found), strict=True)),
         send_us=_sum(measurements, "send_ns") / answered / 1000,
         receive_us=_sum(measurements, "receive_ns") / answered / 1000,
         overhead_percent=(

@@ -1,6 +1,6 @@
 """One worker of a load: owns the sockets of its share and timestamps every request.
 
-    commands --> [ LoadWorker ] --> HttpConnection / GrpcSlot --> server
+    commands --> [ LoadWorker ] --> HttpLoadConnection / GrpcSlot --> server
                  '--> WorkerReport: the timestamps since the last report, and the CPU time
 
 It runs on a thread, or in a process when one thread is not enough, and does the same in both.
@@ -31,7 +31,7 @@ from shoal.perf.grpc_connection import (
     GrpcSlot,
     call_headers,
 )
-from shoal.perf.http_connection import HttpConnection
+from shoal.perf.http_connection import HttpLoadConnection
 from shoal.perf.poller import Watched
 from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.schedule import Schedule
@@ -57,7 +57,7 @@ class LoadJob:
     metadata: tuple[tuple[str, str], ...] = ()  # of gRPC calls
     compression: str = ""
     keep_details: bool = False  # of every request, for the export
-    connection: type[SlotConnection] = HttpConnection  # for protocols other than gRPC
+    connection: type[SlotConnection] = HttpLoadConnection  # for protocols other than gRPC
     # Failed requests are counted and the load continues. Not for gRPC.
     tolerant: bool = False
     timeout_secs: float = 0.0  # after which a request has failed; only where failures are counted

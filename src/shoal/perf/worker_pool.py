@@ -160,7 +160,7 @@ class WorkerPool:
         return self._active
 
     def resize(self, workers: int) -> None:
-        """Share the next level among so many workers; others stay idle. Call `drain` before."""
+        """Share the next level among this many workers; others stay idle. Call `drain` before."""
         while len(self._members) < workers:
             self._members.append(_WorkerHandle(self._job, process=True))
         self._active = workers

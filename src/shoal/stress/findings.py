@@ -105,7 +105,7 @@ def _failures(outcome: StressResult) -> Iterator[str]:
         failures.update(cell.failures)
     if not failures:
         return
-    yield f"{outcome.failed:,} of {outcome.asked:,} questions were not answered:"
+    yield f"{outcome.failed:,} of {outcome.total_questions:,} questions were not answered:"
     for sentence, count in failures.most_common(_SHOWN_FAILURES):
         yield f"  {count:,} times: {sentence}"
     rest = len(failures) - _SHOWN_FAILURES

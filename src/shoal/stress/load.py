@@ -14,7 +14,7 @@ from shoal.ask.question import Question, http_message, tcp_answer, tcp_message
 from shoal.client.address import Address
 from shoal.errors import ShoalError
 from shoal.perf.connection import Endpoint, LoadError, SlotConnection, SlotOwner
-from shoal.perf.http_connection import HttpConnection
+from shoal.perf.http_connection import HttpLoadConnection
 from shoal.perf.poller import SocketPoller
 from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import SequencePlan
@@ -46,7 +46,7 @@ class QuestionTarget:
                 Endpoint(self.protocol, self.host, self.port, encrypted=False),
                 [[_Message(self._message(question)) for question in each] for each in scripts],
                 sequences=SequencePlan(),
-                connection=TcpConnection if self.protocol == "tcp" else HttpConnection,
+                connection=TcpConnection if self.protocol == "tcp" else HttpLoadConnection,
                 tolerant=True,
                 timeout_secs=timeout_secs,
             )
@@ -61,7 +61,7 @@ class QuestionTarget:
 def ask(
     pool: WorkerPool, clients: int, times: int, tick: Callable[[int], None]
 ) -> LevelMeasurement:
-    """Have every client ask so many questions; `tick` is called with how many are done."""
+    """Have every client ask `times` questions; `tick` is called with the number done."""
     pool.end_window()
     pool.start(LoadLevel(concurrency=clients, each=times))
     idle = False

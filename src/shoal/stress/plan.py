@@ -40,7 +40,7 @@ class StressResult:
     interrupted: bool = False
 
     @property
-    def asked(self) -> int:
+    def total_questions(self) -> int:
         """Questions that were answered or failed."""
         return sum(cell.answered + cell.failed for cell in self.cells)
 

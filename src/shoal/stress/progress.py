@@ -9,15 +9,15 @@ from shoal.stress import table
 from shoal.stress.cell import ServerSetup
 from shoal.stress.plan import StressResult
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 _BAR = 12
 
 
 class ProgressPrinter:
     """Prints each row when it is measured, and the progress on terminals."""
 
-    def __init__(self, say: Say, progress: ProgressLine) -> None:
-        self._say = say
+    def __init__(self, print_line: PrintLine, progress: ProgressLine) -> None:
+        self._print_line = print_line
         self._progress = progress
         self._started = False
 
@@ -44,14 +44,14 @@ class ProgressPrinter:
         if not self._started:
             self._started = True
             for line in (*table.title(outcome), "", *table.head(outcome.plan)):
-                self._say(line)
+                self._print_line(line)
         elif not second:
-            self._say("")
+            self._print_line("")
         for line in table.row(setup, cells, named=not second):
-            self._say(line)
+            self._print_line(line)
         if second:
             for line in table.comparison(outcome.row(without), cells):
-                self._say(line)
+                self._print_line(line)
 
 
 def _words(setup: ServerSetup) -> str:

@@ -1,7 +1,7 @@
 """The servers to measure: one that is started for each row, or one that is running already.
 
-StartedServers:  the model's config + sessions + batching --> a server of its own
-RunningServer:   an address
+StartedServers:  the model's config + sessions + batching --> a new server
+ExistingServer:   an address
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class StartedServers:
 # ---- a running server
 
 
-class RunningServer:
+class ExistingServer:
     """One row: a server as it is configured."""
 
     def __init__(self, target: QuestionTarget, plan: StressPlan) -> None:
@@ -140,7 +140,7 @@ class RunningServer:
             yield client
 
 
-ServersUnderTest = StartedServers | RunningServer
+ServersUnderTest = StartedServers | ExistingServer
 
 
 def probe(target: QuestionTarget, plan: StressPlan) -> Answer:

@@ -25,11 +25,11 @@ def page(outcome: TuneResult) -> str:
 
 def _sections(outcome: TuneResult) -> Iterator[str]:
     finding, goal = outcome.finding, outcome.goal
-    wanted = f"the best {goal.objective}"
+    target = f"the best {goal.objective}"
     if goal.limit_us:
-        wanted += f" with p{goal.percentile} within {milliseconds(goal.limit_us)}"
+        target += f" with p{goal.percentile} within {milliseconds(goal.limit_us)}"
     cores = outcome.model.subject.cores
-    yield parts.about(f"Goal: {wanted} on {cores} core{'' if cores == 1 else 's'}")
+    yield parts.about(f"Goal: {target} on {cores} core{'' if cores == 1 else 's'}")
     yield parts.verdict(verdict(finding, goal, outcome.space), met=finding.met)
     yield "<h2>Throughput and latency of every measurement</h2>"
     latency = f"p{goal.percentile} in ms"

@@ -11,7 +11,7 @@ from shoal.tune.goal import LATENCY, Goal, Measurement
 from shoal.tune.search import SearchResult
 from shoal.tune.space import ConfigPoint, Space
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 _COLUMNS = (("try", 4), ("batch", 6), ("delay", 9), ("instances", 10), ("threads", 8))
 _NUMBERS = (("clients", 8), ("infer/sec", 11), ("latency", 10))
 
@@ -19,10 +19,10 @@ _NUMBERS = (("clients", 8), ("infer/sec", 11), ("latency", 10))
 class Table:
     """Prints a line per measurement and, on a terminal, the current one."""
 
-    def __init__(self, goal: Goal, say: Say, terminal: TextIO | None) -> None:
+    def __init__(self, goal: Goal, print_line: PrintLine, terminal: TextIO | None) -> None:
         """`terminal` is None without a terminal."""
         self._goal = goal
-        self._say = say
+        self._print_line = print_line
         self._terminal = terminal
         self._count = 0
 
@@ -30,7 +30,7 @@ class Table:
         """The header."""
         names = [f"{name:>{width}}" for name, width in _COLUMNS + _NUMBERS]
         names[-1] = f"{f'p{self._goal.percentile}':>{_NUMBERS[-1][1]}}"
-        self._say("".join(names))
+        self._print_line("".join(names))
 
     def begins(self, point: ConfigPoint, clients: int, *, careful: bool) -> None:
         """A measurement begins."""
@@ -46,7 +46,7 @@ class Table:
         """A measurement is complete."""
         self.clear()
         self._count += 1
-        self._say(row(self._count, measurement, self._goal, best=best))
+        self._print_line(row(self._count, measurement, self._goal, best=best))
 
     def clear(self) -> None:
         """Make room for other output."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.client import ProtocolError
-from shoal.client.http1 import HttpResponse
+from shoal.client.http1 import Http1Response
 
 BODY = bytes(range(256)) * 3
 PLAIN = b"HTTP/1.1 200 OK\r\nX: 1\r\nx: 2\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -26,7 +26,7 @@ CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
 @pytest.mark.parametrize("whole", [PLAIN, CHUNKED, CONTINUED])
 @given(cuts=st.lists(st.integers(0, 900), max_size=8))
 def test_any_cut(whole, cuts):
-    response = HttpResponse()
+    response = Http1Response()
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     for start, end in itertools.pairwise(places):
         if start < end:
@@ -38,13 +38,13 @@ def test_any_cut(whole, cuts):
 
 
 def test_headers():
-    response = HttpResponse()
+    response = Http1Response()
     assert response.feed(PLAIN)
     assert response.head.headers == {"x": "1, 2", "content-length": "768"}
 
 
 def test_a_body_received_in_place():
-    response = HttpResponse()
+    response = Http1Response()
     assert not response.feed(PLAIN[:-700])
     room = response.room()
     room[:] = BODY[-700:]
@@ -56,14 +56,14 @@ def test_binary_data_starts_at_a_round_place():
     import numpy as np
 
     head = b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: 5\r\nContent-Length: 13\r\n\r\n"
-    response = HttpResponse()
+    response = Http1Response()
     assert response.feed(head + b"abcde" + b"\x01" * 8)
     array = np.frombuffer(response.body[5:], np.float64)
     assert array.flags.aligned
 
 
 def test_a_body_without_length_ends_with_the_connection():
-    response = HttpResponse()
+    response = Http1Response()
     assert not response.feed(b"HTTP/1.1 200 OK\r\n\r\nabc")
     assert response.end()
     assert response.body == b"abc"
@@ -71,7 +71,7 @@ def test_a_body_without_length_ends_with_the_connection():
 
 
 def test_a_connection_that_ends_too_early():
-    response = HttpResponse()
+    response = Http1Response()
     response.feed(PLAIN[:-1])
     assert not response.end()
     assert response.begun
@@ -87,7 +87,7 @@ def test_a_connection_that_ends_too_early():
     ],
 )
 def test_who_keeps_the_connection(head, keep):
-    response = HttpResponse()
+    response = Http1Response()
     assert response.feed(head)
     assert response.head.keep_alive is keep
 
@@ -108,4 +108,4 @@ def test_who_keeps_the_connection(head, keep):
 )
 def test_what_is_no_response(data):
     with pytest.raises(ProtocolError):
-        HttpResponse().feed(data)
+        Http1Response().feed(data)
