@@ -413,8 +413,8 @@ class ModelStatistics:
 
 
 def _new_histograms() -> ModelHistograms[Histogram]:
-    durations = [Histogram(DURATION_EDGES_NS) for _ in range(3)]
-    return ModelHistograms(*durations, batch_size=Histogram(BATCH_SIZE_EDGES))
+    edges = (DURATION_EDGES_NS, DURATION_EDGES_NS, DURATION_EDGES_NS, BATCH_SIZE_EDGES)
+    return ModelHistograms(*map(Histogram, edges))
 
 
 def _new_summaries() -> ModelSummaries[DurationSummary]:
