@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Any
 
 from shoal.errors import InvalidArgument
@@ -15,6 +16,7 @@ from shoal.wire import http_body, json_text
 
 _SYSTEM = "/v2/systemsharedmemory"
 _CUDA = "/v2/cudasharedmemory"
+_route = partial(route, api="shared-memory", page="shared-memory")
 
 
 class MemoryRoutes:
@@ -24,32 +26,17 @@ class MemoryRoutes:
         self._memory = memory
         self._most_bytes = options.max_input_bytes
 
-    @route(
-        f"GET {_SYSTEM}[/region/{{region}}]/status",
-        api="shared-memory",
-        response="SystemRegions",
-        page="shared-memory",
-    )
+    @_route(f"GET {_SYSTEM}[/region/{{region}}]/status", response="SystemRegions")
     def system_memory_status(self, exchange: Exchange, target: Target) -> None:
         """Registered regions of system shared memory."""
         send_json(exchange, self._memory.status(target.region))
 
-    @route(
-        f"GET {_CUDA}[/region/{{region}}]/status",
-        api="shared-memory",
-        response="CudaRegions",
-        page="shared-memory",
-    )
+    @_route(f"GET {_CUDA}[/region/{{region}}]/status", response="CudaRegions")
     def cuda_memory_status(self, exchange: Exchange, target: Target) -> None:
         """Registered regions of GPU memory."""
         send_json(exchange, self._memory.cuda_status(target.region))
 
-    @route(
-        f"POST {_SYSTEM}/region/{{region}}/register",
-        api="shared-memory",
-        request="SystemRegionRequest",
-        page="shared-memory",
-    )
+    @_route(f"POST {_SYSTEM}/region/{{region}}/register", request="SystemRegionRequest")
     def system_memory_register(self, exchange: Exchange, target: Target) -> None:
         """Register a region of system shared memory."""
         document = self._read(exchange)
@@ -61,12 +48,7 @@ class MemoryRoutes:
         )
         send_empty(exchange)
 
-    @route(
-        f"POST {_CUDA}/region/{{region}}/register",
-        api="shared-memory",
-        request="CudaRegionRequest",
-        page="shared-memory",
-    )
+    @_route(f"POST {_CUDA}/region/{{region}}/register", request="CudaRegionRequest")
     def cuda_memory_register(self, exchange: Exchange, target: Target) -> None:
         """Register a region of GPU memory."""
         name, document = target.region, self._read(exchange)
@@ -78,17 +60,13 @@ class MemoryRoutes:
 
         respond_from_thread(exchange, work)
 
-    @route(
-        f"POST {_SYSTEM}[/region/{{region}}]/unregister", api="shared-memory", page="shared-memory"
-    )
+    @_route(f"POST {_SYSTEM}[/region/{{region}}]/unregister")
     def system_memory_unregister(self, exchange: Exchange, target: Target) -> None:
         """Unregister a region of system shared memory, or all of them."""
         self._memory.unregister(target.region)
         send_empty(exchange)
 
-    @route(
-        f"POST {_CUDA}[/region/{{region}}]/unregister", api="shared-memory", page="shared-memory"
-    )
+    @_route(f"POST {_CUDA}[/region/{{region}}]/unregister")
     def cuda_memory_unregister(self, exchange: Exchange, target: Target) -> None:
         """Unregister a region of GPU memory, or all of them."""
         self._memory.unregister_cuda(target.region)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from functools import partial
 
 from shoal.engine import Engine
 from shoal.errors import Unsupported
@@ -34,7 +35,20 @@ from shoal.tasks.endpoint import TaskCall
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
 
-_REQUEST_MEDIA = (JSON_MEDIA, FORM_MEDIA, BINARY_MEDIA)
+_route = partial(
+    route, api="inference", loads_model=True, request_media=(JSON_MEDIA, FORM_MEDIA, BINARY_MEDIA)
+)
+_task = partial(
+    _route,
+    name="task",
+    response="TaskAnswer",
+    response_media=(JSON_MEDIA, EVENT_MEDIA),
+    request="TaskRequest",
+    page="tasks",
+)
+_classify = partial(
+    _route, name="classify", response="PhotoLabels", request="PhotoRequest", page="photos"
+)
 
 
 class TaskRoutes:
@@ -45,56 +59,23 @@ class TaskRoutes:
         self._options = options
         self._running: set[asyncio.Task[None]] = set()  # the loop holds only weak references
 
-    @route(
+    @_classify(
         f"POST {MODEL_VERSION}/{{operation:classify}}",
-        api="inference",
-        name="classify",
-        loads_model=True,
         summary="Labels for photos",
         description="For models with the task image-classification. A form with any number of "
         "files, the bytes of one file, or JSON with base64. `top` may be in the query.",
-        response="PhotoLabels",
-        request="PhotoRequest",
-        request_media=_REQUEST_MEDIA,
-        page="photos",
     )
-    @route(
+    @_classify(
         "POST /{operation:classify}",
-        api="inference",
-        name="classify",
-        loads_model=True,
         summary="Labels for photos, from the only loaded model that classifies",
-        response="PhotoLabels",
-        request="PhotoRequest",
-        request_media=_REQUEST_MEDIA,
-        page="photos",
     )
-    @route(
+    @_task(
         f"POST {MODEL_VERSION}/{{operation}}",
-        api="inference",
-        name="task",
-        loads_model=True,
         summary="Call a model's task: classify, answer, caption, embed, or one of your own",
         description="A form with files, JSON, or the bytes of a file. Values may be in the query. "
         "With `stream=true`, where a task supports it, an event for each piece.",
-        response="TaskAnswer",
-        response_media=(JSON_MEDIA, EVENT_MEDIA),
-        request="TaskRequest",
-        request_media=_REQUEST_MEDIA,
-        page="tasks",
     )
-    @route(
-        "POST /{operation}",
-        api="inference",
-        name="task",
-        loads_model=True,
-        summary="Call the task of the only loaded model that has it",
-        response="TaskAnswer",
-        response_media=(JSON_MEDIA, EVENT_MEDIA),
-        request="TaskRequest",
-        request_media=_REQUEST_MEDIA,
-        page="tasks",
-    )
+    @_task("POST /{operation}", summary="Call the task of the only loaded model that has it")
     def perform(self, exchange: Exchange, target: Target) -> None:
         """Serve one call of a task. If this raises, there was no response."""
         tracer = self._engine.tracer

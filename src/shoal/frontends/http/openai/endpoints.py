@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from shoal.core.inbox import LoopInbox
@@ -14,7 +14,7 @@ from shoal.frontends.http.routes import EVENT_MEDIA, JSON_MEDIA, Target, route
 if TYPE_CHECKING:
     from shoal.frontends.http.openai.routes import OpenAiRoutes
 
-_ERROR = "OpenAiError"
+_route = partial(route, error="OpenAiError", page="openai")
 _STREAMS = (
     'For models that take and return text. With "stream": true an event for each piece, then '
     "`data: [DONE]`."
@@ -33,29 +33,21 @@ class OpenAiEndpoints:
 
         return OpenAiRoutes(*self._parts)
 
-    @route("GET /v1/models", api="metadata", response="OpenAiModels", error=_ERROR, page="openai")
+    @_route("GET /v1/models", api="metadata", response="OpenAiModels")
     def openai_models(self, exchange: Exchange, target: Target) -> None:
         """The models that OpenAI's clients can use."""
         self._routes.models(exchange, target)
 
-    @route(
-        "GET /v1/models/{model}",
-        api="metadata",
-        response="OpenAiModel",
-        error=_ERROR,
-        page="openai",
-    )
+    @_route("GET /v1/models/{model}", api="metadata", response="OpenAiModel")
     def openai_model(self, exchange: Exchange, target: Target) -> None:
         """One of these models."""
         self._routes.model(exchange, target)
 
-    @route(
+    @_route(
         "POST /v1/embeddings",
         api="inference",
         response="OpenAiEmbeddings",
         request="OpenAiEmbeddingsRequest",
-        error=_ERROR,
-        page="openai",
     )
     def openai_embeddings(self, exchange: Exchange, target: Target) -> None:
         """Vectors for texts, in OpenAI's format.
@@ -64,7 +56,7 @@ class OpenAiEndpoints:
         """
         self._routes.embeddings(exchange, target)
 
-    @route(
+    @_route(
         "POST /v1/completions",
         api="inference",
         summary="Continue a text, in OpenAI's format",
@@ -72,14 +64,12 @@ class OpenAiEndpoints:
         response="OpenAiCompletion",
         response_media=(JSON_MEDIA, EVENT_MEDIA),
         request="OpenAiCompletionRequest",
-        error=_ERROR,
-        page="openai",
     )
     def openai_completions(self, exchange: Exchange, target: Target) -> None:
         """Continue a text."""
         self._routes.completions(exchange, target)
 
-    @route(
+    @_route(
         "POST /v1/chat/completions",
         api="inference",
         summary="The next message of a conversation, in OpenAI's format",
@@ -87,8 +77,6 @@ class OpenAiEndpoints:
         response="OpenAiChatCompletion",
         response_media=(JSON_MEDIA, EVENT_MEDIA),
         request="OpenAiChatRequest",
-        error=_ERROR,
-        page="openai",
     )
     def openai_chat(self, exchange: Exchange, target: Target) -> None:
         """The next message of a conversation."""
