@@ -22,10 +22,10 @@ from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import as_shoal_error
 from shoal.frontends.grpc.flow import Receiver, Stream, unary_pieces
-from shoal.frontends.grpc.infer import DECOUPLED, InferCall, InferMethod
+from shoal.frontends.grpc.infer import DECOUPLED, InferCall, InferMethod, planned_message
 from shoal.frontends.grpc.message import PREFIX_BYTES
 from shoal.wire.grpc_pattern import LARGEST_MESSAGE_BYTES, MessagePatterns
-from shoal.wire.grpc_request import InferHead, InferMessage
+from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import id_field, small_columns
 
 _pieces = lru_cache(1024)(unary_pieces)
@@ -40,7 +40,7 @@ class GrpcFastPath(Coalescer):
         super().__init__(
             inference.engine, inference.inbox, GrpcFastPathCall, as_shoal_error, DECOUPLED
         )
-        method.on_accepted = self._learn
+        method.fast_path = self
         self.method = method
         self.dispatcher = dispatcher
         self.max_send_bytes = max_send_bytes
@@ -84,11 +84,30 @@ class GrpcFastPath(Coalescer):
         self.requests.append(request)
         return True
 
+    def request(self, message: bytes, reply: InferCall) -> PlannedRequest | None:
+        """Submit a request for a call that was started on the slow path, because it has a deadline
+        or did not arrive in one piece; None, with nothing done, if it matches no template."""
+        match = self._patterns.find(message)
+        if match is None:
+            return None
+        template = match.template
+        if template is not self.template and not self.begin(template):
+            return None
+        try:
+            request_id = "" if match.id is None else message[match.id].decode()
+        except UnicodeDecodeError:
+            return None
+        request = PlannedRequest(
+            template, message, match.contents, request_id, reply, self.model, self.now_ns
+        )
+        self.requests.append(request)
+        return request
+
     def begin(self, template: RequestTemplate) -> bool:
         """See `Coalescer`; nothing is accepted while the server shuts down."""
         return self.method.inference.accepting and super().begin(template)
 
-    def _learn(self, source: bytes, message: InferMessage, accepted: Request) -> None:
+    def learn(self, source: bytes, message: InferMessage, accepted: Request) -> None:
         """Make a template of a request that the engine has accepted, if others can match it."""
         if (
             message.contents is None
@@ -159,8 +178,7 @@ class GrpcFastPathCall(Stream, Receiver):
             call = fast_path.dispatcher.call(self.connection, self, self.pattern.head)
             self.receiver = call
             call.on_cancel = self.reset
-            message = InferMessage(InferHead(request.model_name, ""), request.id, {})
-            infer = self._infer = InferCall(fast_path.method, call, message)
+            infer = self._infer = InferCall(fast_path.method, call, planned_message(request))
         if response.final:
             self.request = None  # which refers to this call: both are freed at once
         infer.deliver(response)

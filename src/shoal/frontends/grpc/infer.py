@@ -6,11 +6,10 @@ call --decode--> Request --engine.infer--> ... --LoopInbox--> deliver --encode--
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from shoal.core.model_loading import ModelLoading
-from shoal.core.request import Request
+from shoal.core.planned import PlannedRequest
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
@@ -22,8 +21,11 @@ from shoal.frontends.grpc.traced import TracedCall, begin
 from shoal.frontends.requests import parse_version
 from shoal.frontends.waiting import when_loaded
 from shoal.statistics.trace import Trace
-from shoal.wire.grpc_request import InferMessage
+from shoal.wire.grpc_request import InferHead, InferMessage
 from shoal.wire.grpc_response import encode_infer
+
+if TYPE_CHECKING:
+    from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -33,9 +35,7 @@ class InferMethod:
 
     def __init__(self, inference: GrpcInference) -> None:
         self.inference = inference
-        # Called with each small message whose request the engine has accepted; set by the fast
-        # path.
-        self.on_accepted: Callable[[bytes, InferMessage, Request], None] | None = None
+        self.fast_path: GrpcFastPath | None = None  # set by itself
 
     def start(self, call: Call) -> None:
         """Answer `call` when its message has arrived."""
@@ -61,8 +61,15 @@ class InferCall:
 
     def _arrived(self, source: Buffer) -> None:
         inference = self._method.inference
+        fast_path = self._method.fast_path
         trace: Trace | None = None
         try:
+            if fast_path is not None and isinstance(source, bytes):
+                planned = fast_path.request(source, self)
+                if planned is not None:
+                    self._message = planned_message(planned)
+                    self._call.on_cancel = planned.cancel
+                    return
             tracer = inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
             self._source = source
@@ -116,8 +123,9 @@ class InferCall:
             trace.attach(request)
         engine.infer(request)
         source, self._source = self._source, b""
-        if self._method.on_accepted is not None and isinstance(source, bytes):
-            self._method.on_accepted(source, message, request)
+        fast_path = self._method.fast_path
+        if fast_path is not None and isinstance(source, bytes):
+            fast_path.learn(source, message, request)
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""
@@ -154,6 +162,11 @@ class InferCall:
         """Give back shared memory that the request used."""
         if self._message is not None and self._message.leases:
             self._message.release()
+
+
+def planned_message(request: PlannedRequest) -> InferMessage:
+    """What the response to a planned request needs to know of its message."""
+    return InferMessage(InferHead(request.model_name, ""), request.id, {})
 
 
 class OnlyResponse:

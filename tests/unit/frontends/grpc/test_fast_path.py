@@ -211,6 +211,7 @@ def warm(client, **message):
     for _ in range(3):
         client.ask(make_message(0, **message))
     client.run()
+    client.engine.model.together = 0
     return client
 
 
@@ -372,6 +373,38 @@ def test_when_it_is_closed(tools, on_fast_path, change):
     assert not on_fast_path
     status = StatusCode.UNAVAILABLE if change == "shutdown" else StatusCode.OK
     assert client.peer.answers[stream].status == status
+
+
+@pytest.mark.parametrize("deadline", [False, True])
+def test_calls_in_pieces_and_with_a_deadline_match_too(tools, client, on_fast_path, deadline):
+    warm(client)
+    model = client.engine.model
+    on_fast_path.clear()
+    streams = []
+    for number in (1, 2):
+        stream_id = client.next_id
+        client.next_id += 2
+        timeout = {"grpc_timeout": "5S"} if deadline else {}
+        client.peer.send(client.peer.headers(stream_id, path=PATH, **timeout))
+        message = tools.prefixed(make_message(number))
+        client.peer.send(tools.data(stream_id, message, end=True))
+        streams.append(stream_id)
+    assert model.together == 2
+    assert not on_fast_path
+    client.run()
+    assert [client.sums(stream)[1][0] for stream in streams] == [1, 2]
+    assert model.executor.batches[-1][0] == [[1] * WIDTH, [2] * WIDTH]
+
+
+def test_a_call_in_pieces_can_be_cancelled(tools, client):
+    warm(client)
+    stream_id = client.next_id
+    client.peer.send(client.peer.headers(stream_id, path=PATH))
+    client.peer.send(tools.data(stream_id, tools.prefixed(make_message(1)), end=True))
+    client.peer.send(RstStreamFrame(stream_id, error_code=8))
+    client.run()
+    assert client.answer(stream_id) is None
+    assert client.engine.model.counted()[2][FailureReason.CANCELED] == 1
 
 
 def test_a_model_that_was_replaced_is_asked_anew(client, on_fast_path):
