@@ -59,6 +59,7 @@ class Http2Connection:
         self._window = frames.DEFAULT_WINDOW
         self._stream_window = frames.DEFAULT_WINDOW
         self._frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._blocked: set[Http2Stream] = set()  # those that wait for flow control
         self._received = 0
         self._partial = b""  # an incomplete frame
         self._data_stream: Http2Stream | None = None  # whose DATA frame is being received
@@ -137,6 +138,8 @@ class Http2Connection:
         stream._unsent.extend(memoryview(part).cast("B") for part in parts if len(part))
         stream._unsent_end = end
         self._flush(stream)
+        if stream._unsent:
+            self._blocked.add(stream)
 
     def _flush(self, stream: Http2Stream) -> None:
         """Send as much as flow control allows."""
@@ -173,11 +176,13 @@ class Http2Connection:
     def _cancel(self, stream: Http2Stream) -> None:
         self.put(frames.rst_stream(stream.id, ErrorCode.CANCEL))
         self.streams.pop(stream.id, None)
+        self._blocked.discard(stream)
         stream.news = None
         stream._end(Ended(1, "cancelled", stream.headers))
 
     def _end(self, stream: Http2Stream, ended: Ended) -> None:
         self.streams.pop(stream.id, None)
+        self._blocked.discard(stream)
         if stream.ended is None:
             stream._end(ended)
 
@@ -285,6 +290,8 @@ class Http2Connection:
             return
         if flags & END_STREAM:
             del self.streams[stream_id]
+            if self._blocked:
+                self._blocked.discard(stream)
             stream._trailers(fields)
         elif (
             fields.get(":status") == "200"
@@ -329,7 +336,8 @@ class Http2Connection:
     def _window_update(self, stream_id: int, increment: int) -> None:
         if not stream_id:
             self._window += increment
-            self._flush_all()
+            if self._blocked:
+                self._flush_all()
             return
         stream = self.streams.get(stream_id)
         if stream is not None:
@@ -337,14 +345,16 @@ class Http2Connection:
             self._resume(stream)
 
     def _flush_all(self) -> None:
-        for stream in list(self.streams.values()):
+        for stream in list(self._blocked):
             self._resume(stream)
 
     def _resume(self, stream: Http2Stream) -> None:
         """Continue sending after flow control."""
         if stream._unsent:
             self._flush(stream)
-            if not stream._unsent and stream.news is not None:
+        if not stream._unsent and stream in self._blocked:
+            self._blocked.discard(stream)
+            if stream.news is not None:
                 stream.news()
 
     def _reset(self, stream_id: int, code: int) -> None:
