@@ -191,7 +191,7 @@ class PythonModelRunner:
     def close(self) -> None:
         """Finalise the model and unload its modules."""
         self._instance.finalize()
-        host.withdraw(self._context, self._module.package if self._module else "")
+        host.release(self._context, self._module.package if self._module else "")
         if self._module is not None:
             self._module.close()
 

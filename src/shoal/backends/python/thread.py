@@ -128,7 +128,7 @@ class ThreadExecutor(RequestExecutor):
             text = f"model '{self._context.model_name}' was unloaded before it responded"
             answer.end(InferenceResponse(error=TritonError(text, TritonError.UNAVAILABLE)))
         self._server.waits.leave(self._context)
-        host.withdraw(self._context, self._module.package)
+        host.release(self._context, self._module.package)
         self._module.close()
         self.on_close(self)
 

@@ -176,7 +176,7 @@ def announce(context: Context, package: str = "") -> None:
         _packages[package] = context
 
 
-def withdraw(context: Context, package: str = "") -> None:
+def release(context: Context, package: str = "") -> None:
     """Undo `announce`."""
     if context in _latest:
         _latest.remove(context)

@@ -71,7 +71,7 @@ class RemoteHost:
         self._listen()
         call = next(self._numbers)
         self._requests_made[call] = request
-        request.on_cancel = lambda: self._link.send("withdraw", call)
+        request.on_cancel = lambda: self._link.send("cancel", call)
         fields = (
             *(request.model_name, request.model_version, request.id, request.correlation_id),
             *(request.flags, request.timeout_us, request.parameters),

@@ -41,7 +41,7 @@ class ServerCalls:
         """The handlers by kind of message."""
         return {
             "infer": self._on_infer,
-            "withdraw": self._on_withdraw,
+            "cancel": self._on_cancel,
             "log": self._on_log,
             "call": self._on_call,
         }
@@ -105,7 +105,7 @@ class ServerCalls:
                 *(response.parameters, packed),
             )
 
-    def _on_withdraw(self, call: int) -> None:
+    def _on_cancel(self, call: int) -> None:
         request = self._requests_made.get(call)
         if request is not None:
             request.cancel()
