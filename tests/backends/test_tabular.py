@@ -263,7 +263,7 @@ def test_types_of_others_are_refused_unless_the_operator_trusts_them(sklearn):
     name = f"{Stranger.__module__}.Stranger"
     with pytest.raises(Unsupported) as raised:
         sklearn.complete()
-    assert f"holds what scikit-learn does not bring along: {name}" in raised.value.message
+    assert f"contains types that are not scikit-learn's: {name}" in raised.value.message
     assert f"--backend-config=sklearn,trusted_types={name}" in raised.value.message
     with pytest.raises(Unsupported):  # a model's config is not the operator's word
         sklearn.complete(ModelConfig(parameters={"trusted_types": ModelParameter(name)}))

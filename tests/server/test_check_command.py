@@ -81,7 +81,7 @@ def test_every_problem_of_every_model_with_file_field_and_fix(tmp_path):
     assert done.returncode == 1
     assert "5 models checked, 4 with problems" in done.stdout
     assert f"      {tmp_path}/bad/config.pbtxt: max_batch_size" in done.stdout
-    assert "Fix: Write -1 where any size will do" in done.stdout
+    assert "Fix: Write -1 for any size" in done.stdout
 
     models = checked(tmp_path)
     fields = [problem["field"] for problem in models["bad"]["problems"]]
@@ -245,4 +245,4 @@ def test_a_config_that_is_wrong(tmp_path):
     done = shoal("config", add_model(tmp_path, "bad", BAD))
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "Fix: Write -1 where any size will do" in done.stderr
+    assert "Fix: Write -1 for any size" in done.stderr

@@ -179,7 +179,7 @@ def test_a_model_that_fails(tmp_path):
     ("models", "settings", "sentence"),
     [
         ([], {}, "there are no models to serve; pass a folder of models or functions"),
-        ([print], {}, "print is no model; write @shoal.model above it"),
+        ([print], {}, "print is not a model; write @shoal.model above it"),
         ([greet], {"htp_port": 1}, "unknown option htp_port=. Did you mean 'http_port'?"),
         ([greet], {"http_port": "8000"}, "http_port= takes int, found '8000'"),
         ([greet], {"http_port": True}, "http_port= takes int, found True"),

@@ -150,7 +150,7 @@ def _servable_outputs(config: ModelConfig, graph: Graph) -> list[GraphTensor]:
         for tensor in graph.outputs.values():
             if tensor.datatype is None:
                 _log.warning(
-                    "model '%s': output '%s' is %s, which the protocol cannot carry; "
+                    "model '%s': output '%s' is %s, which the protocol does not support; "
                     "the model is served without it",
                     config.name,
                     tensor.name,
@@ -177,7 +177,8 @@ def _lists_whole_shapes(config: ModelConfig, graph: Graph) -> bool:
 def _input(tensor: GraphTensor, batching: bool, file: str) -> ModelInput:
     if tensor.datatype is None:
         raise ConfigError(
-            f"the model's input '{tensor.name}' is {tensor.type_name}, which no request can carry",
+            f"the model's input '{tensor.name}' is {tensor.type_name}, which requests cannot "
+            "contain",
             file=file,
             field="input",
             fix="Export the model with plain tensors as inputs",
@@ -217,7 +218,7 @@ def _check_datatype(
         return
     kind = "input" if isinstance(tensor, ModelInput) else "output"
     if found.datatype is None:
-        has = f"{found.type_name}, which the protocol cannot carry"
+        has = f"{found.type_name}, which the protocol does not support"
         fix = f"Remove this {kind}" if kind == "output" else "Export the model with plain tensors"
     else:
         has = found.datatype.config_name

@@ -190,7 +190,7 @@ def _load_error(error: Exception, model_file: Path) -> ShoalError:
     name = "/".join(model_file.parts[-levels:])
     kind, text = type(error).__name__, clean_message(error)
     if kind == "NoSuchFile" and not model_file.exists():
-        return NotFound(f"'{name}' went away while it was being loaded")
+        return NotFound(f"'{name}' disappeared while it was loaded")
     if kind == "InvalidProtobuf" or _NO_GRAPH.search(text):
         why = what_else(model_file, "export it to ONNX")
         return InvalidArgument(f"'{name}' is not an ONNX model: {why}")

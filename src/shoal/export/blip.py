@@ -80,7 +80,9 @@ class Blip:
             text.layer_norm_eps,
         )
         if not text.is_decoder:
-            raise Unsupported("the text part of this checkpoint is no decoder: it writes no texts")
+            raise Unsupported(
+                "the text part of this checkpoint is not a decoder: it generates no text"
+            )
         self._weights = weights
 
     def encoder(self) -> GraphBuilder:

@@ -32,7 +32,7 @@ class Checkpoint:
         path = folder / "config.json"
         if not path.is_file():
             raise NotFound(
-                f"there is no config.json in '{folder}': it is no checkpoint of transformers, "
+                f"there is no config.json in '{folder}': it is not a checkpoint of transformers, "
                 f"as save_pretrained writes it"
             )
         config = read_json(path)

@@ -53,7 +53,7 @@ def read_weights(path: Path) -> dict[str, Array]:
             if name != "__metadata__"
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"'{path}' is damaged or is no .safetensors file: {error}") from None
+        raise InvalidArgument(f"'{path}' is damaged or not a .safetensors file: {error}") from None
 
 
 def _tensor(data: Array, entry: Mapping[str, Any]) -> Array:

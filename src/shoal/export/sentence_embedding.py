@@ -150,7 +150,7 @@ def _pooling(said: Mapping[str, Any]) -> str:
     ways = [_POOLINGS.get(key.removeprefix("pooling_mode_"), "") for key in chosen] or ["mean"]
     if len(ways) > 1 or not ways[0]:
         raise Unsupported(
-            f"the checkpoint pools by {' and '.join(chosen)}; offered are mean, cls and max"
+            f"the checkpoint pools by {' and '.join(chosen)}; supported are mean, cls and max"
         )
     return ways[0]
 

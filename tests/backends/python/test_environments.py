@@ -79,7 +79,7 @@ def test_each_model_has_the_packages_it_requires(load, ask, tmp_path):
 def test_a_package_that_pip_cannot_find_fails_the_load(load, tmp_path):
     with pytest.raises(Internal) as raised:
         load("missing", "9.0")
-    assert "pip could not install what" in raised.value.message
+    assert "pip could not install" in raised.value.message
     assert "tidepool==9.0" in raised.value.message
     assert list((tmp_path / "cache").glob("venv-*/pyvenv.cfg")) == []
 

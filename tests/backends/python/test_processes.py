@@ -342,7 +342,7 @@ def test_a_process_that_ends_after_initialize_fails_the_load(processes, monkeypa
         wait_until(lambda: serving._pipe_reader._closed, "its end is reported")
 
     monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
-    with pytest.raises(Internal, match=r"once the model was initialised: .* \(SIGKILL\)"):
+    with pytest.raises(Internal, match=r"after the model was initialised: .* \(SIGKILL\)"):
         processes.load(COUNTING)
 
 

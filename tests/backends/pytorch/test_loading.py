@@ -261,7 +261,7 @@ def test_a_script_does_not_declare_its_inputs(loader):
     loader.script(AddSub())
     with pytest.raises(ConfigError) as raised:
         loader.complete()
-    assert "its file (TorchScript) does not say what they hold (forward takes left, right)" in str(
+    assert "its file (TorchScript) does not contain their types (forward takes left, right)" in str(
         raised.value
     )
     assert 'name: "right"' in raised.value.fix

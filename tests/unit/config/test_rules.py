@@ -117,7 +117,7 @@ def test_a_right_ensemble():
                 "dimension for m, found 0"
             ),
         ),
-        ("input { name: 'A' data_type: TYPE_FP32 dims: -2 }", "found -2. Write -1 where"),
+        ("input { name: 'A' data_type: TYPE_FP32 dims: -2 }", "found -2. Write -1 for any size"),
         (
             INPUT + INPUT,
             "input[1].name: model input 'A' is specified more than once for m. Give",

@@ -222,7 +222,7 @@ def of_all(targets: Sequence[Any]) -> dict[str, Declaration]:
         declaration = of(target)
         if declaration is None:
             shown = getattr(target, "__qualname__", None) or repr(target)
-            raise InvalidArgument(f"{shown} is no model; write @shoal.model above it")
+            raise InvalidArgument(f"{shown} is not a model; write @shoal.model above it")
         other = found.get(declaration.name)
         if other is not None and other is not declaration:
             raise declaration.place.error(
@@ -332,7 +332,7 @@ def _parsed(text: Any, place: SourceLocation) -> ModelConfig:
 
     if not isinstance(text, str):
         raise place.error(
-            "config= is no text", fix='Write config="response_cache { enable: true }"'
+            "config= is not a text", fix='Write config="response_cache { enable: true }"'
         )
     return parse_pbtxt(text, f"config= of {place.function} ({place.file})")
 

@@ -113,7 +113,7 @@ def declared(what: Any) -> Tensor:
         if len(what) == 2 and isinstance(what[1], (tuple, list)):
             return Tensor(what[0], tuple(what[1]))
         raise InvalidArgument(
-            f"{what!r} is no tensor; write the type and the shape, as in (np.float32, (3, -1))"
+            f"{what!r} is not a tensor; write the type and the shape, as in (np.float32, (3, -1))"
         )
     return Tensor(what)
 
@@ -187,4 +187,4 @@ def _list(annotation: Any, element: Any) -> TensorHint:
 
 def _no_tensor(annotation: Any) -> InvalidArgument:
     shown = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
-    return InvalidArgument(f"the type {shown or annotation} says nothing about a tensor")
+    return InvalidArgument(f"the type {shown or annotation} does not describe a tensor")

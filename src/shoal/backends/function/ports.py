@@ -127,7 +127,7 @@ class Port:
 def make(reading: TensorHint, name: str, argument: str = "", *, batched: bool) -> Port:
     """The port for a tensor. InvalidArgument if too little is known about it."""
     if reading.datatype is None:
-        raise InvalidArgument("nothing says which type its elements have")
+        raise InvalidArgument("the type of its elements is unknown")
     dims, squeezed = _dims(reading, batched=batched)
     return Port(
         reading.name or name,

@@ -165,7 +165,7 @@ def _by_argument(
     unknown = [name for name in said if name not in names]
     if unknown and not takes_rest:
         raise place.error(
-            f"inputs= names '{unknown[0]}', which is no argument of the function",
+            f"inputs= names '{unknown[0]}', which is not an argument of the function",
             fix=f"Its arguments are: {', '.join(names) or 'none'}",
         )
     return said
@@ -193,7 +193,7 @@ def _outputs(
         assert hints is not None
         if "" in hints:
             raise place.error(
-                "it returns a dict, and nothing says which names are in it",
+                "it returns a dict with unknown keys",
                 argument=_RETURN,
                 fix='Write outputs=["sum", "difference"] in the decorator',
             )
@@ -255,7 +255,7 @@ def _combined(
         raise place.error(
             f"outputs= lists {len(said)} tensors, but the type of what it returns has {len(hints)}",
             argument=_RETURN,
-            fix="Let them have as many",
+            fix="Declare as many",
         )
     pairs = zip(said.items(), hints.values(), strict=True)
     return {name: _reading(name, hint, tensor, place) for (name, tensor), hint in pairs}

@@ -75,8 +75,8 @@ def to_datatype(dtype: Any) -> DataType:
     fits = kind is not None and (kind.kind in "biufSU" or dtype is np.object_)
     if kind is None or not fits:
         raise InvalidArgument(
-            f"{_shown(dtype)} is no type of tensors; use a numpy type like np.float32, str, or one "
-            f"of {', '.join(dtypes.BY_NAME)}"
+            f"{_shown(dtype)} is not a type of tensors; use a numpy type like np.float32, str, or "
+            f"one of {', '.join(dtypes.BY_NAME)}"
         )
     return dtypes.from_numpy(kind)
 

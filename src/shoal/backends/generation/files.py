@@ -145,7 +145,7 @@ class OnnxDecoder:
 
 def _unfit(path: Path, reason: str) -> ConfigError:
     return ConfigError(
-        f"is no file for the generation backend: {reason}",
+        f"is not a file for the generation backend: {reason}",
         file=f"{path.parent.parent.name}/{path.parent.name}/{path.name}",
         fix="Make it with shoal export",
     )

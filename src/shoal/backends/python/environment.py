@@ -81,7 +81,7 @@ def _interpreter(root: Path) -> Path:
     for candidate in candidates:
         if (root / candidate).is_file():
             return root / candidate
-    raise Internal(f"'{root}' is no Python environment: it has none of {', '.join(candidates)}")
+    raise Internal(f"'{root}' is not a Python environment: it has none of {', '.join(candidates)}")
 
 
 def _version(python: Path) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def _made(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
                 (folder / _MARKER).touch()
     except OSError as error:
         raise Internal(
-            f"cannot make a Python environment in '{cache}': {error}. Choose another folder with "
+            f"cannot create a Python environment in '{cache}': {error}. Choose another folder with "
             f"--backend-config=python,environment-folder=<folder>"
         ) from None
     return folder
@@ -130,7 +130,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 def _build(requirements: Path, folder: Path) -> None:
     """A virtual environment of this Python with the file's packages."""
-    logger.info("making a Python environment for %s; this may take a while", requirements)
+    logger.info("creating a Python environment for %s; this may take a while", requirements)
     # Not importlib.util: hooks of setuptools' change this process when pip is looked up.
     has_pip = importlib.machinery.PathFinder.find_spec("pip") is not None
     venv.EnvBuilder(with_pip=not has_pip, symlinks=os.name != "nt").create(folder)
@@ -149,7 +149,7 @@ def _build(requirements: Path, folder: Path) -> None:
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
         said = (done.stderr or done.stdout).strip()[-_MOST_SHOWN:]
-        raise Internal(f"pip could not install what {requirements} asks for: {said}")
+        raise Internal(f"pip could not install {requirements}: {said}")
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -165,7 +165,7 @@ def _unpack(archive: Path, folder: Path) -> None:
     except (tarfile.TarError, EOFError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise Internal(
-            f"'{archive}' is no archive of a Python environment ({error}); make one with conda-pack"
+            f"'{archive}' is not an archive of a Python environment ({error}); use conda-pack"
         ) from None
 
 

@@ -33,7 +33,9 @@ class ServerHost:
     @property
     def _others(self) -> OtherModels:
         if self._models is None:
-            raise Unavailable("this model is not served by a server, so it cannot ask other models")
+            raise Unavailable(
+                "this model is not served by a server, so it cannot call other models"
+            )
         if os.getpid() != self._pid:
             raise Unavailable(NOT_FROM_FORKS)
         return self._models

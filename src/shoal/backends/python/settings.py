@@ -64,7 +64,7 @@ def read(
     if execution == THREAD and (environment or requirements):
         reason = f"parameters['{ENVIRONMENT}']" if environment else f"the file {requirements}"
         raise ConfigError(
-            f"found '{THREAD}', but {reason} asks for a Python environment of the model's own",
+            f"found '{THREAD}', but {reason} requires the model's own Python environment",
             file=file,
             field=f"parameters['{EXECUTION}']",
             fix=f"Write {PROCESS}, or leave one of the two out",

@@ -243,7 +243,7 @@ def _run(
             return call(values)
     except Exception as error:  # noqa: BLE001 - whatever the model raises
         raise ConfigError(
-            f"the outputs of model '{config.name}' cannot be learned by running it on zeros",
+            f"the outputs of model '{config.name}' cannot be determined by running it on zeros",
             file=file,
             field="output",
         ) from RuntimeError(clean_message(error))
@@ -258,7 +258,7 @@ def _unknown_inputs(config: ModelConfig, program: Program, file: str) -> ConfigE
         file=file,
         field="input",
         fix=f"Write max_batch_size and input [ {entries} ] with the right types and dims, or save "
-        "the model with torch.export, whose files say it",
+        "the model with torch.export, whose files contain them",
     )
 
 

@@ -60,7 +60,7 @@ class ExportedProgram(ModuleProgram):
             elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
                 raise InvalidArgument(
                     f"the input '{own[place]}' of '{short_name(path)}' is a number that may vary, "
-                    "which no request can carry. Have forward take a tensor instead"
+                    "which requests cannot contain. Have forward take a tensor instead"
                 )
             else:  # a number, string or None that was fixed when the model was exported
                 fixed = getattr(user_inputs[place], "value", None)

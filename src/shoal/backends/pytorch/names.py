@@ -84,7 +84,7 @@ def warn_of_order(
     if any(index_of(name) is None for name in written):
         logger.warning(
             "%s: the %ss %s of model '%s' are neither names that its forward has nor of the form "
-            "<name>__<index>: they are taken in the order in which they are listed",
+            "<name>__<index>: they are matched in the order in which they are listed",
             file,
             kind,
             ", ".join(written),

@@ -131,7 +131,7 @@ def _refused(model_file: Path) -> ShoalError:
     return Unsupported(
         f"'{name}' is a pickle, and loading a pickle runs the code its author put into it. Store "
         "the model with skops.io.dump as model.skops (or convert it to ONNX, for instance with "
-        "skl2onnx), or, if you trust everybody who can write to the repository, start the server "
+        "skl2onnx), or, if you trust everyone who can write to the repository, start the server "
         "with --backend-config=sklearn,allow_pickle=true"
     )
 
@@ -159,7 +159,7 @@ def _load_skops(model_file: Path, trusted: Sequence[str]) -> Any:
         untrusted = [name for name in found if name not in trusted and not _is_sklearns_own(name)]
         if untrusted:
             raise Unsupported(
-                f"'{short_name(model_file)}' holds what scikit-learn does not bring along: "
+                f"'{short_name(model_file)}' contains types that are not scikit-learn's: "
                 f"{', '.join(untrusted)}. If you trust it, install it here and start the server "
                 f"with --backend-config=sklearn,trusted_types={','.join(untrusted)}"
             )

@@ -20,7 +20,7 @@ def states(config: ModelConfig) -> Iterator[Fault]:
             yield Fault(
                 at,
                 f"control tensor '{entry.name}' is listed in input as well for {config.name}",
-                "Remove it from input: the server makes it, no client sends it",
+                "Remove it from input: the server provides it, not a client",
             )
         taken[entry.name] = "sequence_batching.control_input"
     outputs: set[str] = set()
@@ -31,7 +31,7 @@ def states(config: ModelConfig) -> Iterator[Fault]:
                 f"{at}.input_name",
                 f"State input name '{state.input_name}' specified more than once: it is in "
                 f"{taken[state.input_name]} too",
-                "Keep it in one place: the server makes this input, no client sends it",
+                "Keep it in one place: the server provides this input, not a client",
             )
         if state.output_name in outputs:
             yield Fault(

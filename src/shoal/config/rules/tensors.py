@@ -62,7 +62,7 @@ def _tensor(
                 f"{at}.dims",
                 f"{named} dimension must be integer >= 1, or -1 to indicate a variable-size "
                 f"dimension for {config.name}, found {dim}",
-                "Write -1 where any size will do",
+                "Write -1 for any size",
             )
     yield from _reshape(config, named, at, tensor)
     yield from _formats(config, side, at, tensor)
@@ -128,7 +128,7 @@ def _formats(
                 f"{at}.format",
                 f"model input NHWC/NCHW require 3 dims for {config.name}, "
                 f"found {rank} for '{tensor.name}'",
-                "Write three dims, or leave format out: it changes nothing about the data",
+                "Write three dims, or leave format out: it does not affect the data",
             )
     if tensor.is_shape_tensor and config.platform != _TENSORRT:
         yield Fault(
@@ -197,7 +197,7 @@ def _scattered(config: ModelConfig, at: str, batch_output: BatchOutput) -> Itera
         yield Fault(
             f"{at}.source_input",
             f"batch output source input '{source.name}' must not be optional for {config.name}: "
-            "its shape says what each request gets",
+            "its shape determines each request's part",
             "Remove optional: true from that input",
         )
     rank = len(_model_dims(source))

@@ -354,10 +354,10 @@ class Methodless:
     [
         (no_return, {}, "no_return(return): nothing says what it returns. Write ->"),
         (yields_untyped, {}, "nothing says what it yields. Write -> Iterator"),
-        (no_element_type, {}, "no_element_type(x): nothing says which type its elements have"),
-        (wrong_type, {}, "wrong_type(x): the type dict[str, int] says nothing about a tensor"),
-        (wrong_union, {}, "wrong_union(x): the type str | int says nothing about a tensor"),
-        (returns_dict, {}, 'nothing says which names are in it. Write outputs=["sum"'),
+        (no_element_type, {}, "no_element_type(x): the type of its elements is unknown"),
+        (wrong_type, {}, "wrong_type(x): the type dict[str, int] does not describe a tensor"),
+        (wrong_union, {}, "wrong_union(x): the type str | int does not describe a tensor"),
+        (returns_dict, {}, 'it returns a dict with unknown keys. Write outputs=["sum"'),
         (positional, {}, "inputs are passed by name"),
         (rest, {}, "inputs are passed by name"),
         (needed, {}, "clients may leave it out, but the function needs it. Give it a default"),
@@ -370,9 +370,13 @@ class Methodless:
         (good, {"batch": 2, "max_delay_ms": -1}, "max_delay_ms= is -1"),
         (good, {"instances": -1}, "instances= is -1"),
         (good, {"name": "a/b"}, "'a/b' cannot be a model's name"),
-        (good, {"inputs": {"y": "FP32"}}, "names 'y', which is no argument of the function"),
+        (good, {"inputs": {"y": "FP32"}}, "names 'y', which is not an argument of the function"),
         (good, {"inputs": {"x": "FP64"}}, "the type is FP32, but the declaration says FP64"),
-        (good, {"inputs": {"x": "FLOAT33"}}, "'FLOAT33' is no type of tensors; use a numpy type"),
+        (
+            good,
+            {"inputs": {"x": "FLOAT33"}},
+            "'FLOAT33' is not a type of tensors; use a numpy type",
+        ),
         (good, {"inputs": {"x": (np.float32, (0,))}}, "has the size 0"),
         (good, {"inputs": ["a", "b"]}, "inputs= lists 2 tensors, but the function has 1 argument"),
         (good, {"inputs": 3}, "inputs= is 3"),
@@ -411,7 +415,7 @@ def test_two_models_of_one_name():
 
 
 def test_a_function_without_the_decorator_is_no_model():
-    with pytest.raises(InvalidArgument, match=r"good is no model; write @shoal\.model above it"):
+    with pytest.raises(InvalidArgument, match=r"good is not a model; write @shoal\.model above it"):
         declarations.of_all([good])
 
 

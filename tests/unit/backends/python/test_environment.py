@@ -56,7 +56,7 @@ def test_its_process_sees_no_packages_of_the_server(python_folder):
 
 
 def test_a_folder_without_python_is_none(tmp_path):
-    with pytest.raises(Internal, match="is no Python environment: it has none of bin/python"):
+    with pytest.raises(Internal, match="is not a Python environment: it has none of bin/python"):
         Environment(tmp_path)
 
 

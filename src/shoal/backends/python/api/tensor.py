@@ -224,7 +224,7 @@ class _GpuMemory:
             return np.asarray(cupy.from_dlpack(self.capsule()).get())
         raise TritonModelException(
             f"Tensor '{name}' is stored in GPU and neither torch nor cupy is there to copy it: "
-            f"copy it to the CPU before you hand it over."
+            f"copy it to the CPU first."
         )
 
 

@@ -188,7 +188,7 @@ class ProcessExecutor(RequestExecutor):
         serving.wait_started()
         with self._changed:
             if serving.gone:  # its end was reported before any request was affected
-                raise Internal(f"the process ended once the model was initialised: {serving.end}")
+                raise Internal(f"the process ended after the model was initialised: {serving.end}")
             self._serving = serving
             self._started_at = time.monotonic()
             if self._state is not ProcessState.CLOSED:
@@ -209,7 +209,7 @@ class ProcessExecutor(RequestExecutor):
             self._state = ProcessState.RESTING if self._rest_secs else ProcessState.STARTING
             self._changed.notify_all()
         logger.error(
-            "the process of model instance '%s' is gone: %s; it is started again%s",
+            "the process of model instance '%s' has ended: %s; it is restarted%s",
             name,
             epitaph,
             f" in {self._rest_secs:g} s" if self._rest_secs else "",

@@ -101,7 +101,7 @@ class ChildProcess:
 
         def give_up() -> None:
             logger.error(
-                "the process of %s did not come up within %g s (set another time with "
+                "the process of %s did not start within %g s (set another time with "
                 "--backend-config=python,stub-timeout-seconds)",
                 self.name,
                 self._start_secs,
