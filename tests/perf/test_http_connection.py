@@ -11,6 +11,7 @@ import pytest
 from shoal.perf.connection import Endpoint, LoadError
 from shoal.perf.poller import SocketPoller
 from shoal.perf.requests import Content, RequestLayout, http_head, http_request
+from shoal.perf.sequences import SequencePlan
 from shoal.perf.worker import LoadJob
 from shoal.perf.worker_pool import LoadLevel, WorkerPool
 from tests.support.fakes import WAIT_SECS
@@ -65,13 +66,13 @@ class ScriptedServer:
 
 
 @contextmanager
-def load(server, slots=2):
+def load(server, slots=2, **settings):
     """A pool that sends small requests, each of which ends so that the script can tell."""
     layout = RequestLayout("m")
     endpoint = Endpoint("http", "127.0.0.1", server.port, encrypted=False)
     content = Content("A", "UINT8", (5,), b"<end>")
     replay = http_request(http_head(endpoint.authority, layout), layout, [content])
-    pool = WorkerPool(LoadJob(endpoint, [[replay]]))
+    pool = WorkerPool(LoadJob(endpoint, [[replay]], **settings))
     try:
         yield pool, slots
     finally:
@@ -139,6 +140,38 @@ def test_answers_that_end_the_load(pieces, close, words):
             finish(pool, slots)
         with pytest.raises(LoadError, match=words):  # and it stays that way
             pool.drain()
+
+
+REFUSED = b'HTTP/1.1 503 No\r\nContent-Length: 20\r\n\r\n{"error": "not now"}'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "close", "reason"),
+    [
+        ([REFUSED], False, "not now"),
+        ([b"HTTP/1.1 200 OK\r\n"], True, "closed the connection"),
+        ([b"nonsense"], False, "not an HTTP response"),
+    ],
+)
+def test_failures_are_counted_where_that_is_wanted(pieces, close, reason):
+    server = ScriptedServer(*pieces, close=close)
+    with load(server, 3, tolerant=True, sequences=SequencePlan()) as (pool, slots):
+        pool.start(LoadLevel(concurrency=slots, each=4))
+        while not pool.count()[1]:
+            pass
+        measured = pool.end_window()
+    ((found, count),) = measured.failures.items()
+    assert reason in found
+    assert (count, len(measured.ends)) == (12, 0)
+
+
+def test_each_slot_sends_the_same_number():
+    with load(ScriptedServer(OK), 3, tolerant=True, sequences=SequencePlan()) as (pool, slots):
+        for _ in range(2):
+            pool.start(LoadLevel(concurrency=slots, each=4))
+            while not pool.count()[1]:
+                pass
+            assert len(pool.end_window().ends) == 12
 
 
 def test_a_server_that_goes_away_before_it_is_reached():

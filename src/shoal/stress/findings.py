@@ -86,14 +86,11 @@ def _sessions(outcome: StressResult) -> Iterator[str]:
                 continue
             times = last.per_second / first.per_second
             words = "With batching" if batching else "Without batching"
-            effect = (
-                "as many answers a second as"
-                if abs(times - 1) < _SAME
-                else f"{times:.2f} times the answers a second of"
-            )
+            times_as = "" if abs(times - 1) < _SAME else f"{times:.2f} times "
             yield (
-                f"{words}, {_count(last.setup.sessions or 0, 'session')} give {effect} "
-                f"{first.setup.sessions} with {_count(clients, 'client')} "
+                f"{words} and with {_count(clients, 'client')}, "
+                f"{_count(last.setup.sessions or 0, 'session')} give {times_as}as many answers a "
+                f"second as {first.setup.sessions} "
                 f"({first.per_second:,.0f} to {last.per_second:,.0f})."
             )
             break

@@ -141,6 +141,21 @@ def test_a_window_that_stays_shut_and_opens_later():
     assert server.kinds(h2.events.StreamEnded)
 
 
+def test_a_call_that_ends_while_it_waits_for_the_window():
+    server = Server()
+    server.credit = False
+    stream = server.client.open(BLOCK)
+    stream.send([b"x" * 100_000], 100_000, end=True)
+    server.deliver()
+    news = []
+    stream.news = lambda: news.append(stream.ended)
+    server.h2.reset_stream(stream.id, 2)
+    server.h2.increment_flow_control_window(100_000)
+    server.deliver()
+    assert [ended.code for ended in news] == [13]
+    assert not stream.blocked
+
+
 def test_calls_beside_each_other():
     server = Server()
     streams = [call(server, bytes([index])) for index in range(5)]

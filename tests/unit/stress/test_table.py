@@ -112,7 +112,7 @@ def test_what_batching_and_sessions_do(made):
     assert verdict(made(WHOLE, c5={"mean_batch": 3.14})) == [
         "With 5 clients and 1 session, batching makes answers 2.5 times as fast (100 to 40.0 ms, 4 to 8 answers a second); the mean batch was 3.1 questions.",
         "With 1 client and 1 session, it changes little (19.0 to 19.0 ms).",
-        "Without batching, 2 sessions give 1.50 times the answers a second of 1 with 5 clients (4 to 6).",
+        "Without batching and with 5 clients, 2 sessions give 1.50 times as many answers a second as 1 (4 to 6).",
         "The clients were not the bottleneck: they were busy 0% of the time at most.",
     ]
 
