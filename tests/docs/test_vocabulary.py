@@ -14,7 +14,6 @@ class Retired(NamedTuple):
 
     pattern: str  # whole words, without case
     instead: str
-    in_source: bool = True  # whether it is also gone from src/
 
 
 TERMS = (
@@ -24,19 +23,19 @@ TERMS = (
     Retired("in vain", "without success"),
     Retired("familiar", "template hit, matches"),
     Retired("lanes?", "fast path, slot, connection"),
-    Retired("nobody", "no client, none", in_source=False),
-    Retired("somebody", "a client, a reader", in_source=False),
+    Retired("nobody", "no client, none"),
+    Retired("somebody", "a client, a reader"),
     Retired("doors?", "entry point"),
     Retired("strangers?", "full request"),
-    Retired("(un)?patience", "time-out", in_source=False),
-    Retired("looks? again", "retry, repoll", in_source=False),
-    Retired("withdraws?|withdrawn|withdrew", "cancel", in_source=False),
-    Retired("hands? over|handed over|hand-overs?", "submit, pass", in_source=False),
+    Retired("(un)?patience", "time-out"),
+    Retired("looks? again", "retry, repoll"),
+    Retired("withdraws?|withdrawn|withdrew", "cancel"),
+    Retired("hands? over|handed over|hand-overs?", "submit, pass"),
     Retired("for company|in the hope of", "for requests to batch with"),
     Retired("as ever", "as usual"),
     Retired("of one's own", "your own"),
     Retired("shines through", "is transparent"),
-    Retired("whoever|whom", "the one that", in_source=False),
+    Retired("whoever|whom", "the one that"),
 )
 # Legitimate uses: DLPack has lanes.
 ALLOWED = {("lanes?", "src/shoal/backends/python/api/dlpack.py")}
@@ -63,7 +62,7 @@ def test_pages_have_no_retired_terms(page):
         assert found(text, term.pattern) == [], f"{page}: write {term.instead!r}"
 
 
-@pytest.mark.parametrize("term", [t for t in TERMS if t.in_source], ids=lambda t: t.pattern)
+@pytest.mark.parametrize("term", TERMS, ids=lambda t: t.pattern)
 def test_source_has_no_retired_terms(term):
     names = {
         path.relative_to(ROOT).as_posix()

@@ -80,9 +80,9 @@ class HealthMethods:
     def _wait(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._look_secs, self._look_again)
+            self._timer = loop.call_later(self._look_secs, self._poll)
 
-    def _look_again(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
         if self._watchers:
             self._look()

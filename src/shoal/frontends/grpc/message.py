@@ -2,7 +2,7 @@
 
     DATA frames --feed--> [ prefix | body ] --> one buffer per message
 
-Small messages are handed over as bytes. Large ones get one aligned buffer at their full length
+Small messages are passed as bytes. Large ones get one aligned buffer at their full length
 as soon as that is known, into which the socket may write by itself (`room`, `filled`).
 """
 

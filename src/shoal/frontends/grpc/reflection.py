@@ -68,7 +68,7 @@ def answer(message: Buffer) -> bytes:
 
 
 def _add_file(response: Any, name: str) -> None:
-    """A file and, before it, those it imports. KeyError for a name nobody has."""
+    """A file and, before it, those it imports. KeyError for an unknown name."""
     files = {file.name: file for file in schema.file_protos()}
     wanted = [name]
     for found in wanted:  # grows during the iteration

@@ -12,7 +12,7 @@ import { History, total } from "./series.js";
 const LOOK_MS = 1000;
 const INDEX_MS = 3000;
 const SLOWEST_RETRY_MS = 5000;
-const PATIENCE_SECONDS = 8;
+const TIMEOUT_SECONDS = 8;
 const MOST_POINTS = 600;
 const MOST_ERRORS = 200;
 
@@ -65,7 +65,7 @@ export class Store extends EventTarget {
   async look() {
     try {
       const state = await askJson(`v2/console?errors_after=${this._newestError}`, {
-        seconds: PATIENCE_SECONDS,
+        seconds: TIMEOUT_SECONDS,
       });
       this._take(state);
       this._failures = 0;
@@ -114,7 +114,7 @@ export class Store extends EventTarget {
     try {
       const answer = await ask("v2/repository/index", {
         method: "POST",
-        seconds: PATIENCE_SECONDS,
+        seconds: TIMEOUT_SECONDS,
       });
       const rows = await answer.json();
       if (JSON.stringify(rows) !== JSON.stringify(this.index)) this.changes += 1;

@@ -1,4 +1,4 @@
-// The colours somebody chose, before anything is painted. Without a choice the system's hold.
+// Applies the chosen colours before the first paint; by default those of the system.
 "use strict";
 try {
   const chosen = localStorage.getItem("shoal-theme");
