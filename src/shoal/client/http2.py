@@ -21,7 +21,7 @@ from shoal.wire.http2_frames import (
     END_STREAM,
     HEADERS,
     PADDED,
-    ErrorCode,
+    H2Error,
     Setting,
 )
 
@@ -174,7 +174,7 @@ class Http2Connection:
             self.put(frames.header(0, DATA, END_STREAM, stream.id))
 
     def _cancel(self, stream: Http2Stream) -> None:
-        self.put(frames.rst_stream(stream.id, ErrorCode.CANCEL))
+        self.put(frames.rst_stream(stream.id, H2Error.CANCEL))
         self.streams.pop(stream.id, None)
         self._blocked.discard(stream)
         stream.news = None
@@ -361,12 +361,12 @@ class Http2Connection:
         stream = self.streams.get(stream_id)
         if stream is None:
             return
-        if code == ErrorCode.REFUSED_STREAM:
+        if code == H2Error.REFUSED_STREAM:
             text = "the server refused the stream"
             self._end(stream, Ended(14, text, stream.headers, untouched=True))
             return
         text = f"the server reset the call: {_error_name(code)}"
-        self._end(stream, Ended(1 if code == ErrorCode.CANCEL else 13, text, stream.headers))
+        self._end(stream, Ended(1 if code == H2Error.CANCEL else 13, text, stream.headers))
 
     def _go_away(self, payload: bytes) -> None:
         self.closing = True
@@ -382,4 +382,4 @@ def _text(value: bytes | str) -> str:
 
 
 def _error_name(code: int) -> str:
-    return ErrorCode(code).name if code in ErrorCode._value2member_map_ else str(code)
+    return H2Error(code).name if code in H2Error._value2member_map_ else str(code)

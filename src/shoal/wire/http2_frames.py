@@ -46,7 +46,7 @@ _SETTING = struct.Struct(">HI")
 _GOAWAY = struct.Struct(">II")
 
 
-class ErrorCode(enum.IntEnum):
+class H2Error(enum.IntEnum):
     """Why a stream or a connection ends (section 7)."""
 
     NO_ERROR = 0
@@ -79,7 +79,7 @@ class Setting(enum.IntEnum):
 class ConnectionFault(Exception):
     """The peer violated the connection's rules: send GOAWAY with the reason, then close."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: H2Error, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -88,7 +88,7 @@ class ConnectionFault(Exception):
 class StreamFault(Exception):
     """The peer violated one stream's rules: reset that stream; all others continue."""
 
-    def __init__(self, stream_id: int, code: ErrorCode, message: str) -> None:
+    def __init__(self, stream_id: int, code: H2Error, message: str) -> None:
         super().__init__(message)
         self.stream_id = stream_id
         self.code = code
@@ -100,7 +100,7 @@ def header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
     return HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
 
 
-def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+def rst_stream(stream_id: int, code: H2Error) -> bytes:
     """End one stream at once."""
     return header(4, RST_STREAM, 0, stream_id) + _UINT32.pack(code)
 
@@ -129,7 +129,7 @@ def ping(payload: bytes, *, ack: bool) -> bytes:
     return header(8, PING, ACK if ack else 0, 0) + payload
 
 
-def goaway(last_stream_id: int, code: ErrorCode, message: str) -> bytes:
+def goaway(last_stream_id: int, code: H2Error, message: str) -> bytes:
     """Streams above `last_stream_id` will not be served; `message` is for people."""
     debug = message.encode("ascii", "replace")[:1024]
     return header(8 + len(debug), GOAWAY, 0, 0) + _GOAWAY.pack(last_stream_id, code) + debug

@@ -19,7 +19,7 @@ from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression, status
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
-from shoal.frontends.grpc.flow import Receiver, Stream
+from shoal.frontends.grpc.flow import Receiver, ServerStream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import (
     PREFIX_BYTES,
@@ -33,7 +33,7 @@ from shoal.frontends.grpc.message import (
 from shoal.frontends.grpc.method import Kind, Method, Service
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
-from shoal.wire.http2_frames import ErrorCode
+from shoal.wire.http2_frames import H2Error
 
 if TYPE_CHECKING:
     from shoal.frontends.grpc.fast_path import GrpcFastPath
@@ -99,13 +99,13 @@ class Call(Receiver):
         self,
         resources: CallResources,
         connection: ControlFrames,
-        stream: Stream,
+        stream: ServerStream,
         head: RequestHead,
         route: Route,
     ) -> None:
         self._resources = resources
         self._connection = connection
-        self._stream: Stream | None = stream  # None: the stream has ended
+        self._stream: ServerStream | None = stream  # None: the stream has ended
         self._head = head
         self._route = route
         self._open = True  # the service may still respond
@@ -366,7 +366,7 @@ class Call(Receiver):
         if stream is None:
             return
         if stream.queued_bytes:  # the client reads too slowly even for what there is
-            self._connection.give_up(stream, ErrorCode.CANCEL)
+            self._connection.give_up(stream, H2Error.CANCEL)
             self.reset()
         else:
             self._break_off(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

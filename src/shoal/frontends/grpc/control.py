@@ -10,11 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from shoal.frontends.grpc.flow import Sender, Stream
+from shoal.frontends.grpc.flow import Sender, ServerStream
 from shoal.frontends.grpc.guard import FloodGuard, PingGuard
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.wire import http2_frames as frames
-from shoal.wire.http2_frames import ConnectionFault, ErrorCode, Setting, StreamFault
+from shoal.wire.http2_frames import ConnectionFault, H2Error, Setting, StreamFault
 
 _REMEMBERED_RESETS = 1_024
 _MAX_SETTINGS_BYTES = 6 * 256
@@ -41,7 +41,7 @@ class ControlFrames(ABC):
         self, settings: GrpcSettings, wake: Callable[[], None], clock: Callable[[], int]
     ) -> None:
         self.peer = ""  # the client's address, for people
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, ServerStream] = {}
         self.last_id = 0  # the highest stream a client has opened
         self.greeted = False  # the client's preface has arrived
         self.settled = False  # ... and its SETTINGS
@@ -84,7 +84,7 @@ class ControlFrames(ABC):
         on its way."""
         if kind in _ON_STREAM_ZERO if stream_id else kind in _NOT_ON_STREAM_ZERO:
             raise ConnectionFault(
-                ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} on stream {stream_id}"
+                H2Error.PROTOCOL_ERROR, f"a frame of type {kind} on stream {stream_id}"
             )
         wrong = False
         if kind in _EXACT_SIZES:
@@ -93,23 +93,24 @@ class ControlFrames(ABC):
             if self.is_idle(stream_id):  # which cannot be reset
                 wrong = True
             else:
-                raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes")
+                raise StreamFault(stream_id, H2Error.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes")
         elif kind == frames.SETTINGS:
             wrong = length % 6 != 0 or bool(flags & frames.ACK and length)
         elif kind == frames.GOAWAY:
             wrong = length < 8
         elif kind == frames.PUSH_PROMISE:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients cannot push")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "clients cannot push")
         if wrong:
             raise ConnectionFault(
-                ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} cannot have {length} bytes"
+                H2Error.FRAME_SIZE_ERROR,
+                f"a frame of type {kind} cannot have {length} bytes",
             )
         most = self._limits.max_header_block_bytes + _PADDING_AND_PRIORITY_BYTES
         if (kind in (frames.HEADERS, frames.CONTINUATION) and length > most) or (
             kind == frames.SETTINGS and length > _MAX_SETTINGS_BYTES
         ):
             raise ConnectionFault(
-                ErrorCode.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes"
+                H2Error.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes"
             )
 
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
@@ -148,7 +149,7 @@ class ControlFrames(ABC):
                 receiver.reset()
             self.guard.reset(self._clock())
         elif self.is_idle(stream_id):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
         else:
             self.idle_frame()
 
@@ -168,17 +169,17 @@ class ControlFrames(ABC):
             self._peer_table_bytes = value
         elif name == Setting.ENABLE_PUSH:
             if value > 1:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
+                raise ConnectionFault(H2Error.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
         elif name == Setting.INITIAL_WINDOW_SIZE:
             if value > frames.MAX_WINDOW:
                 raise ConnectionFault(
-                    ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is at most 2^31-1"
+                    H2Error.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is at most 2^31-1"
                 )
             self.sender.change_initial_window(value, list(self.streams.values()))
         elif name == Setting.MAX_FRAME_SIZE:
             if not frames.DEFAULT_FRAME_BYTES <= value <= frames.LARGEST_FRAME_BYTES:
                 raise ConnectionFault(
-                    ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is from 16384 to 16777215"
+                    H2Error.PROTOCOL_ERROR, "MAX_FRAME_SIZE is from 16384 to 16777215"
                 )
             self.sender.max_frame_bytes = value
 
@@ -199,28 +200,28 @@ class ControlFrames(ABC):
         increment &= frames.MAX_WINDOW  # the first bit is reserved: ignored
         if not stream_id:
             if not increment:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
+                raise ConnectionFault(H2Error.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
             self.sender.enlarge(increment)
             return
         stream = self.streams.get(stream_id)
         if stream is None:
             if self.is_idle(stream_id):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+                raise ConnectionFault(H2Error.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
         elif not increment:
-            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
+            raise StreamFault(stream_id, H2Error.PROTOCOL_ERROR, "a WINDOW_UPDATE of 0")
         else:
             self.sender.enlarge_stream(stream, increment)
 
     # Windows and resets.
 
-    def replenish(self, stream: Stream) -> None:
+    def replenish(self, stream: ServerStream) -> None:
         """Let the client send more on `stream` once half of its window is used up."""
         if stream.receive_window < self._low_stream_window and not stream.receive_paused:
             target = self._limits.stream_window_bytes
             self.sender.control(frames.window_update(stream.id, target - stream.receive_window))
             stream.receive_window = target
 
-    def expect(self, stream: Stream, length: int) -> None:
+    def expect(self, stream: ServerStream, length: int) -> None:
         """`length` bytes of a message are missing: grant a window in which all of them fit."""
         length -= self.paid_for(stream)
         missing = min(length, frames.MAX_WINDOW) - stream.receive_window
@@ -229,16 +230,16 @@ class ControlFrames(ABC):
             stream.receive_window += missing
 
     @abstractmethod
-    def paid_for(self, stream: Stream) -> int:
+    def paid_for(self, stream: ServerStream) -> int:
         """How many bytes of `stream` are on their way in a frame that its window has paid for."""
 
-    def resume_receiving(self, stream: Stream) -> None:
+    def resume_receiving(self, stream: ServerStream) -> None:
         """Grant again what was held back while the stream was paused."""
         stream.receive_paused = False
         if not stream.remote_closed:
             self.replenish(stream)
 
-    def give_up(self, stream: Stream, code: ErrorCode) -> None:
+    def give_up(self, stream: ServerStream, code: H2Error) -> None:
         """Reset a stream. Its receiver is not notified."""
         self.sender.control(frames.rst_stream(stream.id, code))
         self._remember_reset(stream.id)
@@ -250,7 +251,7 @@ class ControlFrames(ABC):
 
     def sweep_stalled(self, most_sweeps: int) -> None:
         """Give up on requests of which nothing arrived during so many sweeps."""
-        stalled: list[Stream] = []
+        stalled: list[ServerStream] = []
         for stream in self.streams.values():
             if stream.remote_closed or not stream.must_end:
                 continue
@@ -276,10 +277,10 @@ class ControlFrames(ABC):
             self.close()
             return
         # Calls that were sent already still count: the ping's response arrives after all of them.
-        self.sender.control(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, message))
+        self.sender.control(frames.goaway(frames.MAX_STREAM_ID, H2Error.NO_ERROR, message))
         self.sender.control(frames.ping(_DRAIN_PING, ack=False))
 
-    def fail(self, code: ErrorCode, message: str) -> None:
+    def fail(self, code: H2Error, message: str) -> None:
         """End the connection because of a fault of the client, and send the reason."""
         if self.closed:
             return
@@ -301,28 +302,28 @@ class ControlFrames(ABC):
     def _end_drain(self) -> None:
         if self.drained_at is None:
             self.drained_at = self.last_id
-            self.sender.control(frames.goaway(self.last_id, ErrorCode.NO_ERROR, ""))
+            self.sender.control(frames.goaway(self.last_id, H2Error.NO_ERROR, ""))
             if not self.streams:
                 self.close()
 
-    def answered(self, stream: Stream) -> None:
+    def answered(self, stream: ServerStream) -> None:
         """The whole response was sent to a request that had arrived in one piece."""
         del self.streams[stream.id]
         stream.receiver = None
         if self.drained_at is not None and not self.streams:
             self.close()
 
-    def _local_end(self, stream: Stream) -> None:
+    def _local_end(self, stream: ServerStream) -> None:
         """We have sent everything a stream will ever get."""
         if not stream.remote_closed:  # what the client still sends is not read
-            self.sender.control(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+            self.sender.control(frames.rst_stream(stream.id, H2Error.NO_ERROR))
             self._remember_reset(stream.id)
         receiver = stream.receiver
         self._drop(stream)
         if receiver is not None:
             receiver.closed()
 
-    def _reset(self, stream_id: int, code: ErrorCode) -> None:
+    def _reset(self, stream_id: int, code: H2Error) -> None:
         """Answer a fault of the client on one stream, which may be closed already."""
         self.sender.control(frames.rst_stream(stream_id, code))
         self._remember_reset(stream_id)
@@ -334,7 +335,7 @@ class ControlFrames(ABC):
                 receiver.reset()
         self.guard.reset(self._clock())
 
-    def _drop(self, stream: Stream) -> None:
+    def _drop(self, stream: ServerStream) -> None:
         del self.streams[stream.id]
         self.sender.drop(stream)
         stream.receiver = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.frontends.grpc.control import ControlFrames
-from shoal.frontends.grpc.flow import Receiver, Stream
+from shoal.frontends.grpc.flow import Receiver, ServerStream
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import (
@@ -17,7 +17,7 @@ from shoal.wire.http2_frames import (
     HEADER_BYTES,
     PADDED,
     ConnectionFault,
-    ErrorCode,
+    H2Error,
 )
 
 _RUN_BYTES = 32 << 10  # a missing rest of this size may arrive in many frames
@@ -40,7 +40,7 @@ class DataFrames(ControlFrames):
         # The DATA frame of which a part has arrived.
         self._left = 0  # bytes of its payload, or of what is to be skipped
         self._padding_left = 0
-        self._sink: Stream | None = None  # None: these bytes are dropped
+        self._sink: ServerStream | None = None  # None: these bytes are dropped
         self._sink_ends = False
 
     def direct_filled(self, count: int) -> None:
@@ -81,7 +81,7 @@ class DataFrames(ControlFrames):
     ) -> None:
         """A DATA frame whose payload begins at `start`; `end` is where the received bytes end."""
         if not stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "DATA on stream 0")
         self._receive_window -= length
         if self._receive_window < self._low_window:
             self._grant_connection()
@@ -155,25 +155,25 @@ class DataFrames(ControlFrames):
     def _unpadded(self, length: int, padding: int) -> tuple[int, int]:
         """How much of a padded payload is data, and how much padding follows it."""
         if not length:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without its padding")
+            raise ConnectionFault(H2Error.FRAME_SIZE_ERROR, "a padded frame without its padding")
         if padding >= length:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "more padding than payload")
         return length - 1 - padding, padding
 
-    def _data_stream(self, stream_id: int, length: int) -> Stream | None:
+    def _data_stream(self, stream_id: int, length: int) -> ServerStream | None:
         """The stream of a DATA frame; None when it is to be dropped."""
         stream = self.streams.get(stream_id)
         if stream is None:
             if self.is_idle(stream_id):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
+                raise ConnectionFault(H2Error.PROTOCOL_ERROR, "DATA on an idle stream")
             if stream_id not in self._reset_ids:
-                self._reset(stream_id, ErrorCode.STREAM_CLOSED)
+                self._reset(stream_id, H2Error.STREAM_CLOSED)
             return None
         stream.receive_window -= length
         if stream.remote_closed:
-            self._reset(stream_id, ErrorCode.STREAM_CLOSED)
+            self._reset(stream_id, H2Error.STREAM_CLOSED)
         elif stream.receive_window < 0:
-            self._reset(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+            self._reset(stream_id, H2Error.FLOW_CONTROL_ERROR)
         else:
             return stream
         return None
@@ -196,7 +196,7 @@ class DataFrames(ControlFrames):
             self._receiver(stream).data(data, position, stop, True)
         return stop
 
-    def _receiver(self, stream: Stream) -> Receiver:
+    def _receiver(self, stream: ServerStream) -> Receiver:
         receiver = stream.receiver
         assert receiver is not None
         return receiver
@@ -208,24 +208,24 @@ class DataFrames(ControlFrames):
         self._sink = None
         self._sink_ends = False
 
-    def _aim(self, stream: Stream) -> None:
+    def _aim(self, stream: ServerStream) -> None:
         """Point `direct` at the memory the rest of this frame belongs to, if it is worth it."""
         self.direct = self._receiver(stream).room(self._left)
 
-    def _end_remote(self, stream: Stream) -> bool:
+    def _end_remote(self, stream: ServerStream) -> bool:
         """The client has sent everything; False if that is not what it announced."""
         stream.remote_closed = True
         announced = stream.content_length
         if announced is not None and announced != stream.received_bytes:
-            self._reset(stream.id, ErrorCode.PROTOCOL_ERROR)
+            self._reset(stream.id, H2Error.PROTOCOL_ERROR)
             return False
         return True
 
-    def paid_for(self, stream: Stream) -> int:
+    def paid_for(self, stream: ServerStream) -> int:
         """The missing bytes of the frame that is arriving, if it belongs to `stream`."""
         return self._left if self._sink is stream else 0
 
-    def _drop(self, stream: Stream) -> None:
+    def _drop(self, stream: ServerStream) -> None:
         if self._sink is stream:  # the rest of its frame is skipped
             self._sink = None
             self._sink_ends = False
@@ -235,7 +235,7 @@ class DataFrames(ControlFrames):
     def _grant_connection(self) -> None:
         if self._receive_window < 0:
             raise ConnectionFault(
-                ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows"
+                H2Error.FLOW_CONTROL_ERROR, "more data than the connection's window allows"
             )
         target = self._limits.connection_window_bytes
         self.sender.control(frames.window_update(0, target - self._receive_window))

@@ -12,7 +12,7 @@ from shoal.frontends.grpc import status
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
-from shoal.frontends.grpc.flow import Stream
+from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import ReceiveMemory
 from shoal.frontends.grpc.settings import GrpcSettings
@@ -43,7 +43,11 @@ class Dispatcher:
         self._resources = CallResources(settings, self.memory, self.deadlines, clock)
 
     def accept(
-        self, connection: ControlFrames, stream: Stream, head: RequestHead, message: bytes | None
+        self,
+        connection: ControlFrames,
+        stream: ServerStream,
+        head: RequestHead,
+        message: bytes | None,
     ) -> None:
         """Start a call on `stream`, or respond that there is no such method.
 
@@ -67,7 +71,7 @@ class Dispatcher:
         if message is not None:
             call.whole(message)
 
-    def call(self, connection: ControlFrames, stream: Stream, head: RequestHead) -> Call:
+    def call(self, connection: ControlFrames, stream: ServerStream, head: RequestHead) -> Call:
         """A call on `stream`, like others that were accepted before; it is not started."""
         return Call(self._resources, connection, stream, head, self._routes[head.path])
 

@@ -21,8 +21,8 @@ from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import as_shoal_error
-from shoal.frontends.grpc.flow import Receiver, Stream, unary_pieces
-from shoal.frontends.grpc.infer import DECOUPLED, InferCall, InferMethod, planned_message
+from shoal.frontends.grpc.flow import Receiver, ServerStream, unary_pieces
+from shoal.frontends.grpc.infer import DECOUPLED, GrpcInferCall, InferMethod, planned_message
 from shoal.frontends.grpc.message import PREFIX_BYTES
 from shoal.wire.grpc_pattern import LARGEST_MESSAGE_BYTES, MessagePatterns
 from shoal.wire.grpc_request import InferMessage
@@ -84,7 +84,7 @@ class GrpcFastPath(Coalescer):
         self.requests.append(request)
         return True
 
-    def request(self, message: bytes, reply: InferCall) -> PlannedRequest | None:
+    def request(self, message: bytes, reply: GrpcInferCall) -> PlannedRequest | None:
         """Submit a request for a call that was started on the slow path, because it has a deadline
         or did not arrive in one piece; None, with nothing done, if it matches no template."""
         match = self._patterns.find(message)
@@ -145,7 +145,7 @@ class GrpcFastPath(Coalescer):
                 call.deliver(responses.response(index, request.id))
 
 
-class GrpcFastPathCall(Stream, Receiver):
+class GrpcFastPathCall(ServerStream, Receiver):
     """A unary call that arrived in one piece: its stream, the stream's receiver, and the reply of
     its request."""
 
@@ -156,7 +156,7 @@ class GrpcFastPathCall(Stream, Receiver):
     request: PlannedRequest | None  # None: answered, or the client has cancelled it
     remote_closed = True
     must_end = True
-    _infer: InferCall | None = None  # answers a response that is not written with its batch
+    _infer: GrpcInferCall | None = None  # answers a response that is not written with its batch
 
     # ---- what the engine calls (Reply)
 
@@ -178,7 +178,7 @@ class GrpcFastPathCall(Stream, Receiver):
             call = fast_path.dispatcher.call(self.connection, self, self.pattern.head)
             self.receiver = call
             call.on_cancel = self.reset
-            infer = self._infer = InferCall(fast_path.method, call, planned_message(request))
+            infer = self._infer = GrpcInferCall(fast_path.method, call, planned_message(request))
         if response.final:
             self.request = None  # which refers to this call: both are freed at once
         infer.deliver(response)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc.status import OK_TRAILERS, RESPONSE_HEADERS, TABLE_SIZE_ZERO
 from shoal.wire import http2_frames as frames
-from shoal.wire.http2_frames import ConnectionFault, ErrorCode, StreamFault
+from shoal.wire.http2_frames import ConnectionFault, H2Error, StreamFault
 
 PUMP_BYTES = 256 << 10  # what one pump may add to `out`; then the transport decides
 _ROUND_BYTES = 64 << 10  # what one stream may send before the next one
@@ -80,7 +80,7 @@ class Receiver:
         """The queue has shrunk so far that more may be sent."""
 
 
-class Stream:
+class ServerStream:
     """One HTTP/2 stream: its receiver, both windows, what waits to be sent."""
 
     __slots__ = ("__dict__", "id", "receiver", "send_window")
@@ -110,7 +110,7 @@ class Sender:
     """Everything one connection sends. `wake` is called when `out` stops being empty."""
 
     def __init__(
-        self, wake: Callable[[], None], ended: Callable[[Stream], None], low_bytes: int
+        self, wake: Callable[[], None], ended: Callable[[ServerStream], None], low_bytes: int
     ) -> None:
         self.out: list[Buffer] = []
         self.open = True  # whether the transport takes more data
@@ -124,11 +124,11 @@ class Sender:
         self._wake = wake
         self._ended = ended
         self._low_bytes = low_bytes
-        self._ready: deque[Stream] = deque()
+        self._ready: deque[ServerStream] = deque()
 
     # Responses.
 
-    def unary(self, stream: Stream, parts: Sequence[Buffer], size: int) -> None:
+    def unary(self, stream: ServerStream, parts: Sequence[Buffer], size: int) -> None:
         """Headers, one message of `size` bytes and the trailers of success: in one write if the
         windows allow, else as far as they do."""
         total = size + 5
@@ -159,7 +159,7 @@ class Sender:
         self._has_output()
         self._end_local(stream)
 
-    def whole(self, stream: Stream, response: bytes, total: int) -> bool:
+    def whole(self, stream: ServerStream, response: bytes, total: int) -> bool:
         """A response in one piece, from headers to trailers, with `total` bytes of data. The caller
         ends the stream; false, with nothing done, if it cannot be sent like this."""
         if (
@@ -178,12 +178,12 @@ class Sender:
             self._wake()
         return True
 
-    def headers(self, stream: Stream, block: bytes) -> None:
+    def headers(self, stream: ServerStream, block: bytes) -> None:
         """The headers of a response; they need no window."""
         self._block(stream, block, end_stream=False)
 
     def message(
-        self, stream: Stream, parts: Sequence[Buffer], size: int, *, compressed: bool = False
+        self, stream: ServerStream, parts: Sequence[Buffer], size: int, *, compressed: bool = False
     ) -> None:
         """One message of `size` bytes: at once if the windows allow, else it is queued."""
         total = size + 5
@@ -214,7 +214,7 @@ class Sender:
         self.queued_bytes += total
         self._schedule(stream)
 
-    def end(self, stream: Stream, block: bytes) -> None:
+    def end(self, stream: ServerStream, block: bytes) -> None:
         """Trailers, after everything that is still queued."""
         if stream.queued_bytes:
             stream.trailers = block
@@ -222,7 +222,7 @@ class Sender:
         self._block(stream, block, end_stream=True)
         self._end_local(stream)
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: ServerStream) -> None:
         """Drop what a stream still had to send; it is over."""
         self.queued_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
@@ -246,22 +246,24 @@ class Sender:
         self.window += increment
         if self.window > frames.MAX_WINDOW:
             raise ConnectionFault(
-                ErrorCode.FLOW_CONTROL_ERROR, "the connection's window grew beyond 2^31-1"
+                H2Error.FLOW_CONTROL_ERROR, "the connection's window grew beyond 2^31-1"
             )
         if self._ready:
             self._request_pump()
 
-    def enlarge_stream(self, stream: Stream, increment: int) -> None:
+    def enlarge_stream(self, stream: ServerStream, increment: int) -> None:
         """WINDOW_UPDATE for one stream."""
         stream.send_window += increment
         if stream.send_window > frames.MAX_WINDOW:
             raise StreamFault(
-                stream.id, ErrorCode.FLOW_CONTROL_ERROR, "the stream's window grew beyond 2^31-1"
+                stream.id,
+                H2Error.FLOW_CONTROL_ERROR,
+                "the stream's window grew beyond 2^31-1",
             )
         if stream.queued_bytes:
             self._schedule(stream)
 
-    def change_initial_window(self, size: int, streams: Sequence[Stream]) -> None:
+    def change_initial_window(self, size: int, streams: Sequence[ServerStream]) -> None:
         """A new INITIAL_WINDOW_SIZE moves the window of every open stream, also below zero."""
         difference = size - self.initial_window
         self.initial_window = size
@@ -269,7 +271,7 @@ class Sender:
             stream.send_window += difference
             if stream.send_window > frames.MAX_WINDOW:
                 raise ConnectionFault(
-                    ErrorCode.FLOW_CONTROL_ERROR,
+                    H2Error.FLOW_CONTROL_ERROR,
                     "the new initial window makes a stream's window larger than 2^31-1",
                 )
             if stream.queued_bytes:
@@ -292,7 +294,7 @@ class Sender:
         Streams send in rounds. `drained` is called at the end for receivers that may send again.
         """
         budget = PUMP_BYTES
-        drained: list[Stream] = []
+        drained: list[ServerStream] = []
         while budget > 0 and self.sendable:
             stream = self._ready.popleft()
             stream.scheduled = False
@@ -311,7 +313,7 @@ class Sender:
             if stream.receiver is not None:
                 stream.receiver.drained()
 
-    def _send_round(self, stream: Stream, limit: int) -> int:
+    def _send_round(self, stream: ServerStream, limit: int) -> int:
         """Frames of one stream, at most `limit` bytes of data; returns how many were sent."""
         queue = stream.queue
         assert queue is not None
@@ -335,7 +337,7 @@ class Sender:
         self.sent_frames += 1
         return sending
 
-    def _schedule(self, stream: Stream) -> None:
+    def _schedule(self, stream: ServerStream) -> None:
         if not stream.scheduled and stream.send_window > 0:
             stream.scheduled = True
             self._ready.append(stream)
@@ -346,7 +348,7 @@ class Sender:
             self.awake = True
             self._wake()
 
-    def _block(self, stream: Stream, block: bytes, *, end_stream: bool) -> None:
+    def _block(self, stream: ServerStream, block: bytes, *, end_stream: bool) -> None:
         if self._table_update:
             block, self._table_update = self._table_update + block, b""
         self.out.append(
@@ -362,7 +364,7 @@ class Sender:
             self.awake = True
             self._wake()
 
-    def _end_local(self, stream: Stream) -> None:
+    def _end_local(self, stream: ServerStream) -> None:
         self._ended(stream)
 
 

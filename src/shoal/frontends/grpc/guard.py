@@ -8,7 +8,7 @@ keepalive sets.
 from __future__ import annotations
 
 from shoal.frontends.grpc.settings import GrpcLimits, KeepAlive
-from shoal.wire.http2_frames import ConnectionFault, ErrorCode
+from shoal.wire.http2_frames import ConnectionFault, H2Error
 
 MAX_CONTINUATIONS = 128  # frames of one header block
 _IDLE_PING_INTERVAL_NS = 7_200_000_000_000  # without calls
@@ -35,7 +35,7 @@ class FloodGuard:
         if self._idle_frames > self._limits.max_idle_frames:
             if sent_frames == self._sent_frames_seen:
                 raise ConnectionFault(
-                    ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing"
+                    H2Error.ENHANCE_YOUR_CALM, "too many frames that move nothing"
                 )
             self._sent_frames_seen = sent_frames
             self._idle_frames = 0
@@ -48,7 +48,7 @@ class FloodGuard:
         refilled = self._resets_left + elapsed_secs * limits.resets_per_sec
         self._resets_left = min(refilled, float(limits.max_resets)) - 1
         if self._resets_left < 0:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many streams were reset")
+            raise ConnectionFault(H2Error.ENHANCE_YOUR_CALM, "too many streams were reset")
 
 
 class PingGuard:
@@ -77,4 +77,4 @@ class PingGuard:
         if too_soon and self._max_strikes:
             self._strikes += 1
             if self._strikes > self._max_strikes:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+                raise ConnectionFault(H2Error.ENHANCE_YOUR_CALM, "too_many_pings")

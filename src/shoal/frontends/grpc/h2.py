@@ -15,7 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from shoal.frontends.grpc.flow import Stream
+from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import (
     HeaderBlock,
     MalformedHeaders,
@@ -38,7 +38,7 @@ from shoal.wire.http2_frames import (
     SETTINGS,
     WINDOW_UPDATE,
     ConnectionFault,
-    ErrorCode,
+    H2Error,
     StreamFault,
 )
 
@@ -97,7 +97,7 @@ class Connection(WholeCalls):
             self.sender.control(_HTTP1_ANSWER)
             self.close()
             return len(data)
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
+        raise ConnectionFault(H2Error.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
 
     def _frames(self, data: bytes | memoryview, position: int) -> int:
         """Whole frames, and the beginning of a DATA frame."""
@@ -180,16 +180,16 @@ class Connection(WholeCalls):
         """The rules that hold for frames of every type."""
         if not self.settled and (kind != SETTINGS or flags & ACK):
             raise ConnectionFault(
-                ErrorCode.PROTOCOL_ERROR, "the preface must be followed by SETTINGS"
+                H2Error.PROTOCOL_ERROR, "the preface must be followed by SETTINGS"
             )
         block = self._block
         if block is not None and (kind != CONTINUATION or stream_id != block.stream_id):
             raise ConnectionFault(
-                ErrorCode.PROTOCOL_ERROR, "a header block was interrupted by another frame"
+                H2Error.PROTOCOL_ERROR, "a header block was interrupted by another frame"
             )
         if length > self._max_frame_bytes:
             raise ConnectionFault(
-                ErrorCode.FRAME_SIZE_ERROR,
+                H2Error.FRAME_SIZE_ERROR,
                 f"a frame of {length} bytes is larger than {self._max_frame_bytes}",
             )
 
@@ -208,7 +208,7 @@ class Connection(WholeCalls):
                 start += 5  # stream priorities, which RFC 9113 has removed
             if start > stop:
                 raise ConnectionFault(
-                    ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority"
+                    H2Error.FRAME_SIZE_ERROR, "HEADERS too short for its priority"
                 )
             payload = payload[start:stop]
         ends = flags & END_STREAM != 0
@@ -220,7 +220,7 @@ class Connection(WholeCalls):
     def _on_continuation(self, flags: int, payload: bytes) -> None:
         block = self._block
         if block is None:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         block.add(payload, self._limits.max_header_block_bytes)
         if flags & END_HEADERS:
             self._block = None
@@ -237,13 +237,13 @@ class Connection(WholeCalls):
             self._decoder.skip(block)
             self.idle_frame()
         elif any(stream_id in gap for gap in self._gaps):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "stream ids must grow")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "stream ids must grow")
         else:
-            raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
+            raise ConnectionFault(H2Error.STREAM_CLOSED, "HEADERS on a closed stream")
 
     def _open(self, stream_id: int, ends: bool, block: bytes) -> None:
         if not stream_id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams with odd ids")
+            raise ConnectionFault(H2Error.PROTOCOL_ERROR, "clients open streams with odd ids")
         if stream_id > self.last_id + 2:
             self._gaps.append(range(self.last_id + 1, stream_id))
         self.last_id = stream_id
@@ -257,12 +257,12 @@ class Connection(WholeCalls):
             or self.sender.queued_bytes > limits.max_queued_bytes
         ):
             self._decoder.skip(block)
-            raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams are open")
+            raise StreamFault(stream_id, H2Error.REFUSED_STREAM, "too many streams are open")
         try:
             head = self._decoder.request(block)
         except MalformedHeaders as error:
-            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
-        stream = Stream(stream_id, self.sender.initial_window)
+            raise StreamFault(stream_id, H2Error.PROTOCOL_ERROR, str(error)) from None
+        stream = ServerStream(stream_id, self.sender.initial_window)
         stream.receive_window = limits.stream_window_bytes
         stream.content_length = head.content_length
         self.streams[stream_id] = stream
@@ -275,14 +275,14 @@ class Connection(WholeCalls):
         if ends and stream.receiver is not None:
             stream.receiver.ended()
 
-    def _on_trailers(self, stream: Stream, ends: bool, block: bytes) -> None:
+    def _on_trailers(self, stream: ServerStream, ends: bool, block: bytes) -> None:
         if stream.remote_closed or not ends:
             self._decoder.skip(block)
-            code = ErrorCode.STREAM_CLOSED if stream.remote_closed else ErrorCode.PROTOCOL_ERROR
+            code = H2Error.STREAM_CLOSED if stream.remote_closed else H2Error.PROTOCOL_ERROR
             raise StreamFault(stream.id, code, "HEADERS where no headers belong")
         try:
             self._decoder.trailers(block)
         except MalformedHeaders as error:
-            raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+            raise StreamFault(stream.id, H2Error.PROTOCOL_ERROR, str(error)) from None
         if self._end_remote(stream):
             self._receiver(stream).ended()

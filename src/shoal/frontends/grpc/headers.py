@@ -20,7 +20,7 @@ from shoal.frontends.grpc import status
 from shoal.frontends.grpc.compression import IDENTITY
 from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
 from shoal.frontends.grpc.status import MetadataValue, StatusCode
-from shoal.wire.http2_frames import ConnectionFault, ErrorCode
+from shoal.wire.http2_frames import ConnectionFault, H2Error
 
 _REMEMBERED_HEADS = 64
 _REMEMBERED_BLOCK_BYTES = 1_024
@@ -101,7 +101,7 @@ class HeaderBlock:
         self._size += len(part)
         self._count += 1
         if self._size > max_bytes or self._count > MAX_CONTINUATIONS:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without end")
+            raise ConnectionFault(H2Error.ENHANCE_YOUR_CALM, "a header block without end")
 
     def whole(self) -> bytes:
         """All parts together."""
@@ -157,11 +157,11 @@ class HeaderDecoder:
             fields = [(bytes(name), bytes(value)) for name, value in self._raw(block)]
         except hpack.OversizedHeaderListError:
             raise ConnectionFault(
-                ErrorCode.ENHANCE_YOUR_CALM, "the header list is far beyond the limit"
+                H2Error.ENHANCE_YOUR_CALM, "the header list is far beyond the limit"
             ) from None
         except (hpack.HPACKError, IndexError, ValueError) as error:
             raise ConnectionFault(
-                ErrorCode.COMPRESSION_ERROR, f"a header block cannot be decoded: {error}"
+                H2Error.COMPRESSION_ERROR, f"a header block cannot be decoded: {error}"
             ) from None
         newest_now = entries[0] if entries else None
         changed = newest_now is not newest or _starts_with_size_update(block)
@@ -312,7 +312,8 @@ def _refuse_many_size_updates(block: bytes) -> None:
         updates += 1
         if updates > 2:
             raise ConnectionFault(
-                ErrorCode.COMPRESSION_ERROR, "a header block changes the table size over and over"
+                H2Error.COMPRESSION_ERROR,
+                "a header block changes the table size over and over",
             )
         long_form = block[position] & 0x1F == 0x1F
         position += 1

@@ -39,10 +39,10 @@ class InferMethod:
 
     def start(self, call: Call) -> None:
         """Answer `call` when its message has arrived."""
-        InferCall(self, call)
+        GrpcInferCall(self, call)
 
 
-class InferCall:
+class GrpcInferCall:
     """One inference: keeps what the response needs to know of the request, whose reply it is."""
 
     __slots__ = ("_call", "_message", "_method", "_only", "_signature", "_source")

@@ -17,7 +17,7 @@ from typing import cast
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.keepalive import Action, Lifetime
-from shoal.wire.http2_frames import ErrorCode
+from shoal.wire.http2_frames import H2Error
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Transport(asyncio.BufferedProtocol):
                 self._pending = bytes(data[used:]) if used < size else b""
         except Exception:  # noqa: BLE001 - an error of ours must not leave this client waiting
             _log.exception("cannot go on with the connection from %s", connection.peer)
-            connection.fail(ErrorCode.INTERNAL_ERROR, "the server made a mistake")
+            connection.fail(H2Error.INTERNAL_ERROR, "the server made a mistake")
         sender = connection.sender
         if sender.out or sender.sendable or connection.closed or self._paused:
             self.flush()

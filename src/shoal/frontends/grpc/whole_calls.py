@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.data import DataFrames
-from shoal.frontends.grpc.flow import Stream
+from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import HeaderBlock, HeaderDecoder, RequestHead
 from shoal.frontends.grpc.message import PREFIX_BYTES, SMALL_BYTES
 from shoal.frontends.grpc.settings import GrpcSettings
@@ -25,7 +25,7 @@ from shoal.wire.http2_frames import DATA, END_STREAM, HEADER_BYTES, WINDOW_UPDAT
 if TYPE_CHECKING:
     from shoal.frontends.grpc.fast_path import GrpcFastPath
 
-Accept: TypeAlias = Callable[[ControlFrames, Stream, RequestHead, bytes | None], None]
+Accept: TypeAlias = Callable[[ControlFrames, ServerStream, RequestHead, bytes | None], None]
 FindFastPath: TypeAlias = "Callable[[RequestHead, int], GrpcFastPath | None]"
 
 # What may follow the HEADERS of a small unary call: a DATA frame that begins with its message, or
@@ -147,7 +147,7 @@ class WholeCalls(DataFrames):
         return self.closed
 
     def _accept_whole(self, stream_id: int, window: int, head: RequestHead, message: bytes) -> None:
-        stream = Stream(stream_id, window)
+        stream = ServerStream(stream_id, window)
         stream.remote_closed = True
         self.streams[stream_id] = stream
         self._accept(self, stream, head, message)

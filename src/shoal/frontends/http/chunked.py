@@ -14,7 +14,7 @@ import re
 from shoal.frontends.http.body import BodyBuffer
 from shoal.frontends.http.head import body_too_large
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import ProtocolError
+from shoal.frontends.http.message import HttpFault
 
 _MAX_SIZE_LINE_BYTES = 1024
 # At most 15 digits, so that no size overflows anything; extensions without control characters.
@@ -46,7 +46,7 @@ class ChunkedDecoder:
     def feed(self, data: bytes) -> bool:
         """Take `data` in; true once the body is complete, and then `rest` holds the surplus.
 
-        Raises ProtocolError at the first byte that cannot be right; the decoder is then spent.
+        Raises HttpFault at the first byte that cannot be right; the decoder is then spent.
         """
         if self._held:
             data = self._held + data
@@ -79,7 +79,7 @@ class ChunkedDecoder:
             line = data[position:end]
             position = end + 1
             if not line.endswith(b"\r"):
-                raise ProtocolError(400, "a line of the chunked body ends in LF alone, not CR LF")
+                raise HttpFault(400, "a line of the chunked body ends in LF alone, not CR LF")
             if self._next is _Next.SIZE:
                 self._begin_chunk(line[:-1])
             elif len(line) == 1:
@@ -91,14 +91,14 @@ class ChunkedDecoder:
     def _begin_chunk(self, line: bytes) -> None:
         found = _SIZE_LINE.fullmatch(line) if len(line) <= _MAX_SIZE_LINE_BYTES else None
         if found is None:
-            raise ProtocolError(400, "the chunked body has a chunk size that is not plain hex")
+            raise HttpFault(400, "the chunked body has a chunk size that is not plain hex")
         size = int(found[1], 16)
         if size == 0:
             self._next = _Next.TRAILER
             return
         self._chunks += 1
         if self._chunks > self._limits.max_chunks:
-            raise ProtocolError(
+            raise HttpFault(
                 400,
                 f"Chunked request body exceeds maximum of {self._limits.max_chunks} non-empty "
                 f"chunks. Send fewer or larger HTTP chunks.",
@@ -112,7 +112,7 @@ class ChunkedDecoder:
     def _drop_trailer(self, size: int) -> None:
         self._trailer_bytes += size
         if self._trailer_bytes > self._limits.max_head_bytes:
-            raise ProtocolError(
+            raise HttpFault(
                 431,
                 f"the trailers are larger than the limit of {self._limits.max_head_bytes} bytes",
             )
@@ -123,8 +123,8 @@ class ChunkedDecoder:
             if self._trailer_bytes + len(self._held) > self._limits.max_head_bytes:
                 self._drop_trailer(len(self._held))
         elif len(self._held) > _MAX_SIZE_LINE_BYTES + len(b"\r"):
-            raise ProtocolError(400, "the chunked body has a chunk size line that does not end")
+            raise HttpFault(400, "the chunked body has a chunk size line that does not end")
 
 
-def _bad_data_end() -> ProtocolError:
-    return ProtocolError(400, "a chunk of the body is longer than its size says")
+def _bad_data_end() -> HttpFault:
+    return HttpFault(400, "a chunk of the body is longer than its size says")

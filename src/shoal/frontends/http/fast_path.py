@@ -21,7 +21,7 @@ from shoal.core.response import Response
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import ConnectionExchange
-from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, InferCall, InferRoute
+from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, HttpInferCall, InferRoute
 from shoal.frontends.http.message import Head, HttpRequest, response_lines
 from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.http.routes import Target, resolve
@@ -263,7 +263,7 @@ class HttpFastPathCall:
         if self.connection.continue_with(self, exchange):
             route = pattern.fast_path.route
             body = InferBody(binary_default=True)
-            InferCall(route, exchange, pattern.target, body).deliver(response)
+            HttpInferCall(route, exchange, pattern.target, body).deliver(response)
 
     # ---- what the connection calls
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import httptools
 
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import CHUNKED, Head, Header, ProtocolError
+from shoal.frontends.http.message import CHUNKED, Head, Header, HttpFault
 
 # Where the JSON header of an inference request ends and its tensors begin.
 _TENSOR_OFFSET_HEADER = b"inference-header-content-length"
@@ -51,7 +51,7 @@ class _Collector:
 def parse_head(data: bytes, limits: HttpLimits) -> Head:
     """The head that is `data`, from its first byte to the empty line.
 
-    Raises ProtocolError with the status and the text of the response. Depends on nothing but its
+    Raises HttpFault with the status and the text of the response. Depends on nothing but its
     arguments, so results may be kept and found again by `data`.
     """
     if len(data) > limits.max_head_bytes:
@@ -81,14 +81,14 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         raise _target_too_long(limits)
     headers = tuple(collector.headers)
     if len(headers) > limits.max_headers:
-        raise ProtocolError(
+        raise HttpFault(
             431, f"the request has {len(headers)} headers; at most {limits.max_headers} are taken"
         )
     fields = _trimmed(headers)
     if len(fields) != len(headers):
         fields = _joined(headers)
     if is_1_1 and b"host" not in fields:
-        raise ProtocolError(400, "a request in HTTP/1.1 must have a Host header")
+        raise HttpFault(400, "a request in HTTP/1.1 must have a Host header")
     body_length = _body_length(fields, is_1_1, limits)
     # Transfer-Encoding counts then, and the connection is not shared with readers that disagree.
     two_lengths = body_length == CHUNKED and b"content-length" in fields
@@ -134,19 +134,19 @@ class HeadCache:
 
 
 def check_partial_head(data: bytes, checked: int, limits: HttpLimits) -> None:
-    """Raise ProtocolError when no continuation can make `data` a head that we take.
+    """Raise HttpFault when no continuation can make `data` a head that we take.
 
     The first `checked` bytes have passed before. Without this, a client with another protocol
     would only get an error after the head time-out.
     """
     if data[0] == _TLS_HANDSHAKE:
-        raise ProtocolError(400, "this port speaks plain HTTP, not TLS: use http:// instead")
+        raise HttpFault(400, "this port speaks plain HTTP, not TLS: use http:// instead")
     if not _A <= data[0] <= _Z or (
         len(data) > _LONGEST_METHOD_BYTES and b" " not in data[:_LONGEST_METHOD_BYTES]
     ):
-        raise ProtocolError(400, "the request does not begin with a method such as GET or POST")
+        raise HttpFault(400, "the request does not begin with a method such as GET or POST")
     if _LONE_LINE_FEED.search(data, checked):
-        raise ProtocolError(400, "a line of the request head ends in LF alone; CR LF is needed")
+        raise HttpFault(400, "a line of the request head ends in LF alone; CR LF is needed")
     longest_line = limits.max_target_bytes + 2 * _LONGEST_METHOD_BYTES
     if len(data) > longest_line and data.find(b"\r\n", 0, longest_line) < 0:
         raise _target_too_long(limits)
@@ -160,9 +160,9 @@ def _body_length(fields: dict[bytes, bytes], is_1_1: bool, limits: HttpLimits) -
     length = fields.get(b"content-length")
     if coding is not None:
         if not is_1_1:
-            raise ProtocolError(400, "Transfer-Encoding needs HTTP/1.1")
+            raise HttpFault(400, "Transfer-Encoding needs HTTP/1.1")
         if coding.lower() != b"chunked":
-            raise ProtocolError(
+            raise HttpFault(
                 501,
                 f"the transfer coding {_shown(coding)} is not supported; "
                 "send a Content-Length or use 'chunked'",
@@ -171,18 +171,16 @@ def _body_length(fields: dict[bytes, bytes], is_1_1: bool, limits: HttpLimits) -
     if length is None:
         return 0
     if not length.isdigit():
-        raise ProtocolError(400, f"Content-Length {_shown(length)} is not one plain number")
+        raise HttpFault(400, f"Content-Length {_shown(length)} is not one plain number")
     count = int(length)
     if limits.max_body_bytes is not None and count > limits.max_body_bytes:
         raise body_too_large(limits.max_body_bytes)
     return count
 
 
-def body_too_large(max_body_bytes: int) -> ProtocolError:
+def body_too_large(max_body_bytes: int) -> HttpFault:
     """The refusal of a body beyond the limit."""
-    return ProtocolError(
-        413, f"the request body is larger than the limit of {max_body_bytes} bytes"
-    )
+    return HttpFault(413, f"the request body is larger than the limit of {max_body_bytes} bytes")
 
 
 def _trimmed(headers: Iterable[Header]) -> dict[bytes, bytes]:
@@ -196,7 +194,7 @@ def _joined(headers: tuple[Header, ...]) -> dict[bytes, bytes]:
         value = sent.rstrip(_SPACE)
         if name in fields:
             if name in (b"host", b"content-length"):
-                raise ProtocolError(400, f"the header {_shown(name)} is given more than once")
+                raise HttpFault(400, f"the header {_shown(name)} is given more than once")
             fields[name] += b", " + value
         else:
             fields[name] = value
@@ -225,7 +223,7 @@ def _expects_continue(expect: bytes | None, is_1_1: bool) -> bool:
     if expect is None or not is_1_1:  # HTTP/1.0 knows no expectations: they are to be ignored
         return False
     if expect.lower() != b"100-continue":
-        raise ProtocolError(
+        raise HttpFault(
             417, f"the expectation {_shown(expect)} cannot be met; only 100-continue can"
         )
     return True
@@ -233,37 +231,37 @@ def _expects_continue(expect: bytes | None, is_1_1: bool) -> bool:
 
 def _explained(
     data: bytes, collector: _Collector, error: httptools.HttpParserError | None
-) -> ProtocolError:
+) -> HttpFault:
     """The most telling error for a head that was not taken."""
     line = _REQUEST_LINE.fullmatch(data.partition(b"\n")[0].rstrip(b"\r"))
     if line is None:
-        return ProtocolError(
+        return HttpFault(
             400, "the request line is not a method, a target and HTTP/1.1, one space between them"
         )
     method, _, major, minor = line.groups()
     if (major, minor) not in ((b"1", b"1"), (b"1", b"0")):
         version = f"HTTP/{major.decode()}.{minor.decode()}"
-        return ProtocolError(505, f"{version} is not supported on this port; use HTTP/1.1")
+        return HttpFault(505, f"{version} is not supported on this port; use HTTP/1.1")
     if isinstance(error, httptools.HttpParserInvalidMethodError):
-        return ProtocolError(501, f"the method {_shown(method)} is not known")
+        return HttpFault(501, f"the method {_shown(method)} is not known")
     if isinstance(error, httptools.HttpParserInvalidURLError):
-        return ProtocolError(400, f"the request target is not a valid URL: {error}")
+        return HttpFault(400, f"the request target is not a valid URL: {error}")
     if collector.complete:  # every header was readable: only the framing can be at fault
         try:
             _body_length(_trimmed(collector.headers), True, HttpLimits(max_body_bytes=None))
-        except ProtocolError as framing:
+        except HttpFault as framing:
             return framing
-    return ProtocolError(400, f"the request head is not valid HTTP/1.1: {error}")
+    return HttpFault(400, f"the request head is not valid HTTP/1.1: {error}")
 
 
-def _head_too_large(limits: HttpLimits) -> ProtocolError:
-    return ProtocolError(
+def _head_too_large(limits: HttpLimits) -> HttpFault:
+    return HttpFault(
         431, f"the request head is larger than the limit of {limits.max_head_bytes} bytes"
     )
 
 
-def _target_too_long(limits: HttpLimits) -> ProtocolError:
-    return ProtocolError(
+def _target_too_long(limits: HttpLimits) -> HttpFault:
+    return HttpFault(
         414, f"the request target is longer than the limit of {limits.max_target_bytes} bytes"
     )
 

@@ -101,10 +101,10 @@ class InferRoute:
             error = Unsupported("Unsupported compression type")
             send_error(exchange, error, [_ACCEPTED_CODINGS])
             return
-        InferCall(self, exchange, target, InferBody()).start(coding)
+        HttpInferCall(self, exchange, target, InferBody()).start(coding)
 
 
-class InferCall:
+class HttpInferCall:
     """One inference: keeps what the response needs to know of the request."""
 
     __slots__ = (

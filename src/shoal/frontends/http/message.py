@@ -25,7 +25,7 @@ _STATUS_LINES = {
 }
 
 
-class ProtocolError(Exception):
+class HttpFault(Exception):
     """The client violated HTTP or a limit: respond with `status` and `message`, then close."""
 
     def __init__(self, status: int, message: str) -> None:

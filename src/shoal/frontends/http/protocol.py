@@ -23,9 +23,9 @@ from shoal.frontends.http.head import HeadCache
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import (
     Head,
+    HttpFault,
     HttpRequest,
     Part,
-    ProtocolError,
     date_line,
     error_body,
     response_head,
@@ -46,7 +46,7 @@ _MOST_MISSES = 8  # searches for a pattern in a row without success; then there 
 _MISSES_PER_SEARCH = 64
 
 
-class Phase(enum.Enum):
+class ConnectionPhase(enum.Enum):
     """What a connection is doing."""
 
     OPEN = "requests may arrive"
@@ -56,7 +56,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-_OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = Phase
+_OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = ConnectionPhase
 
 
 class ListenerState:
@@ -188,7 +188,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self.phase is _BUSY:
             self.abort()
         elif self._reader.arriving is not Arriving.NOTHING:
-            self._refuse(ProtocolError(400, "the connection ended before the request did"))
+            self._refuse(HttpFault(400, "the connection ended before the request did"))
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
@@ -333,12 +333,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             secs = limits.head_timeout_secs
             if secs and waited >= secs:
                 text = f"the request head did not arrive within {secs:g} seconds"
-                self._refuse(ProtocolError(408, text))
+                self._refuse(HttpFault(408, text))
         else:
             secs = limits.body_idle_timeout_secs
             if secs and waited >= secs:
                 text = f"nothing of the request body arrived for {secs:g} seconds"
-                self._refuse(ProtocolError(408, text))
+                self._refuse(HttpFault(408, text))
 
     # --- from requests to exchanges ----------------------------------------------------------
 
@@ -378,7 +378,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 if request is None:
                     break
                 self._dispatch(request)
-        except ProtocolError as error:
+        except HttpFault as error:
             self._refuse(error)
         finally:
             self._serving = False
@@ -424,7 +424,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # --- closing -----------------------------------------------------------------------------
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def _refuse(self, error: HttpFault) -> None:
         """Respond to an invalid request, then close when the client has had time to read it."""
         logger.debug("%s: refused with %d: %s", self.peer, error.status, error.message)
         body = error_body(error.message)

@@ -104,7 +104,7 @@ class RequestReader:
     def take(self) -> HttpRequest | None:
         """The next request, or None when more has to arrive first.
 
-        Raises ProtocolError for one that cannot be served; nothing can be read after it.
+        Raises HttpFault for one that cannot be served; nothing can be read after it.
         """
         if self._head is not None:
             return self._take_body(self._head)

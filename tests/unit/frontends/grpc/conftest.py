@@ -24,7 +24,7 @@ from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.service import GrpcService
 from shoal.frontends.grpc.settings import GrpcSettings
-from shoal.wire.http2_frames import PREFACE, ErrorCode
+from shoal.wire.http2_frames import PREFACE, H2Error
 from tests.support.grpc_calls import DirectInbox
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -47,7 +47,7 @@ class EchoService:
         self.events: list[str] = []
         self._methods = {
             "/test.Echo/Unary": Method(Kind.UNARY, self._unary),
-            "/test.Echo/Stream": Method(Kind.STREAM, self._stream),
+            "/test.Echo/ServerStream": Method(Kind.STREAM, self._stream),
             "/test.Echo/Hold": Method(Kind.UNARY, self._hold),
             "/test.Echo/Small": Method(Kind.UNARY, self._unary, 100, 100),
             "/test.Echo/Broken": Method(Kind.UNARY, self._broken),
@@ -294,7 +294,7 @@ class Tools:
 
     Peer = Peer
     HEADERS = HEADERS
-    ErrorCode = ErrorCode
+    H2Error = H2Error
     EchoService = EchoService
     FakeClock = FakeClock
     data = staticmethod(data)

@@ -13,7 +13,7 @@ from hyperframe.frame import RstStreamFrame, WindowUpdateFrame
 
 from shoal.frontends.grpc import message
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings
-from shoal.wire.http2_frames import ErrorCode
+from shoal.wire.http2_frames import H2Error
 
 
 def hold(peer, stream_id=1, **changes):
@@ -84,7 +84,7 @@ def test_parts_of_other_types_count_in_bytes(peer):
 
 def test_after_finish_a_stream_hears_nothing_more(tools):
     peer = tools.Peer().greet({4: 10})
-    peer.send(peer.headers(1, path="/test.Echo/Stream"))
+    peer.send(peer.headers(1, path="/test.Echo/ServerStream"))
     call = peer.service.calls[0]
     call.send((b"x" * 100,))  # which the client does not read yet
     call.finish(5, "enough")
@@ -94,7 +94,7 @@ def test_after_finish_a_stream_hears_nothing_more(tools):
     peer.send(WindowUpdateFrame(1, window_increment=1000))
     assert peer.answers[1].messages == [(0, b"x" * 100)]
     assert peer.answers[1].status == 5
-    assert peer.answers[1].reset == ErrorCode.NO_ERROR
+    assert peer.answers[1].reset == H2Error.NO_ERROR
     assert peer.dispatcher.memory.unfinished_bytes == 0
 
 
@@ -109,7 +109,7 @@ def test_an_error_before_any_message_is_trailers_only(peer):
 
 
 def test_a_stream(peer, tools):
-    peer.send(peer.headers(1, path="/test.Echo/Stream"))
+    peer.send(peer.headers(1, path="/test.Echo/ServerStream"))
     peer.send(tools.data(1, tools.prefixed(b"one") + tools.prefixed(b"") + tools.prefixed(b"two")))
     assert peer.answers[1].messages == [(0, b"one"), (0, b""), (0, b"two")]
     peer.send(tools.data(1, tools.prefixed(b"three"), end=True))
@@ -202,7 +202,7 @@ def test_a_deadline_before_the_request_is_complete(peer, tools):
     peer.dispatcher.deadlines.expire(peer.clock())
     peer.collect()
     assert peer.answers[1].status == 4
-    assert peer.answers[1].reset == ErrorCode.NO_ERROR
+    assert peer.answers[1].reset == H2Error.NO_ERROR
 
 
 def test_a_deadline_while_the_client_does_not_read(tools):
@@ -212,7 +212,7 @@ def test_a_deadline_while_the_client_does_not_read(tools):
     peer.clock.advance(2)
     peer.dispatcher.deadlines.expire(peer.clock())
     peer.collect()
-    assert peer.answers[1].reset == ErrorCode.CANCEL
+    assert peer.answers[1].reset == H2Error.CANCEL
     assert peer.connection.sender.queued_bytes == 0
     assert not call.cancelled, "the service had answered"
 
@@ -248,7 +248,7 @@ def test_a_unary_call_waits_for_the_half_close(peer, tools):
     assert peer.service.messages == [b"a"]
 
 
-@pytest.mark.parametrize("path", ["/test.Echo/Unary", "/test.Echo/Stream"])
+@pytest.mark.parametrize("path", ["/test.Echo/Unary", "/test.Echo/ServerStream"])
 def test_a_request_that_ends_inside_a_message(peer, tools, path):
     peer.send(peer.headers(1, path=path), tools.data(1, b"\0\0\0\0\x09abc", end=True))
     assert peer.answers[1].status == 13
@@ -262,7 +262,7 @@ def test_a_message_with_an_unknown_flag(peer, tools):
 
 def test_messages_before_a_bad_one_are_heard(peer, tools):
     both = tools.prefixed(b"good") + tools.prefixed(b"bad", flag=7)
-    peer.send(peer.headers(1, path="/test.Echo/Stream"), tools.data(1, both))
+    peer.send(peer.headers(1, path="/test.Echo/ServerStream"), tools.data(1, both))
     assert peer.service.messages == [b"good"]
     assert peer.answers[1].messages == [(0, b"good")]
     assert peer.answers[1].status == 13
@@ -276,7 +276,7 @@ def test_messages_larger_than_the_method_takes(peer, tools):
     )
     assert peer.answers[3].status == 8
     assert peer.answers[3].text == "Received message larger than max (101 vs. 100)"
-    assert peer.answers[3].reset == ErrorCode.NO_ERROR
+    assert peer.answers[3].reset == H2Error.NO_ERROR
 
 
 def test_answers_larger_than_the_method_sends(peer):
@@ -338,7 +338,9 @@ def test_no_memory_for_a_message(peer, tools, monkeypatch):
 
 
 def test_a_request_that_stops_arriving(peer, tools):
-    peer.send(peer.headers(1), tools.data(1, b"\0"), peer.headers(3, path="/test.Echo/Stream"))
+    peer.send(
+        peer.headers(1), tools.data(1, b"\0"), peer.headers(3, path="/test.Echo/ServerStream")
+    )
     peer.connection.sweep_stalled(2)
     for _ in range(2):
         peer.connection.sweep_stalled(2)
@@ -462,7 +464,7 @@ def test_a_slow_reader_is_noticed(tools):
 def test_a_paused_stream_gets_no_more_window(tools):
     limits = GrpcLimits(stream_window_bytes=65_535)
     peer = tools.Peer(GrpcSettings(limits)).greet()
-    peer.send(peer.headers(1, path="/test.Echo/Stream"))
+    peer.send(peer.headers(1, path="/test.Echo/ServerStream"))
     call = peer.service.calls[0]
     call.pause_receiving()
 

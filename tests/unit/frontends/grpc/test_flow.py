@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
-from shoal.frontends.grpc.flow import PUMP_BYTES, Sender, Stream
+from shoal.frontends.grpc.flow import PUMP_BYTES, Sender, ServerStream
 
 
 def sizes(frames, stream_id):
@@ -104,7 +104,7 @@ def test_while_the_transport_is_full_only_control_frames_leave(tools):
 
 def test_a_pump_is_bounded():
     sender = Sender(lambda: None, lambda stream: None, 0)
-    stream = Stream(1, 1 << 30)
+    stream = ServerStream(1, 1 << 30)
     sender.window = 1 << 30
     sender.message(stream, (b"x" * (1 << 20),), 1 << 20)
     sender.pump()
@@ -115,7 +115,7 @@ def test_a_pump_is_bounded():
 def test_the_transport_is_woken_once():
     woken = []
     sender = Sender(lambda: woken.append(1), lambda stream: None, 0)
-    stream = Stream(1, 1000)
+    stream = ServerStream(1, 1000)
     for _ in range(5):
         sender.message(stream, (b"x",), 1)
     assert woken == [1]

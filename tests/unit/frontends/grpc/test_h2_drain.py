@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hyperframe.frame import GoAwayFrame, PingFrame
 
-from shoal.wire.http2_frames import ErrorCode
+from shoal.wire.http2_frames import H2Error
 
 
 def answer_ping(peer, frames):
@@ -18,7 +18,7 @@ def test_calls_on_their_way_are_served_and_later_ones_are_not(peer, tools):
     peer.connection.drain("max_age")
     frames = peer.collect()
     first = frames[0]
-    assert (first.last_stream_id, first.error_code) == (2**31 - 1, ErrorCode.NO_ERROR)
+    assert (first.last_stream_id, first.error_code) == (2**31 - 1, H2Error.NO_ERROR)
     assert first.additional_data == b"max_age"
 
     peer.call(3)  # sent before the client heard of it
@@ -62,7 +62,7 @@ def test_a_client_that_has_not_said_anything_is_let_go(tools):
     assert peer.collect() == []
 
 
-@pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/Stream"])
+@pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/ServerStream"])
 def test_closing_cancels_what_is_open(peer, path):
     peer.send(peer.headers(1, path=path))
     call = peer.service.calls[0]

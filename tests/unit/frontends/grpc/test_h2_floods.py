@@ -14,9 +14,9 @@ from hyperframe.frame import (
 
 from shoal.frontends.grpc.guard import MAX_CONTINUATIONS
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings, KeepAlive
-from shoal.wire.http2_frames import ErrorCode
+from shoal.wire.http2_frames import H2Error
 
-CALM = ErrorCode.ENHANCE_YOUR_CALM
+CALM = H2Error.ENHANCE_YOUR_CALM
 SETTINGS = GrpcSettings(
     GrpcLimits(
         max_idle_frames=50,
@@ -107,7 +107,7 @@ def test_data_on_closed_streams_counts_as_much(peer, tools):
 def test_more_streams_than_allowed_are_refused(peer):
     for number in range(6):
         peer.send(peer.headers(1 + 2 * number, path="/test.Echo/Hold"))
-    assert [peer.answers[n].reset for n in (9, 11)] == [ErrorCode.REFUSED_STREAM] * 2
+    assert [peer.answers[n].reset for n in (9, 11)] == [H2Error.REFUSED_STREAM] * 2
     assert len(peer.service.calls) == 4
     peer.service.calls[0].reply((b"room",))
     peer.call(13)
@@ -119,7 +119,7 @@ def test_a_client_that_reads_no_answers_gets_no_new_calls(tools):
     peer.send(peer.headers(1, path="/test.Echo/Hold"))
     peer.service.calls[0].send((b"x" * (2 << 20),))
     peer.call(3)
-    assert peer.answers[3].reset == ErrorCode.REFUSED_STREAM
+    assert peer.answers[3].reset == H2Error.REFUSED_STREAM
 
 
 def test_a_header_block_in_too_many_pieces(peer):

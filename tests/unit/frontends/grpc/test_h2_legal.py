@@ -17,7 +17,7 @@ from hyperframe.frame import (
 )
 
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
-from shoal.wire.http2_frames import PREFACE, ErrorCode
+from shoal.wire.http2_frames import PREFACE, H2Error
 
 
 def assert_echoed(peer, stream_id, message=b"hi"):
@@ -182,7 +182,7 @@ def test_answers_to_pings_nobody_asked_for_are_ignored(peer):
 
 def test_frames_on_a_stream_we_have_reset_are_ignored(peer, tools):
     peer.send(peer.headers(1, te="gzip"))
-    assert peer.answers[1].reset == ErrorCode.PROTOCOL_ERROR
+    assert peer.answers[1].reset == H2Error.PROTOCOL_ERROR
     answers = peer.send(
         tools.data(1, b"x" * 100),
         WindowUpdateFrame(1, window_increment=5),
@@ -254,7 +254,7 @@ def test_early_answers_end_the_stream_without_error(peer, tools):
     peer.send(peer.headers(1, path="/no/such"))
     assert peer.answers[1].status == 12
     assert "/no/such" in peer.answers[1].text
-    assert peer.answers[1].reset == ErrorCode.NO_ERROR
+    assert peer.answers[1].reset == H2Error.NO_ERROR
     assert peer.send(tools.data(1, b"x" * 100, end=True)) == []
 
 
@@ -267,7 +267,7 @@ def test_goaway_from_the_client_lets_calls_finish(peer, tools):
 def test_received_bytes_are_granted_again(tools):
     limits = GrpcLimits(stream_window_bytes=100_000, connection_window_bytes=200_000)
     peer = tools.Peer(GrpcSettings(limits)).greet({4: 1 << 20})
-    peer.send(peer.headers(1, path="/test.Echo/Stream"))
+    peer.send(peer.headers(1, path="/test.Echo/ServerStream"))
     sent = 0
     stream_window, connection_window = 100_000, 200_000
     for _ in range(200):

@@ -8,15 +8,15 @@ import pytest
 from hyperframe.frame import RstStreamFrame, SettingsFrame
 
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
-from shoal.wire.http2_frames import PREFACE, ErrorCode
+from shoal.wire.http2_frames import PREFACE, H2Error
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITISED = 0x1, 0x1, 0x4, 0x8, 0x20
-PROTOCOL = ErrorCode.PROTOCOL_ERROR
-SIZE = ErrorCode.FRAME_SIZE_ERROR
-FLOW = ErrorCode.FLOW_CONTROL_ERROR
-CALM = ErrorCode.ENHANCE_YOUR_CALM
-CLOSED = ErrorCode.STREAM_CLOSED
+PROTOCOL = H2Error.PROTOCOL_ERROR
+SIZE = H2Error.FRAME_SIZE_ERROR
+FLOW = H2Error.FLOW_CONTROL_ERROR
+CALM = H2Error.ENHANCE_YOUR_CALM
+CLOSED = H2Error.STREAM_CLOSED
 
 
 def setting(name, value):
@@ -43,14 +43,14 @@ CONNECTION_FAULTS = [
     ("HEADERS padded but empty", HEADERS, END_HEADERS | PADDED, 5, b"", SIZE),
     ("HEADERS without its priority", HEADERS, END_HEADERS | PRIORITISED, 5, b"abc", SIZE),
     ("HEADERS that HPACK cannot read", HEADERS, END_HEADERS, 5, b"\xff\xff\xff\xff\xff\xff",
-     ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS with an unknown index", HEADERS, END_HEADERS, 5, b"\xfe", ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS with index 0", HEADERS, END_HEADERS, 5, b"\x80", ErrorCode.COMPRESSION_ERROR),
-    ("HEADERS cut short", HEADERS, END_HEADERS, 5, b"\x00\x05ab", ErrorCode.COMPRESSION_ERROR),
+     H2Error.COMPRESSION_ERROR),
+    ("HEADERS with an unknown index", HEADERS, END_HEADERS, 5, b"\xfe", H2Error.COMPRESSION_ERROR),
+    ("HEADERS with index 0", HEADERS, END_HEADERS, 5, b"\x80", H2Error.COMPRESSION_ERROR),
+    ("HEADERS cut short", HEADERS, END_HEADERS, 5, b"\x00\x05ab", H2Error.COMPRESSION_ERROR),
     ("HEADERS with a table larger than allowed", HEADERS, END_HEADERS, 5, b"\x3f\xe2\x1f\x88",
-     ErrorCode.COMPRESSION_ERROR),
+     H2Error.COMPRESSION_ERROR),
     ("HEADERS with three table sizes", HEADERS, END_HEADERS, 5, b"\x20\x21\x20\x88",
-     ErrorCode.COMPRESSION_ERROR),
+     H2Error.COMPRESSION_ERROR),
     ("PRIORITY on stream 0", PRIORITY, 0, 0, b"\0\0\0\0\0", PROTOCOL),
     ("PRIORITY of a wrong size on an idle stream", PRIORITY, 0, 9, b"\0\0\0\0", SIZE),
     ("RST_STREAM on stream 0", RST, 0, 0, uint32(8), PROTOCOL),
@@ -88,7 +88,7 @@ def test_the_connection_ends(peer, tools, kind, flags, stream_id, payload, code)
     peer.send(peer.headers(3, path="/test.Echo/Hold"))
     peer.send(tools.raw(kind, flags, stream_id, payload))
     assert peer.goaway is not None
-    assert ErrorCode(peer.goaway.error_code) is code
+    assert H2Error(peer.goaway.error_code) is code
     assert peer.goaway.additional_data, "the client is told why"
     assert peer.connection.closed
     assert peer.service.events == ["cancel"], "open calls are told"
@@ -254,7 +254,7 @@ def test_large_settings_end_the_connection_before_they_arrive(peer):
 def test_data_beyond_the_window_of_the_stream(tools):
     settings = GrpcSettings(GrpcLimits(stream_window_bytes=65535, connection_window_bytes=1 << 20))
     peer = tools.Peer(settings).greet()
-    peer.send(peer.headers(1, path="/test.Echo/Stream"))
+    peer.send(peer.headers(1, path="/test.Echo/ServerStream"))
     peer.service.calls[0].pause_receiving()
     for _ in range(3):
         peer.send(tools.data(1, b"\0" * 16384))

@@ -54,7 +54,7 @@ def test_the_window_it_brings_counts(tools):
     assert peer.answers[7].status == 0
 
 
-paths = st.sampled_from(["Unary", "Stream", "Hold", "Small", "Broken", "Missing"])
+paths = st.sampled_from(["Unary", "ServerStream", "Hold", "Small", "Broken", "Missing"])
 calls = st.lists(
     st.tuples(
         paths,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shoal.frontends.http.body import BodyBuffer
 from shoal.frontends.http.chunked import ChunkedDecoder
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import ProtocolError
+from shoal.frontends.http.message import HttpFault
 
 LIMITS = HttpLimits(max_body_bytes=1000, max_chunks=10, max_head_bytes=2000)
 
@@ -71,10 +71,10 @@ def test_good_bodies_whole_and_byte_by_byte(data, body, rest):
     ],
 )
 def test_bad_bodies_whole_and_byte_by_byte(status, data):
-    with pytest.raises(ProtocolError) as refused:
+    with pytest.raises(HttpFault) as refused:
         decode(data)
     assert refused.value.status == status
-    with pytest.raises(ProtocolError) as refused:
+    with pytest.raises(HttpFault) as refused:
         decode(*(data[i : i + 1] for i in range(len(data))))
     assert refused.value.status == status
 
@@ -83,7 +83,7 @@ def test_as_many_chunks_as_allowed_and_one_more():
     limits = HttpLimits()
     chunks = b"1\r\nx\r\n" * 65_536
     assert decode(chunks, b"0\r\n\r\n", limits=limits) == (b"x" * 65_536, b"")
-    with pytest.raises(ProtocolError, match="65536 non-empty chunks"):
+    with pytest.raises(HttpFault, match="65536 non-empty chunks"):
         decode(chunks, b"1\r\nx\r\n", limits=limits)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.protocol import HttpConnection, ListenerState, Phase
+from shoal.frontends.http.protocol import ConnectionPhase, HttpConnection, ListenerState
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
 
@@ -132,7 +132,7 @@ def test_the_stream_cut_at_every_place_is_answered_alike(cut):
     client.send(STREAM[:cut])
     client.send(STREAM[cut:])
     assert client.transport.written == ANSWERS
-    assert client.connection.phase is Phase.OPEN
+    assert client.connection.phase is ConnectionPhase.OPEN
 
 
 @settings(deadline=None)
@@ -160,7 +160,7 @@ def outcome(data: bytes, cuts: list[int]) -> tuple[list[tuple[str, str, bytes]],
     client = Client(handle)
     for start, end in pairwise(sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})):
         client.send(data[start:end])
-    return served, client.connection.phase is not Phase.OPEN
+    return served, client.connection.phase is not ConnectionPhase.OPEN
 
 
 @settings(deadline=None, max_examples=300)
@@ -249,7 +249,7 @@ def test_an_application_that_raises_is_answered_for(caplog):
     assert client.error.startswith("internal error")
     assert "GET /a" in caplog.text
     assert "ZeroDivisionError" in caplog.text
-    assert client.connection.phase is Phase.OPEN
+    assert client.connection.phase is ConnectionPhase.OPEN
 
 
 def test_an_application_that_raises_after_answering_changes_nothing(caplog):

@@ -2,7 +2,7 @@ import pytest
 
 from shoal.frontends.http.head import check_partial_head, parse_head
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import CHUNKED, ProtocolError
+from shoal.frontends.http.message import CHUNKED, HttpFault
 
 LIMITS = HttpLimits(max_head_bytes=4096, max_target_bytes=512, max_headers=16, max_body_bytes=9999)
 
@@ -78,7 +78,7 @@ def get(headers: bytes = b"", line: bytes = b"GET / HTTP/1.1") -> bytes:
     ],
 )
 def test_a_bad_head_is_refused(status, head, says):
-    with pytest.raises(ProtocolError, match=r"\w+") as refused:
+    with pytest.raises(HttpFault, match=r"\w+") as refused:
         parse(head)
     assert refused.value.status == status
     assert says in refused.value.message
@@ -86,7 +86,7 @@ def test_a_bad_head_is_refused(status, head, says):
 
 @pytest.mark.parametrize("coding", [b"chunked, chunked", b"chunked\r\nTransfer-Encoding: chunked"])
 def test_chunks_within_chunks_are_refused(coding):
-    with pytest.raises(ProtocolError) as refused:
+    with pytest.raises(HttpFault) as refused:
         parse(get(b"Transfer-Encoding: " + coding + b"\r\n"))
     assert refused.value.status in (400, 501)
 
@@ -189,7 +189,7 @@ def test_values_are_stripped_and_bytes_above_ascii_kept():
     ],
 )
 def test_a_hopeless_beginning_is_refused_at_once(status, data, says):
-    with pytest.raises(ProtocolError, match=says) as refused:
+    with pytest.raises(HttpFault, match=says) as refused:
         check_partial_head(data, 0, LIMITS)
     assert refused.value.status == status
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shoal.frontends.http import head as head_module
 from shoal.frontends.http.head import HeadCache, parse_head
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import Head, ProtocolError
+from shoal.frontends.http.message import Head, HttpFault
 
 LIMITS = HttpLimits(max_head_bytes=3000, max_target_bytes=100, max_headers=20, max_body_bytes=1000)
 GOOD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
@@ -19,7 +19,7 @@ def outcome(parse, data):
     """The head's every attribute, or the refusal."""
     try:
         head = parse(data, LIMITS)
-    except ProtocolError as error:
+    except HttpFault as error:
         return error.status, error.message
     return {name: getattr(head, name) for name in Head.__slots__}
 
@@ -78,7 +78,7 @@ def test_equal_bytes_give_one_head():
 def test_a_refused_head_is_refused_again_and_not_kept():
     cache = HeadCache()
     for _ in range(3):
-        with pytest.raises(ProtocolError, match="must have a Host"):
+        with pytest.raises(HttpFault, match="must have a Host"):
             cache.parse(b"GET / HTTP/1.1\r\n\r\n", LIMITS)
     assert len(cache._heads) == 0
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shoal.frontends.http.body import ALIGNMENT, SMALL_BYTES
 from shoal.frontends.http.head import parse_head
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import HttpRequest, ProtocolError
+from shoal.frontends.http.message import HttpFault, HttpRequest
 from shoal.frontends.http.reader import Arriving, RequestReader
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
@@ -191,7 +191,7 @@ def test_continue_is_owed_to_chunks_too(arrived, owes):
 def test_a_length_beyond_the_limit_is_refused_before_the_body():
     source = reader(max_body_bytes=10)
     source.feed(b"POST /" + HOST + b"Content-Length: 11\r\n\r\n")
-    with pytest.raises(ProtocolError) as refused:
+    with pytest.raises(HttpFault) as refused:
         source.take()
     assert refused.value.status == 413
     assert source.target is None
@@ -201,7 +201,7 @@ def test_requests_before_a_broken_one_are_served():
     source = reader()
     source.feed(b"GET /1" + HOST + b"\r\nbroken")
     assert source.take().path == "/1"
-    with pytest.raises(ProtocolError):
+    with pytest.raises(HttpFault):
         source.take()
 
 
@@ -210,7 +210,7 @@ def test_a_head_that_never_ends_is_refused_at_its_limit():
     receive(source, b"GET /" + HOST)
     while source.waiting_bytes <= 3000 - 6:
         receive(source, b"A: b\r\n")
-    with pytest.raises(ProtocolError) as refused:
+    with pytest.raises(HttpFault) as refused:
         receive(source, b"A: b\r\n")
     assert refused.value.status == 431
 
