@@ -1,4 +1,4 @@
-"""The contract of a task, in one file.
+"""The contract of a task: a class to implement, and the `TaskContext` that it gets.
 
     TaskRequest --perform--> [ prepare: threads ] --> model --> [ finish: threads ] --> JSON
 
@@ -10,90 +10,14 @@ awaited, so they are cancelled when the client disconnects.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
 
-import numpy as np
-
-from shoal.config.model import ModelConfig
-from shoal.core.response import ParameterValue
-from shoal.core.signature import Signature
 from shoal.errors import Unsupported
+from shoal.tasks.context import TaskContext
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.settings import TaskSettings
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Item_contra = TypeVar("Item_contra", contravariant=True)
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class Stage(Protocol[Item_contra, Result_co]):
-    """Work on threads, awaited from the event loop: `await stage(item)` is its result."""
-
-    async def __call__(self, item: Item_contra) -> Result_co:
-        """Process the item; raises the error for this item."""
-
-
-class TaskContext(Protocol):
-    """The model of a task, and what the task may use. For the loop's thread, once it runs."""
-
-    @property
-    def model_name(self) -> str:
-        """The name of the model."""
-
-    @property
-    def model_version(self) -> int:
-        """The version that this task belongs to."""
-
-    @property
-    def folder(self) -> Path:
-        """The model's folder: config.pbtxt, labels, tokenizer and task.json are in it."""
-
-    @property
-    def config(self) -> ModelConfig:
-        """The completed config."""
-
-    @property
-    def signature(self) -> Signature:
-        """The model's tensors, with the labels of outputs."""
-
-    @property
-    def settings(self) -> TaskSettings:
-        """The settings in task.json, if the folder has one."""
-
-    def stage(
-        self,
-        kind: str,
-        work: Callable[[Sequence[Item]], Sequence[Result | Exception]],
-        *,
-        most: int = 1,
-    ) -> Stage[Item, Result]:
-        """A function to await that runs `work` on threads; `kind` is "preprocess" or "postprocess".
-
-        `work` gets up to `most` items that wait at the same time and returns the result or the
-        error of each. An exception that it raises fails all of them.
-        """
-
-    async def infer(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Sequence[str] = (),
-        parameters: Mapping[str, ParameterValue] | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Send a request to the model, with the batch dimension; returns its outputs by name.
-
-        Raises the model's error. Cancelling this cancels the request.
-        """
-
-    def infer_stream(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Sequence[str] = (),
-        parameters: Mapping[str, ParameterValue] | None = None,
-    ) -> AsyncIterator[dict[str, np.ndarray]]:
-        """As `infer`, for models with any number of responses: each as it arrives."""
+__all__ = ["Task", "TaskContext"]
 
 
 class Task(ABC):

@@ -8,64 +8,30 @@ begun: `finish` waits for them.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from shoal.config.model import ModelConfig
-from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
-from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
-from shoal.core.tensor import Tensor
-from shoal.errors import ConfigError, Internal, Unavailable
+from shoal.errors import ConfigError, Unavailable
 from shoal.statistics.task import TaskStatistics
 from shoal.statistics.trace import CallSpan, Trace
 from shoal.tasks import registry
-from shoal.tasks.base import Stage, Task
+from shoal.tasks.base import Task
+from shoal.tasks.context import TaskContext, TaskModel, traced_call
 from shoal.tasks.request import TaskRequest
-from shoal.tasks.settings import TaskSettings
-from shoal.tasks.workers import ThreadStage, Work, Workers
+from shoal.tasks.workers import Workers
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PARAMETER = "task"  # in the parameters of config.pbtxt
-
-# The call that the current coroutine serves, if that is traced. The coroutines that it starts
-# inherit it, so that every request to the model is found in the trace.
-_traced_call: ContextVar[CallSpan | None] = ContextVar("traced_call", default=None)
-
-
-class TaskModel(Protocol):
-    """A loaded version, as far as its task needs it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def version(self) -> int:
-        """Which version it is."""
-
-    @property
-    def config(self) -> ModelConfig:
-        """The completed config."""
-
-    @property
-    def signature(self) -> Signature:
-        """Its tensors."""
-
-    def accept(self, request: Request) -> None:
-        """Accept a request, or raise."""
 
 
 def task_of(config: ModelConfig) -> str:
@@ -95,7 +61,7 @@ class TaskEndpoint:
         """
         self.name = name
         self.statistics = TaskStatistics(name)
-        context = _Context(model, folder, workers, self.statistics)
+        context = TaskContext(model, folder, workers, self.statistics)
         self.task: Task = (kind or registry.get(name))(context)
         try:
             context.settings.check_all_read()
@@ -179,7 +145,7 @@ class TaskCall:
         start_ns = time.monotonic_ns()
         success, error = False, ""
         if self._traced is not None:
-            _traced_call.set(self._traced)  # the coroutine serves only this call
+            traced_call.set(self._traced)  # the coroutine serves only this call
         try:
             yield
             success = True
@@ -190,92 +156,6 @@ class TaskCall:
             self._endpoint.statistics.call(success, time.monotonic_ns() - start_ns)
             if self._traced is not None:
                 self._traced.end(error)
-
-
-class _Context:
-    """The model as its task sees it; see `TaskContext`."""
-
-    def __init__(
-        self, model: TaskModel, folder: Path, workers: Workers, statistics: TaskStatistics
-    ) -> None:
-        self.model_name = model.name
-        self.model_version = model.version
-        self.folder = folder
-        self.config = model.config
-        self.signature = model.signature
-        self.settings = TaskSettings.of(folder)
-        self._accept = model.accept
-        self._workers = workers
-        self._statistics = statistics
-        self._inbox: LoopInbox | None = None
-
-    def stage(self, kind: str, work: Work[Item, Result], *, most: int = 1) -> Stage[Item, Result]:
-        count = self._statistics.stage(kind)
-        return ThreadStage(self._workers, work, count, most=most)
-
-    async def infer(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Sequence[str] = (),
-        parameters: Mapping[str, ParameterValue] | None = None,
-    ) -> dict[str, np.ndarray]:
-        responses = self._responses(inputs, outputs, parameters, one_answer=True)
-        received = [response async for response in responses]
-        if len(received) != 1:
-            raise Internal(
-                f"model '{self.model_name}' gave {len(received)} responses where one was expected"
-            )
-        return received[0]
-
-    def infer_stream(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Sequence[str] = (),
-        parameters: Mapping[str, ParameterValue] | None = None,
-    ) -> AsyncIterator[dict[str, np.ndarray]]:
-        return self._responses(inputs, outputs, parameters, one_answer=False)
-
-    async def _responses(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        outputs: Sequence[str],
-        parameters: Mapping[str, ParameterValue] | None,
-        *,
-        one_answer: bool,
-    ) -> AsyncIterator[dict[str, np.ndarray]]:
-        loop = asyncio.get_running_loop()
-        if self._inbox is None:
-            self._inbox = LoopInbox(loop)
-        arrived: asyncio.Queue[Response] = asyncio.Queue()
-        request = Request(
-            self.model_name,
-            {name: self._tensor(name, array) for name, array in inputs.items()},
-            LoopReply(self._inbox, arrived.put_nowait),
-            model_version=self.model_version,
-            requested_outputs=tuple(outputs),
-            parameters=dict(parameters or {}),
-        )
-        request.one_answer = one_answer
-        traced = _traced_call.get()
-        if traced is not None:
-            traced.attach(request)
-        self._accept(request)
-        final = False
-        try:
-            while not final:
-                response = await arrived.get()
-                final = response.final
-                if response.error is not None:
-                    raise response.error
-                if not response.is_end_only:
-                    yield {tensor.name: tensor.array for tensor in response.outputs}
-        finally:
-            if not final:
-                request.cancel()
-
-    def _tensor(self, name: str, array: np.ndarray) -> Tensor:
-        spec = self.signature.inputs.get(name)
-        return Tensor.from_array(name, array, spec.datatype if spec is not None else None)
 
 
 def open_endpoint(

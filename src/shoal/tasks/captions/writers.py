@@ -22,7 +22,7 @@ from shoal.generation.beams import BeamSearch, BeamStep
 from shoal.generation.choice import TokenSampler
 from shoal.generation.options import Generated, GenerationOptions
 from shoal.generation.text import TextStream
-from shoal.tasks.base import Stage, TaskContext
+from shoal.tasks.base import TaskContext
 from shoal.tasks.text_settings import TextSettings
 
 PIXELS, IDS, MASK, LOGITS = "pixel_values", "input_ids", "attention_mask", "logits"
@@ -144,7 +144,7 @@ class StepwiseModel:
                 )
         self._context = context
         self._settings = settings
-        self._advance: Stage[_Beams, BeamStep] = context.stage("postprocess", _advanced)
+        self._advance = context.stage("postprocess", _advanced)
 
     async def write(
         self, pixels: np.ndarray, prompt: Sequence[int], options: GenerationOptions, *, stream: bool
