@@ -254,7 +254,7 @@ def _unknown_inputs(config: ModelConfig, program: Program, file: str) -> ConfigE
     entries = " ".join(f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ -1 ] }}' for name in listed)
     return ConfigError(
         f"the inputs of model '{config.name}' are not known: its file ({program.kind.value}) does "
-        f"not say what they hold (forward takes {', '.join(listed)})",
+        f"not contain their types (forward takes {', '.join(listed)})",
         file=file,
         field="input",
         fix=f"Write max_batch_size and input [ {entries} ] with the right types and dims, or save "
@@ -265,7 +265,7 @@ def _unknown_inputs(config: ModelConfig, program: Program, file: str) -> ConfigE
 def _unknown_outputs(config: ModelConfig, program: Program, file: str, reason: str) -> ConfigError:
     return ConfigError(
         f"the outputs of model '{config.name}' are not known: its file ({program.kind.value}) does "
-        f"not say what they are, and running it on zeros failed ({reason})",
+        f"not contain them, and running it on zeros failed ({reason})",
         file=file,
         field="output",
         fix='Write output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] } ] with the '

@@ -113,7 +113,7 @@ def test_what_is_no_archive(tmp_path):
     file = tmp_path / "env.tar.gz"
     file.write_bytes(b"not at all")
     chosen = PythonSettings(environment=file, cache_folder=tmp_path / "cache")
-    with pytest.raises(Internal, match="make one with conda-pack"):
+    with pytest.raises(Internal, match="use conda-pack"):
         Environment.prepare(chosen)
 
 
