@@ -104,7 +104,8 @@ def certificates(tmp_path_factory):
 
     subject = ["-subj", "/CN=localhost", "-days", "2"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, *subject, "-keyout", "root.key", "-out", "root.pem")
+    usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]  # required from Python 3.13 on
+    openssl("req", "-x509", *key, *subject, *usage, "-keyout", "root.key", "-out", "root.pem")
     openssl("req", *key, "-subj", "/CN=localhost", "-keyout", "own.key", "-out", "own.csr")
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
     openssl(
