@@ -40,6 +40,14 @@ class SessionSettings:
     global_threads: bool = False  # one thread pool for all sessions of the process
 
 
+# To read inputs and outputs of a file: nothing is optimised, packed or run.
+INSPECTION = SessionSettings(
+    intra_op_threads=1,
+    graph_level="ORT_DISABLE_ALL",
+    entries={"session.disable_prepacking": "1", "session.intra_op.allow_spinning": "0"},
+)
+
+
 def session_settings(
     config: ModelConfig, settings: Mapping[str, str], instances: int, cores: int, file: str
 ) -> SessionSettings:

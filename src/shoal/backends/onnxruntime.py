@@ -22,6 +22,7 @@ from shoal.backends.file_backend import FileBackend
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.onnx_options import (
     BACKEND,
+    INSPECTION,
     SessionSettings,
     global_threads,
     session_settings,
@@ -41,13 +42,6 @@ from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalErro
 
 Device = tuple[str, int]
 Conversion = Callable[[np.ndarray], Any]
-
-# Enough to learn inputs and outputs: nothing is optimised, packed or run.
-_INSPECTION = SessionSettings(
-    intra_op_threads=1,
-    graph_level="ORT_DISABLE_ALL",
-    entries={"session.disable_prepacking": "1", "session.intra_op.allow_spinning": "0"},
-)
 
 
 class OnnxRuntimeBackend(FileBackend):
@@ -248,13 +242,13 @@ class OnnxRuntimeExecutor(Executor):
 def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:
     """Read the graph's inputs and outputs, on the CPU unless only a GPU knows its operators."""
     try:
-        session = onnx_session.open_session(model_file, _INSPECTION, [(CPU, {})], libraries, file)
+        session = onnx_session.open_session(model_file, INSPECTION, [(CPU, {})], libraries, file)
     except InvalidArgument as error:
         gpu_build = CUDA in onnx_session.available_providers()
         if not gpu_build or type(error.__cause__).__name__ != "NotImplemented":
             raise
         both: list[Provider] = [(CUDA, {}), (CPU, {})]
-        session = onnx_session.open_session(model_file, _INSPECTION, both, libraries, file)
+        session = onnx_session.open_session(model_file, INSPECTION, both, libraries, file)
     return graph_of(session)
 
 

@@ -19,7 +19,7 @@ from shoal.backends.generation import request as requests
 from shoal.backends.generation.counts import Counts
 from shoal.backends.generation.executor import GenerationExecutor
 from shoal.backends.generation.files import ModelFiles, OnnxDecoder, OnnxEncoder
-from shoal.backends.onnx_options import SessionSettings, session_settings
+from shoal.backends.onnx_options import INSPECTION, session_settings
 from shoal.backends.onnx_providers import CPU, providers
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelTransactionPolicy
 from shoal.core import dtypes
@@ -33,13 +33,6 @@ Described = ModelInput | ModelOutput
 ENCODER_BATCH = "encoder_batch"  # a parameter of config.pbtxt
 # On a CPU a batch of photos saves no time, and texts in progress would wait longer.
 _DEFAULT_ENCODER_BATCH = 1
-
-# Enough to read the encoder's inputs: nothing is optimised, packed or run.
-_INSPECTION = SessionSettings(
-    intra_op_threads=1,
-    graph_level="ORT_DISABLE_ALL",
-    entries={"session.disable_prepacking": "1", "session.intra_op.allow_spinning": "0"},
-)
 
 
 class GenerationBackend(Backend):
@@ -61,7 +54,7 @@ class GenerationBackend(Backend):
             files = ModelFiles.of(config, version_folder)
             dims = None
             if files.encoder is not None:
-                dims = OnnxEncoder(files.encoder, _INSPECTION, [(CPU, {})]).dims
+                dims = OnnxEncoder(files.encoder, INSPECTION, [(CPU, {})]).dims
             config = dataclasses.replace(
                 config,
                 input=config.input or requests.inputs(dims),
