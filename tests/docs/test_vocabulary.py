@@ -24,18 +24,21 @@ TERMS = (
     Retired("familiar", "template hit, matches"),
     Retired("lanes?", "fast path, slot, connection"),
     Retired("nobody", "no client, none"),
-    Retired("somebody", "a client, a reader"),
+    Retired("somebody|everybody", "a client, a reader, everyone"),
     Retired("doors?", "entry point"),
     Retired("strangers?", "full request"),
     Retired("(un)?patience", "time-out"),
     Retired("looks? again", "retry, repoll"),
     Retired("withdraws?|withdrawn|withdrew", "cancel"),
     Retired("hands? over|handed over|hand-overs?", "submit, pass"),
-    Retired("for company|in the hope of", "for requests to batch with"),
+    Retired("company|in the hope of", "requests to batch with"),
     Retired("as ever", "as usual"),
     Retired("of one's own", "your own"),
     Retired("shines through", "is transparent"),
     Retired("whoever|whom", "the one that"),
+    Retired("infer plan|plan cache|planned answer", "request template, planned responses"),
+    Retired("tickets?|state book", "pending request, state store"),
+    Retired("fleet|harvest|crowd|narrator|mailbox", "worker pool, measurement, printer, queue"),
 )
 # Legitimate uses: DLPack has lanes.
 ALLOWED = {("lanes?", "src/shoal/backends/python/api/dlpack.py")}
