@@ -9,7 +9,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.client.address import Address
 from shoal.client.connecting import open_socket
@@ -72,6 +72,15 @@ class SlotOwner(Protocol):
         ...
 
 
+class ConnectionSetup(NamedTuple):
+    """What the connections of a worker share."""
+
+    endpoint: Endpoint
+    context: ssl.SSLContext | None
+    poller: SocketPoller
+    owner: SlotOwner
+
+
 def tls_context(tls: Tls, *, h2: bool) -> ssl.SSLContext:
     """The TLS context of sockets. Raises Unavailable when a file cannot be read."""
     try:
@@ -91,17 +100,8 @@ def tls_context(tls: Tls, *, h2: bool) -> ssl.SSLContext:
 class LoadConnection(ABC):
     """A non-blocking socket: it sends what it can, and the rest when the socket is writable."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        context: ssl.SSLContext | None,
-        poller: SocketPoller,
-        receiver: SlotOwner,
-    ) -> None:
-        self._endpoint = endpoint
-        self._context = context
-        self._poller = poller
-        self.receiver = receiver
+    def __init__(self, setup: ConnectionSetup) -> None:
+        self._endpoint, self._context, self._poller, self.owner = setup
         self._left: memoryview | None = None  # not sent yet
         self.opened = False
 
@@ -188,19 +188,13 @@ class LoadConnection(ABC):
 class SlotConnection(LoadConnection):
     """A connection that carries one request after the other."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        context: ssl.SSLContext | None,
-        poller: SocketPoller,
-        receiver: SlotOwner,
-    ) -> None:
+    def __init__(self, setup: ConnectionSetup) -> None:
         self.start_ns = 0
         self.position: SequencePosition | None = None
         self.sequence: RunningSequence | None = None
         self.moments: list[int] = []
         self.waiting = False  # for a response
-        super().__init__(endpoint, context, poller, receiver)
+        super().__init__(setup)
 
     @abstractmethod
     def start(self, replay: Replay, position: SequencePosition | None) -> None:

@@ -8,7 +8,6 @@ message on it is a request.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -19,8 +18,7 @@ from shoal.client.errors import ProtocolError
 from shoal.client.http2 import Http2Connection
 from shoal.client.http2_stream import Ended, Http2Stream
 from shoal.core.tensor import Buffer
-from shoal.perf.connection import Endpoint, LoadConnection, LoadError, SlotOwner
-from shoal.perf.poller import SocketPoller
+from shoal.perf.connection import ConnectionSetup, Endpoint, LoadConnection, LoadError
 from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import RunningSequence
 from shoal.wire.proto import messages
@@ -64,7 +62,7 @@ class GrpcSlot(Http2Stream):
     """One call at a time, or one stream, on a shared connection."""
 
     __slots__ = (
-        "_owner",
+        "_link",
         "answered_ns",
         "decoupled",
         "first_ns",
@@ -75,8 +73,8 @@ class GrpcSlot(Http2Stream):
         "streaming",
     )
 
-    def __init__(self, owner: GrpcConnection, streaming: bool, decoupled: bool) -> None:
-        super().__init__(owner.http2)
+    def __init__(self, link: GrpcConnection, streaming: bool, decoupled: bool) -> None:
+        super().__init__(link.http2)
         self.start_ns = 0
         self.position: SequencePosition | None = None
         self.sequence: RunningSequence | None = None
@@ -85,7 +83,7 @@ class GrpcSlot(Http2Stream):
         self.first_ns = 0  # when the response began to arrive
         self.answered_ns = 0  # when the first response was complete
         self.moments: list[int] = []  # of all responses, where a request has several
-        self._owner = owner
+        self._link = link
 
     def start(self, replay: Replay, position: SequencePosition | None) -> None:
         """Send a request. Raises LoadError."""
@@ -94,18 +92,18 @@ class GrpcSlot(Http2Stream):
         self.first_ns = self.answered_ns = 0
         if self.decoupled:
             self.moments = []
-        owner = self._owner
-        http2 = owner.http2
+        link = self._link
+        http2 = link.http2
         start_ns = self.start_ns = perf_counter_ns()
         if not self.streaming or not self.id:
-            http2.attach(self, owner.block)
-            owner.block = owner.short_block
+            http2.attach(self, link.block)
+            link.block = link.short_block
         http2.send_framed(self, [data], len(data), not self.streaming)
-        owner.write(b"".join(http2.take()[0]))
-        owner.receiver.send_ns += perf_counter_ns() - start_ns
+        link.write(b"".join(http2.take()[0]))
+        link.owner.send_ns += perf_counter_ns() - start_ns
 
     def _data(self, piece: Buffer) -> None:
-        self.first_ns = self.first_ns or self._owner.begun_ns
+        self.first_ns = self.first_ns or self._link.begun_ns
         if self.streaming:
             super()._data(piece)
             while self.messages:
@@ -118,26 +116,26 @@ class GrpcSlot(Http2Stream):
             raise LoadError(f"the server refused a request: {reason}")
         now_ns = perf_counter_ns()
         if not self.decoupled:
-            self._owner.finished(self, now_ns)
+            self._link.finished(self, now_ns)
             return
         final = _FINAL in message
         if not (final and len(message) < 256 and _is_empty(message)):
             self.answered_ns = self.answered_ns or now_ns
             self.moments.append(now_ns)
         if final:
-            self._owner.finished(self, self.answered_ns or now_ns)
+            self._link.finished(self, self.answered_ns or now_ns)
 
     def _trailers(self, fields: dict[str, str]) -> None:
         if self.streaming or fields.get("grpc-status") != "0":
             super()._trailers(fields)
-        self.first_ns = self.first_ns or self._owner.begun_ns
-        self._owner.finished(self, perf_counter_ns())
+        self.first_ns = self.first_ns or self._link.begun_ns
+        self._link.finished(self, perf_counter_ns())
 
     def _end(self, ended: Ended) -> None:
         status = ended.headers.get(":status", "200")
         if status != "200":
             raise LoadError(
-                f"{self._owner.authority} responded to gRPC with HTTP status {status}; "
+                f"{self._link.authority} responded to gRPC with HTTP status {status}; "
                 f"is that its gRPC port?"
             )
         if ended.code == 0:
@@ -150,22 +148,15 @@ class GrpcSlot(Http2Stream):
 class GrpcConnection(LoadConnection):
     """One HTTP/2 connection and the calls on it."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        context: ssl.SSLContext | None,
-        poller: SocketPoller,
-        receiver: SlotOwner,
-        headers: CallHeaders,
-    ) -> None:
+    def __init__(self, setup: ConnectionSetup, headers: CallHeaders) -> None:
         self.slots = 0
         self.http2 = Http2Connection()
-        self.authority = endpoint.authority
+        self.authority = setup.endpoint.authority
         self.begun_ns = 0  # when what is being processed was received
         encoder = hpack.Encoder()
         self.block = headers.block(encoder)  # of the next call; the first fills the HPACK table
         self.short_block = headers.block(encoder)
-        super().__init__(endpoint, context, poller, receiver)
+        super().__init__(setup)
 
     def open(self) -> None:
         """Connect and send the preface. Raises LoadError."""
@@ -175,8 +166,8 @@ class GrpcConnection(LoadConnection):
     def finished(self, slot: GrpcSlot, end_ns: int) -> None:
         """The slot's request was answered."""
         if not slot.decoupled:
-            self.receiver.receive_ns += end_ns - slot.first_ns
-        self.receiver.finished(slot, end_ns)
+            self.owner.receive_ns += end_ns - slot.first_ns
+        self.owner.finished(slot, end_ns)
 
     def on_readable(self) -> None:
         """Process what arrived. Raises LoadError."""

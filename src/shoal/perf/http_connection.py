@@ -5,13 +5,11 @@ start --> … --> head and body are complete --> SlotOwner.finished
 
 from __future__ import annotations
 
-import ssl
 from time import perf_counter_ns
 
 from shoal.client.errors import ProtocolError
 from shoal.client.http1 import Http1Head, Http1Response
-from shoal.perf.connection import Endpoint, LoadError, SlotConnection, SlotOwner
-from shoal.perf.poller import SocketPoller
+from shoal.perf.connection import ConnectionSetup, LoadError, SlotConnection
 from shoal.perf.requests import Replay, SequencePosition
 from shoal.wire import json_text
 
@@ -22,18 +20,12 @@ _CACHED_HEADS = 64
 class HttpLoadConnection(SlotConnection):
     """A connection that carries one request after the other."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        context: ssl.SSLContext | None,
-        poller: SocketPoller,
-        receiver: SlotOwner,
-    ) -> None:
+    def __init__(self, setup: ConnectionSetup) -> None:
         self._heads: dict[bytes, int] = {}  # body length by head, of successful responses
         self._missing = 0  # bytes of the body still to be received
         self._response: Http1Response | None = None  # set while a response is parsed in full
         self._first_ns = 0
-        super().__init__(endpoint, context, poller, receiver)
+        super().__init__(setup)
 
     def start(self, replay: Replay, position: SequencePosition | None) -> None:
         """Send a request. Raises LoadError."""
@@ -44,7 +36,7 @@ class HttpLoadConnection(SlotConnection):
         self.waiting = True
         start_ns = self.start_ns = perf_counter_ns()
         self.write(data)
-        self.receiver.send_ns += perf_counter_ns() - start_ns
+        self.owner.send_ns += perf_counter_ns() - start_ns
 
     def on_readable(self) -> None:
         """Process what arrived. Raises LoadError."""
@@ -76,9 +68,9 @@ class HttpLoadConnection(SlotConnection):
     def _done(self) -> None:
         self.waiting = False
         end_ns = perf_counter_ns()
-        receiver = self.receiver
-        receiver.receive_ns += end_ns - self._first_ns
-        receiver.finished(self, end_ns)
+        owner = self.owner
+        owner.receive_ns += end_ns - self._first_ns
+        owner.finished(self, end_ns)
 
     def _feed(self, data: bytes) -> None:
         """The slow path: heads not seen before, chunked bodies and errors."""
@@ -99,7 +91,7 @@ class HttpLoadConnection(SlotConnection):
             if not head.keep_alive:
                 self.close()
             reason = _reason(bytes(response.body))
-            self.receiver.refused(self, reason, f" with status {head.status}")
+            self.owner.refused(self, reason, f" with status {head.status}")
             return
         if not head.keep_alive:
             self.close()

@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.perf import poller
-from shoal.perf.connection import Endpoint, LoadError, RequestSlot, SlotConnection, tls_context
+from shoal.perf.connection import (
+    ConnectionSetup,
+    Endpoint,
+    LoadError,
+    RequestSlot,
+    SlotConnection,
+    tls_context,
+)
 from shoal.perf.grpc_connection import (
     SLOTS_PER_CONNECTION,
     GrpcConnection,
@@ -434,9 +441,10 @@ class LoadWorker:
         endpoint = job.endpoint
         if endpoint.tls is not None and self._tls is None:
             self._tls = tls_context(endpoint.tls, h2=endpoint.protocol == "grpc")
+        setup = ConnectionSetup(endpoint, self._tls, self._poller, self)
         slot: RequestSlot
         if endpoint.protocol != "grpc":
-            made = job.connection(endpoint, self._tls, self._poller, self)
+            made = job.connection(setup)
             self._connections.append(made)
             if not job.tolerant:
                 made.open()
@@ -450,7 +458,7 @@ class LoadWorker:
                     more=job.metadata,
                     compression=job.compression,
                 )
-                last = GrpcConnection(endpoint, self._tls, self._poller, self, headers)
+                last = GrpcConnection(setup, headers)
                 last.open()
                 self._connections.append(last)
             last.slots += 1

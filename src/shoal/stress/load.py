@@ -5,7 +5,6 @@ ask(pool, clients, times) --> LevelMeasurement: latencies, failures, CPU time of
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -13,9 +12,8 @@ from time import perf_counter_ns
 from shoal.ask.question import Question, http_message, tcp_answer, tcp_message
 from shoal.client.address import Address
 from shoal.errors import ShoalError
-from shoal.perf.connection import Endpoint, LoadError, SlotConnection, SlotOwner
+from shoal.perf.connection import ConnectionSetup, Endpoint, LoadError, SlotConnection
 from shoal.perf.http_connection import HttpLoadConnection
-from shoal.perf.poller import SocketPoller
 from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import SequencePlan
 from shoal.perf.worker import LoadJob
@@ -88,14 +86,8 @@ class _Message:
 class TcpConnection(SlotConnection):
     """Questions over plain TCP: a line of JSON, then a line with the answer."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        context: ssl.SSLContext | None,
-        poller: SocketPoller,
-        receiver: SlotOwner,
-    ) -> None:
-        super().__init__(endpoint, context, poller, receiver)
+    def __init__(self, setup: ConnectionSetup) -> None:
+        super().__init__(setup)
         self._line = b""
 
     def start(self, replay: Replay, position: SequencePosition | None) -> None:
@@ -121,6 +113,6 @@ class TcpConnection(SlotConnection):
         try:
             tcp_answer(self._line[:-1])
         except ShoalError as error:
-            self.receiver.refused(self, error.message)
+            self.owner.refused(self, error.message)
         else:
-            self.receiver.finished(self, end_ns)
+            self.owner.finished(self, end_ns)
