@@ -1,4 +1,4 @@
-"""Running a model on a GPU: one stream per instance, page-locked memory on both ways.
+"""Running a model on a GPU: one stream per instance, page-locked memory in both directions.
 
     array --> pinned memory ==> GPU --stream: run--> GPU ==> pinned memory --> array
                             copies that the CPU does not wait for; it waits once, at the end
@@ -29,7 +29,7 @@ from shoal.errors import ConfigError
 
 
 class CudaExecutor(TorchExecutor, DeviceExecutor):
-    """One instance on a GPU, with a stream of its own."""
+    """One instance on a GPU, with its own stream."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
         device = self.device
         self._stream: Any = torch.cuda.Stream(device)
         with torch.cuda.device(device):
-            # A blocking event lets the CPU do something else; a busy one notices sooner.
+            # A blocking event frees the CPU; a busy one reacts sooner.
             self._done: Any = torch.cuda.Event(blocking=not settings.busy_wait)
         self._graphs: CapturedGraphs | None = None
         if settings.graph_sizes:
@@ -59,7 +59,7 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
         return self._run(inputs, outputs, keep)
 
     def close(self) -> None:
-        """Let go of the model, its graphs and what they hold on the GPU."""
+        """Release the model, its graphs and their GPU memory."""
         super().close()
         self._graphs = None
 
@@ -94,7 +94,7 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
         return self._formatted(tensor)
 
     def _pinned(self, name: str, array: np.ndarray) -> torch.Tensor:
-        """The array in memory that the GPU can read by itself."""
+        """The array in memory that the GPU can read directly."""
         tensor = to_tensor(self._shaped(name, array), self._input_types[name])
         if not self._settings.pin_inputs:
             return tensor

@@ -2,8 +2,8 @@
 
     backend: "pytorch"  runtime: "model.py"        1/model.py  1/model.pt
 
-The class is made without arguments. The file is imported as a private module, so that models with
-equal names do not meet.
+The class is created without arguments. The file is imported as a private module, so that models
+with equal names do not conflict.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class EagerProgram(ModuleProgram):
         model_class: str = "",
         file: str = "config.pbtxt",
     ) -> None:
-        """Import `path`, make the module and load its weights; None leaves it where it puts itself.
+        """Import `path`, create the module and load its weights; None keeps its own devices.
 
-        Raises InvalidArgument with what the code raised; nothing stays imported then.
+        Raises InvalidArgument with the code's exception; then nothing stays imported.
         """
         self._source: PrivateModule | None = _imported(path)
         try:
@@ -81,7 +81,7 @@ class EagerProgram(ModuleProgram):
         return torch.device("cpu") if first is None else first.device
 
     def close(self) -> None:
-        """Let go of the module, and of the code it was made by."""
+        """Release the module and its code."""
         super().close()
         if self._source is not None:
             self._source.close()
@@ -100,7 +100,7 @@ def _imported(path: Path) -> PrivateModule:
 
 
 def _module_class(source: ModuleType, path: Path, wanted: str, file: str) -> Any:
-    """The class to serve: the one asked for, or the first by name that is defined in the file."""
+    """The class to serve: the requested one, or the first by name that the file defines."""
     every = {
         name: value
         for name, value in sorted(vars(source).items())

@@ -1,4 +1,4 @@
-"""Running a model on the CPU: arrays become tensors where they lie, and tensors arrays.
+"""Running a model on the CPU, with tensors in the memory of the arrays and vice versa.
 
     {name: array} --feed--> {name: tensor} --call--> results --fetch--> arrays
 
@@ -52,9 +52,9 @@ class TorchExecutor(Executor):
         owns: bool = False,
         on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
-        """With `owns` the program is this instance's own; `on_failure` hears of what it raises.
+        """With `owns` the program belongs to this instance; `on_failure` receives its exceptions.
 
-        Raises ConfigError when the names in `config` do not fit the program.
+        Raises ConfigError if the names in `config` do not match the program.
         """
         self.device = program.device
         self._program = program if owns else None
@@ -78,7 +78,7 @@ class TorchExecutor(Executor):
         self._mode = torch.inference_mode if settings.inference_mode else torch.no_grad
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
-        """Compute the named outputs. Raises BackendFailure with what the model raised."""
+        """Compute the named outputs. Raises BackendFailure with the model's exception."""
         return self._run(inputs, outputs, ())  # type: ignore[return-value]  # nothing is kept
 
     def run_on_device(
@@ -101,7 +101,7 @@ class TorchExecutor(Executor):
             raise self._failure(error) from error
 
     def _execute(self, inputs: Inputs, outputs: Sequence[str]) -> Sequence[Any]:
-        """What the model computes for the outputs, wherever that is."""
+        """The model's results for the outputs, on any device."""
         result = self._compute({name: self._feed(name, given) for name, given in inputs.items()})
         return self._results.pick(result, outputs)
 
@@ -193,7 +193,7 @@ class TorchExecutor(Executor):
         )
 
     def _typed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, whose datatype must be what the config says; precision may be restored."""
+        """The tensor with the config's datatype; only its precision may be converted."""
         wanted = self._output_types[name]
         kind = TORCH_TYPES.get(wanted)
         if tensor.dtype is kind:
@@ -208,7 +208,7 @@ class TorchExecutor(Executor):
         )
 
     def _with_dims(self, name: str, array: np.ndarray) -> np.ndarray:
-        """A scalar becomes what the config has to write for it: dims of ones."""
+        """A scalar in the shape of the config: dims of ones."""
         if array.ndim or self._batched:
             return array
         dims = self._output_dims.get(name, (1,))
@@ -234,7 +234,7 @@ class TorchExecutor(Executor):
 
 
 def input_types(config: ModelConfig) -> dict[str, DataType]:
-    """Every input the model is given, in the config's order, those that the server makes last."""
+    """Every input of the model in the config's order, those that the server provides last."""
     types = {tensor.name: BY_CONFIG_NAME[tensor.data_type] for tensor in config.input}
     for batch_input in config.batch_input:
         types.update(dict.fromkeys(batch_input.target_name, BY_CONFIG_NAME[batch_input.data_type]))
@@ -249,7 +249,7 @@ def input_types(config: ModelConfig) -> dict[str, DataType]:
 
 
 def output_types(config: ModelConfig) -> dict[str, DataType]:
-    """Every output the model is asked for, states included, in the config's order."""
+    """Every output of the model in the config's order, including states."""
     types = {tensor.name: BY_CONFIG_NAME[tensor.data_type] for tensor in config.output}
     if config.sequence_batching is not None:
         for state in config.sequence_batching.state:

@@ -1,7 +1,7 @@
 """torch.export programs: `torch.export.save(torch.export.export(...), "model.pt2")`.
 
-The file says everything: names, datatypes, and which dimensions may vary. Two dimensions with one
-symbol have one size, so a symbol that leads all inputs and outputs is the batch.
+The file contains everything: names, datatypes, and which dimensions may vary. Two dimensions with
+one symbol have one size, so a symbol that leads all inputs and outputs is the batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ExportedProgram(ModuleProgram):
     kind = ProgramKind.EXPORTED
 
     def __init__(self, path: Path, device: torch.device | None) -> None:
-        """Load the program onto `device`; None leaves its tensors where the file says."""
+        """Load the program onto `device`; None keeps the devices of the file."""
         try:
             with quiet, exclusive:
                 program = torch.export.load(str(path))
@@ -125,12 +125,12 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _written(program: Any) -> set[str]:
-    """What the graph may write to: "input", "state". The signature tells only of some graphs.
+    """What the graph may write to: "input", "state". Only some graphs have it in the signature.
 
     Follows views from the inputs and from the module's own tensors to operators that write.
     """
     kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
-    tags: dict[Any, set[str]] = {}  # node -> whose memory it may be
+    tags: dict[Any, set[str]] = {}  # node -> the owners of its memory
     written: set[str] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -170,7 +170,7 @@ def _slot(found: tuple[str, ...], value: torch.Tensor) -> Slot:
 
 
 def _largest_batch(constraints: Mapping[Any, Any], slots: Sequence[Slot]) -> int | None:
-    """How large the first dimension of the inputs may be, where the program limits it."""
+    """The largest first dimension of the inputs, if the program limits it."""
     leading = {slot.axes[0] for slot in slots if slot.axes}
     for symbol, values in constraints.items():
         if str(symbol) in leading:

@@ -1,9 +1,9 @@
-"""CUDA graphs, one per batch size: what the CPU would launch kernel by kernel is launched at once.
+"""CUDA graphs, one per batch size, which launch all kernels of an execution at once.
 
-    batch of 3 --> the graph for 4, whose last row holds whatever was there --> its first 3 rows
+    batch of 3 --> the graph for 4, whose last row is undefined --> its first 3 rows
 
-Captured when an instance is made, the largest first, so that the smaller ones find their memory in
-the pool they all share. Replays of one instance come one after the other.
+They are captured when an instance is created, the largest first, so that the smaller ones reuse its
+memory from the shared pool. Replays of one instance run one after the other.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CapturedGraphs:
     ) -> dict[str, torch.Tensor]:
         """Run a batch that `fits`, on the current stream.
 
-        The results are read from where the next replay will write; copy them before.
+        The next replay overwrites the results; copy them before.
         """
         size = next(size for size in self._sizes if rows is None or size >= rows)
         graph = self._graphs[size]
@@ -98,7 +98,7 @@ def _capture(
             call(inputs)
         stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    # Other threads may allocate and launch what they like meanwhile: only this one is watched.
+    # Other threads may allocate and launch meanwhile: only this one is captured.
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         outputs = call(inputs)
     return graph, outputs

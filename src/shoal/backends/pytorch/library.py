@@ -1,8 +1,8 @@
-"""PyTorch itself: its datatypes, and the settings it has for a thread or for the whole process.
+"""PyTorch's datatypes, and its settings for a thread or for the whole process.
 
-In the builds that people install, the number of threads of an operator is a setting of the thread
-that calls it: once a thread has run something, other threads' changes do not reach it. So every
-instance, whose thread is its own, keeps to its budget; see decisions/0012.
+In the usual builds, the number of threads of an operator is a setting of the calling thread: once a
+thread has run something, changes by other threads do not affect it. So every instance, which has
+its own thread, keeps its budget; see decisions/0012.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-# Helper threads of an operator that wait for the next one spin, by default for milliseconds. A
-# server has other work for those cores. It must be said before the library is loaded.
+# Helper threads of an operator that wait for the next one spin, by default for milliseconds, which
+# wastes cores of the server. This must be set before the library is loaded.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "1000"
 
@@ -76,7 +76,7 @@ class _SilencedWarnings:
                 self._saved = None
 
 
-# Loading warns that TorchScript is old and of much else that a server's operator cannot change.
+# Loading warns that TorchScript is deprecated, and of more that an operator cannot change.
 quiet = _SilencedWarnings()
 # torch.export.load cannot be called twice at once, and models are loaded by several threads.
 exclusive = threading.Lock()
@@ -86,7 +86,7 @@ with quiet:  # it warns once, at the first array that may not be written to; we 
 
 
 class _ProcessSettings:
-    """The settings of the whole process, changed when a model with other wishes runs."""
+    """The settings of the whole process, changed when a model with other settings runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything below
@@ -105,7 +105,7 @@ class _ProcessSettings:
         mine = self._thread
         if getattr(mine, "threads", 0) != threads:
             torch.set_num_threads(threads)
-            # A thread that asks for the first time is told the last number any thread has set.
+            # A thread that reads it for the first time gets the last number of any thread.
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
             mine.threads = threads
@@ -126,7 +126,7 @@ class _ProcessSettings:
             self.applied = switches
 
     def use_inter_op_threads(self, count: int, file: str) -> None:
-        """Have this many threads for operators that run side by side; the first call decides."""
+        """Set the number of threads for parallel operators; the first call decides."""
         with self._lock:
             if self._inter_op_threads:
                 if self._inter_op_threads != count:
@@ -140,7 +140,7 @@ class _ProcessSettings:
                 return
             try:
                 torch.set_num_interop_threads(count)
-            except RuntimeError:  # those threads have begun to work
+            except RuntimeError:  # those threads are running
                 count = torch.get_num_interop_threads()
                 logger.warning(
                     "%s: INTER_OP_THREAD_COUNT has no effect: PyTorch runs with %d already, and "
@@ -164,7 +164,7 @@ def to_tensor(array: np.ndarray, datatype: DataType) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor as numpy, in its own memory where that is the CPU's; BF16 as `uint16`."""
+    """The tensor as numpy, without a copy if it is on the CPU; BF16 as `uint16`."""
     if tensor.dtype is torch.bfloat16:
         bits: np.ndarray = tensor.contiguous().view(torch.int16).numpy(force=True)
         return bits.view(np.uint16)
@@ -178,7 +178,7 @@ def has_cuda() -> bool:
 
 
 def clean_message(error: BaseException) -> str:
-    """What went wrong, on one line: TorchScript's errors end with it, after their own traceback."""
+    """The message on one line: the end of TorchScript's errors, after their traceback."""
     text = str(error).strip()
     if "Traceback of TorchScript" in text:
         text = text.splitlines()[-1].removeprefix("builtins.")

@@ -1,8 +1,8 @@
 """One version of a PyTorch model: its programs, by device, and the instances that run them.
 
-Instances share a program, and with it the weights, where one run cannot change the next: the file
-shows that for TorchScript and torch.export. Modules in Python keep to themselves unless
-ENABLE_WEIGHT_SHARING says otherwise.
+Instances share a program, and with it the weights, if one run cannot change the next: the file
+shows that for TorchScript and torch.export. Modules in Python are not shared unless
+ENABLE_WEIGHT_SHARING is set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shoal.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
-# After one of these the GPU refuses all work of this process.
+# After one of these the GPU rejects all work of this process.
 _FATAL = ("device-side assert", "illegal memory access", "unspecified launch failure")
 
 
@@ -48,7 +48,7 @@ def open_program(
     model_class: str = "",
     file: str = "config.pbtxt",
 ) -> Program:
-    """Load a model's file onto a device; None leaves its tensors where the file says.
+    """Load a model's file onto a device; None keeps the devices of the file.
 
     Raises a ShoalError that names the file; then nothing stays loaded.
     """
@@ -76,7 +76,7 @@ class PyTorchModel(LoadedModel):
         self._found = archive.find(config, context.version_folder, self._file)
         self._runners = max(1, len(context.placements))
         self._lock = threading.Lock()  # guards _programs
-        # Those that instances share; without sharing, what loading opened for the first one.
+        # Those that instances share; without sharing, the one for the first instance.
         self._programs: dict[torch.device | None, Program] = {}
         self._broken = False
         placements = context.placements or [Placement("KIND_CPU")]
@@ -138,17 +138,17 @@ class PyTorchModel(LoadedModel):
         return made
 
     def ready(self) -> bool:
-        """False when the GPU has failed in a way that only a restart mends."""
+        """False if the GPU has failed and the server must be restarted."""
         return not self._broken
 
     def close(self) -> None:
-        """Drop the programs, and give unused GPU memory back to the driver."""
+        """Drop the programs, and return unused GPU memory to the driver."""
         with self._lock:
             for program in self._programs.values():
                 program.close()
             self._programs.clear()
         if self._on_gpu and has_cuda():
-            gc.collect()  # what refers to itself would keep its memory in PyTorch's cache
+            gc.collect()  # reference cycles would keep their memory in PyTorch's cache
             torch.cuda.empty_cache()
 
     def _open(self, device: torch.device | None) -> Program:
@@ -194,7 +194,7 @@ class PyTorchModel(LoadedModel):
         return torch.device("cuda", placement.device_id)
 
     def _check(self, program: Program) -> None:
-        """Raise ConfigError when requests that fit the config could not be run by the model."""
+        """Raise ConfigError if the model could not run requests that match the config."""
         config, file = self._config, self._file
         if self._settings.half and program.kind is ProgramKind.COMPILED:
             raise ConfigError(
@@ -216,7 +216,7 @@ class PyTorchModel(LoadedModel):
                     field="max_batch_size",
                     fix=f"Write max_batch_size: {largest}, or export it for larger ones",
                 )
-        # The names, also of models that say no more than that.
+        # The names, also of models that declare nothing else.
         sides = (
             ("input", list(input_types(config)), program.inputs),
             ("output", list(output_types(config)), program.outputs),
@@ -227,7 +227,7 @@ class PyTorchModel(LoadedModel):
         Results(list(output_types(config)), program.outputs, model=config.name, file=file)
 
     def _first_run(self, executor: TorchExecutor) -> None:
-        """Have a model compiled before the first request, where its shapes are known."""
+        """Compile a model before the first request, if its shapes are known."""
         dims = {tensor.name: graph_config.model_dims(tensor) for tensor in self._config.input}
         types = input_types(self._config)
         if set(dims) != set(types) or any(-1 in own for own in dims.values()):

@@ -1,10 +1,10 @@
-"""Whose tensor is whose: the names in a config against what `forward` takes and gives.
+"""Matches the names in a config with the inputs and outputs of `forward`.
 
     1  names that forward has: arguments, keys of a dictionary, ARGS[0], KWARGS[x], RESULT[0]
     2  <anything>__<index>: INPUT__0, OUTPUT__1
     3  otherwise the order in which the config lists them
 
-Triton's rules. One of them holds for all inputs of a model, and one for all its outputs.
+Triton's rules. One of them applies to all inputs of a model, and one to all its outputs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One value that forward takes or gives. What the model's file does not say is None."""
+    """One argument or result of forward. Fields that the model's file lacks are None."""
 
-    names: tuple[str, ...]  # what a config may call it, the best name first
+    names: tuple[str, ...]  # its possible names in a config, the best first
     datatype: DataType | None = None
-    dims: tuple[int, ...] | None = None  # the batch counted; -1 for any size
-    axes: tuple[str | None, ...] = ()  # the names of its dimensions, where they have some
-    example: tuple[int, ...] | None = None  # a shape it was traced with, which need not bind
+    dims: tuple[int, ...] | None = None  # with the batch; -1 for any size
+    axes: tuple[str | None, ...] = ()  # the names of its dimensions, if any
+    example: tuple[int, ...] | None = None  # a shape it was traced with, not the only possible one
     required: bool = True
     type_name: str = "Tensor"  # PyTorch's word for its type
 
@@ -41,10 +41,10 @@ class Slot:
 def places(
     kind: str, written: Sequence[str], slots: Sequence[Slot] | None, *, model: str, file: str
 ) -> tuple[int, ...]:
-    """The position in forward that each name of a config stands for.
+    """The position in forward of each name of a config.
 
     `kind` is "input" or "output"; `slots` is None where their number is not known. Raises
-    ConfigError when a position does not exist, or two names stand for the same.
+    ConfigError if a position does not exist, or two names have the same one.
     """
     if slots is not None:
         known = {name: place for place, slot in enumerate(slots) for name in slot.names}
@@ -77,7 +77,7 @@ def places(
 def warn_of_order(
     kind: str, written: Sequence[str], slots: Sequence[Slot] | None, *, model: str, file: str
 ) -> None:
-    """Say so in the log where only the order tells several inputs or outputs apart."""
+    """Log that several inputs or outputs are matched only by their order."""
     known = {name for slot in slots or () for name in slot.names}
     if len(written) < 2 or known.issuperset(written):
         return
