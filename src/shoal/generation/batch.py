@@ -68,10 +68,6 @@ class ContinuousBatch:
         """Bytes of all states."""
         return sum(group.states.nbytes for group in self._groups.values())
 
-    def has_room(self, job: GenerationJob) -> bool:
-        """Whether there are rows for the job."""
-        return self.rows + job.options.num_beams <= self.max_rows
-
     def join(self, jobs: Sequence[GenerationJob], contexts: Sequence[Sequence[np.ndarray]]) -> None:
         """Add jobs from the next step on. A job that fails is notified."""
         longer: list[tuple[GenerationJob, Sequence[np.ndarray]]] = []

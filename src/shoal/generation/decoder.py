@@ -21,11 +21,6 @@ class Shape:
     # Further inputs for each text, such as an encoded photo, without a batch dimension.
     context: tuple[tuple[int, ...], ...] = ()
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of the states of one token in one row."""
-        return 4 * self.states * self.heads * self.head_size
-
 
 class Decoder(Protocol):
     """A decoder with past states. Called from one thread at a time."""

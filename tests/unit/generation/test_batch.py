@@ -68,6 +68,10 @@ class Job:
         self.dropped, self.ends = True, self.ends + 1
 
 
+def has_room(batch, job):
+    return batch.rows + job.options.num_beams <= batch.max_rows
+
+
 def join(batch, *jobs):
     batch.join(jobs, [[job.about] for job in jobs])
 
@@ -101,7 +105,7 @@ def test_every_text_is_the_one_it_would_be_alone(arrivals):
     waiting = list(arrivals)
     while waiting or batch.rows:
         now = []
-        while waiting and batch.has_room(waiting[0][0]) and len(now) < 2:
+        while waiting and has_room(batch, waiting[0][0]) and len(now) < 2:
             job, wait, gone = waiting.pop(0)
             join(batch, job)
             now.append(job)
@@ -219,11 +223,11 @@ def test_one_that_is_cancelled_frees_its_place_before_the_next_step():
     jobs = [Job(n, [1], GenerationOptions(30)) for n in range(3)]
     join(batch, *jobs[:2])
     batch.step()
-    assert not batch.has_room(jobs[2])
+    assert not has_room(batch, jobs[2])
     jobs[0].cancelled = True
     assert batch.step() == [1]
     assert jobs[0].dropped
-    assert batch.has_room(jobs[2])
+    assert has_room(batch, jobs[2])
 
 
 def test_all_can_be_ended():

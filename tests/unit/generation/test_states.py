@@ -96,5 +96,5 @@ def test_memory_is_what_rows_and_lengths_need(width):
     for number in range(8):
         states.join(context(number))
     states.make_room(40)
-    row = SHAPE.bytes_per_token * 40
+    row = 4 * SHAPE.states * SHAPE.heads * SHAPE.head_size * 40
     assert states.nbytes == 8 * (width * row + 4 * (2 + 3))

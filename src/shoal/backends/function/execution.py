@@ -23,8 +23,8 @@ from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Cancelled
 
 
-class FunctionExecutor(Executor):
-    """One instance of a function that returns."""
+class _Instance:
+    """One instance of a function, whichever way it responds."""
 
     def __init__(
         self,
@@ -37,6 +37,14 @@ class FunctionExecutor(Executor):
         self._function = function
         self._loop = loop
         self._on_close = on_close
+
+    def close(self) -> None:
+        """Release the function's object."""
+        self._on_close()
+
+
+class FunctionExecutor(_Instance, Executor):
+    """One instance of a function that returns."""
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
         """Call the function once for the whole batch."""
@@ -49,25 +57,9 @@ class FunctionExecutor(Executor):
         given = to_arrays(declaration, returned, rows)
         return [given[name] for name in outputs]
 
-    def close(self) -> None:
-        """Release the function's object."""
-        self._on_close()
 
-
-class StreamExecutor(RequestExecutor):
+class StreamExecutor(_Instance, RequestExecutor):
     """One instance of a function that yields: every item is a response."""
-
-    def __init__(
-        self,
-        declaration: Declaration,
-        function: Callable[..., Any],
-        loop: AsyncLoop,
-        on_close: Callable[[], None],
-    ) -> None:
-        self._declaration = declaration
-        self._function = function
-        self._loop = loop
-        self._on_close = on_close
 
     def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Stream to one request after the other."""
@@ -109,10 +101,6 @@ class StreamExecutor(RequestExecutor):
             for port in self._declaration.outputs
         ]
         pending.send(tensors, final=False)
-
-    def close(self) -> None:
-        """Release the function's object."""
-        self._on_close()
 
 
 def to_arguments(declaration: Declaration, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
