@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
-from shoal.core.dtypes import DataType
+from shoal.core.dtypes import BYTES, DataType
 from shoal.core.padding import Padding
 
 
@@ -47,6 +49,9 @@ class Signature:
     shape_keyed: tuple[str, ...] = field(init=False)
     has_optional: bool = field(init=False)
     has_reshape: bool = field(init=False)
+    # Rows and batch key of valid requests, by all that `validate` looks at; None where it must look
+    # at the elements, or change the inputs. Any thread may add to it.
+    validated: dict[Hashable, tuple[int, Any]] | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         inputs = self.inputs.values()
@@ -60,3 +65,5 @@ class Signature:
         object.__setattr__(self, "shape_keyed", keyed)
         object.__setattr__(self, "has_optional", any(spec.optional for spec in inputs))
         object.__setattr__(self, "has_reshape", any(s.reshape is not None for s in inputs))
+        plain = all(s.reshape is None and s.datatype is not BYTES for s in inputs)
+        object.__setattr__(self, "validated", {} if plain else None)

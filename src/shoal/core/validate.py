@@ -23,13 +23,44 @@ BATCH_NOTE = (
 )
 # Beyond this a byte count no longer fits the 64-bit sizes of every client and library.
 _MOST_ELEMENTS = 2**62
+_MOST_VALIDATED = 256  # combinations of shapes that are cached for a model
 
 
 def validate(request: Request, signature: Signature) -> None:
     """Check `request` against `signature`; InvalidArgument names the tensor and what was expected.
 
-    On failure the request may be half prepared and must not be queued.
+    On failure the request may be half prepared and must not be queued. Requests with the names,
+    datatypes, shapes and sizes of an earlier one are valid, too: that is cached.
     """
+    validated = signature.validated
+    if validated is None:
+        _validate(request, signature)
+        return
+    key = (
+        request.requested_outputs,
+        tuple(
+            [
+                (
+                    name,
+                    tensor.datatype.name,
+                    tensor.shape,
+                    tensor.nbytes if tensor.has_raw else None,
+                )
+                for name, tensor in request.inputs.items()
+            ]
+        ),
+    )
+    found = validated.get(key)
+    if found is None:
+        _validate(request, signature)
+        if len(validated) >= _MOST_VALIDATED:
+            validated.clear()
+        validated[key] = (request.rows, request.batch_key)
+    else:
+        request.rows, request.batch_key = found
+
+
+def _validate(request: Request, signature: Signature) -> None:
     # The names first, and without the prefix: clients match on how these texts begin.
     for name in request.requested_outputs:
         if name not in signature.outputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
@@ -20,6 +21,7 @@ _EITHER_FORMAT = 47
 _LEVEL = 1
 
 
+@lru_cache(64)
 def coding(content_encoding: bytes | None) -> str | None:
     """The coding named by the `Content-Encoding` of a body; None for an unsupported one."""
     name = (content_encoding or b"").decode("latin-1").strip().lower()
@@ -61,6 +63,7 @@ def compress(parts: Iterable[Buffer], coding: str) -> list[bytes]:
     return [part for part in packed if part]
 
 
+@lru_cache(64)
 def negotiate(accept_encoding: bytes | None) -> str:
     """The coding a client likes best: of gzip, deflate and identity the one with the highest q.
 

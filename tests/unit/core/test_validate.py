@@ -185,3 +185,47 @@ def test_zero_elements_are_fine():
 
 def test_substitute_fills_in_order():
     assert substitute((-1, 2, -1), (5, 2, 7), (2, -1, -1)) == (2, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([tensor("a", (1, 3))], [tensor("a", (1, 3), dtypes.UINT32)]),
+        ([tensor("a", (1, 3))], [tensor("a", (1, 3), raw=bytes(8))]),
+        ([tensor("a", (1, 3))], [tensor("a", (1, 4))]),
+        ([tensor("a", (1, 3))], [tensor("a", (9, 3))]),
+        ([tensor("a", (1, 3))], [tensor("a", (1, 3)), tensor("o", (1, 3), dtypes.FP32)]),
+    ],
+)
+def test_an_invalid_request_is_refused_after_a_valid_one_that_resembles_it(first, then):
+    sig = signature(A, MAYBE)
+    check(sig, *first)
+    with pytest.raises(InvalidArgument):
+        check(sig, *then)
+    check(sig, *first)
+
+
+def test_unknown_outputs_are_refused_after_a_valid_request():
+    sig = signature(A)
+    check(sig, tensor("a", (1, 3)), requested_outputs=("y",))
+    with pytest.raises(InvalidArgument, match="unexpected inference output 'z'"):
+        check(sig, tensor("a", (1, 3)), requested_outputs=("z",))
+
+
+def test_a_repeated_request_gets_the_rows_and_the_batch_key_of_the_first():
+    sig = signature(A, B)
+    requests = [
+        check(sig, tensor("a", (rows, 3)), tensor("b", (rows, length), dtypes.FP32))
+        for _ in range(2)
+        for rows, length in ((1, 2), (4, 2), (4, 5))
+    ]
+    assert [request.rows for request in requests] == [1, 4, 4] * 2
+    assert [request.batch_key for request in requests] == [((2,),), ((2,),), ((5,),)] * 2
+
+
+def test_the_cache_of_valid_requests_is_bounded():
+    sig = signature(B, batch=1)
+    for length in range(1000):
+        check(sig, tensor("b", (1, length), dtypes.FP32))
+    assert sig.validated is not None
+    assert 0 < len(sig.validated) <= 256

@@ -144,14 +144,17 @@ class HttpInferCall:
 
     def _is_quick(self, coding: str) -> bool:
         """Whether decoding the body takes less time than waking a thread."""
-        request = self._exchange.request
-        size = len(request.body)
+        size = len(self._exchange.request.body)
         if coding != IDENTITY:
             return size <= _INFLATE_OFF_LOOP_BYTES
-        if size <= _PARSE_OFF_LOOP_BYTES:
-            return True
-        length = http_body.parse_header_length(request.header(_LENGTH_FIELD), size)
-        return length is not None and length <= _PARSE_OFF_LOOP_BYTES
+        return (self._json_bytes(size) or size) <= _PARSE_OFF_LOOP_BYTES
+
+    def _json_bytes(self, body_bytes: int) -> int | None:
+        """How much of the body is JSON, as the request says; None if it says nothing."""
+        request = self._exchange.request
+        if 0 < request.plain_offset <= body_bytes:
+            return request.plain_offset
+        return http_body.parse_header_length(request.header(_LENGTH_FIELD), body_bytes)
 
     def _decode(self, coding: str) -> InferBody:
         """The body as tensors. May run on any thread."""
@@ -160,7 +163,7 @@ class HttpInferCall:
         body: Buffer = request.body
         if coding != IDENTITY:
             body = compression.decompress(body, most_bytes=most)
-        length = http_body.parse_header_length(request.header(_LENGTH_FIELD), len(body))
+        length = self._json_bytes(len(body))
         if http_body.is_raw(length, body):
             signature = self._route.engine.signature(target.model, target.version)
             return http_body.decode_raw(body, signature, max_raw_bytes=most)
