@@ -159,6 +159,7 @@ class HttpFastPath(Coalescer):
             or head.version != "1.1"
             or not 0 < offset <= self._longest_header
             or head.body_length != len(data) - body_at
+            or offset > head.body_length
         ):
             return None
         target = resolve(head.path)

@@ -659,9 +659,23 @@ def conversations(draw):
     return draw(st.lists(st.lists(one, min_size=1, max_size=4), min_size=1, max_size=6))
 
 
+EMPTY = Ask(
+    model="free",
+    id=None,
+    members=(
+        (
+            '"inputs":[{"name":"INPUT0","shape":[0,2],"datatype":"FP32",'
+            '"parameters":{"binary_data_size":0}}]'
+        ),
+        '"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]',
+    ),
+)
+
+
 @pytest.mark.timeout(300)  # seconds of computing, which a busy machine stretches
 @settings(max_examples=500, deadline=None)
 @given(conversation=conversations())
+@example(conversation=[[EMPTY], [dataclasses.replace(EMPTY, length="beyond")]])
 @example(conversation=[[SUM], [dataclasses.replace(SUM, id='"2"')], [SUM, SUM, SUM]])
 def test_whatever_is_asked_both_ways_answer_alike(world, conversation):
     sides = world.sides()
