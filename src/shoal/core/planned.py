@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.reply import Reply
-from shoal.core.request import NEW, Request
+from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Buffer, Tensor
 
@@ -101,8 +101,6 @@ class PlannedRequest(Request):
         start_ns: int,
     ) -> None:
         """The inputs are at `places` in `message`; `model` is about to accept it."""
-        # Every attribute of a request, without the default arguments and the clock of its own
-        # `__init__`: this runs for each of many thousand requests a second.
         self.template: RequestTemplate | None = template  # None once it was given other inputs
         self.message = message
         self.places = places
@@ -114,22 +112,12 @@ class PlannedRequest(Request):
         self.parameters = dict(template.parameters) if template.parameters else {}
         self.priority = template.priority
         self.timeout_us = template.timeout_us
-        self.correlation_id = 0
-        self.flags = 0
-        self.reply = reply
-        self.state = NEW
-        self.cancelled = False
-        self.on_cancel = None
-        self.one_answer = False
         self.rows = template.rows
         self.batch_key = template.batch_key
+        self.reply = reply
         self.served_by = model
-        self.turn = None
-        self.trace = None
         self.start_ns = start_ns
-        self.queued_ns = 0
-        self.deadline_ns = None
-        self.moments = None
+        self._begin()
 
     @property
     def inputs(self) -> dict[str, Tensor]:

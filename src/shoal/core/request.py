@@ -50,19 +50,17 @@ class RequestTrace(Protocol):
 class Request:
     """One request for one model. `rows` and `batch_key` are set by validation."""
 
+    SEQUENCE_START = 1
+    SEQUENCE_END = 2
+
     __slots__ = (
+        "__dict__",
         "batch_key",
-        "cancelled",
-        "correlation_id",
-        "deadline_ns",
-        "flags",
         "id",
         "inputs",
         "model_name",
         "model_version",
         "moments",
-        "on_cancel",
-        "one_answer",
         "parameters",
         "priority",
         "queued_ns",
@@ -73,12 +71,17 @@ class Request:
         "start_ns",
         "state",
         "timeout_us",
-        "trace",
-        "turn",
     )
 
-    SEQUENCE_START = 1
-    SEQUENCE_END = 2
+    # Most requests never change these, so that they cost a constructor nothing.
+    cancelled = False
+    on_cancel: Callable[[], None] | None = None  # the owner's wake-up call
+    one_answer = False  # whether the caller accepts one response only
+    turn: Any = None  # its place in a sequence, once an instance has it
+    trace: RequestTrace | None = None  # only a request that was sampled has one
+    deadline_ns: int | None = None  # from the queue policy
+    correlation_id: int | str = 0
+    flags = 0
 
     def __init__(
         self,
@@ -103,21 +106,20 @@ class Request:
         self.parameters = parameters or {}
         self.priority = priority
         self.timeout_us = timeout_us
-        self.correlation_id = correlation_id
-        self.flags = flags
+        if correlation_id or flags:
+            self.correlation_id = correlation_id
+            self.flags = flags
         self.reply = reply
-        self.state = NEW
-        self.cancelled = False
-        self.on_cancel: Callable[[], None] | None = None  # the owner's wake-up call
-        self.one_answer = False  # whether the caller accepts one response only
         self.rows = 1  # the batch dimension; 1 where the model has none
         self.batch_key: Any = ()  # only requests with equal keys may share a batch
         self.served_by: Any = None  # the model version that accepted it
-        self.turn: Any = None  # its place in a sequence, once an instance has it
-        self.trace: RequestTrace | None = None  # only a request that was sampled has one
         self.start_ns = time.monotonic_ns()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set what changes during the life of every request."""
+        self.state = NEW
         self.queued_ns = 0
-        self.deadline_ns: int | None = None  # from the queue policy
         # Compute start, input end, output start and compute end, once it runs; the last is 0 until
         # that is known.
         self.moments: tuple[int, int, int, int] | None = None
@@ -140,7 +142,5 @@ class Request:
 
 class StepRequest(Request):
     """A request that an ensemble makes for a step whose outputs may stay on a device."""
-
-    __slots__ = ("device_outputs",)
 
     device_outputs: frozenset[str]  # those that all their readers can take there
