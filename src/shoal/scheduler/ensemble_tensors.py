@@ -109,7 +109,7 @@ def ensemble_outputs(
     batched = signature.max_batch_size > 0
     for name, value in values.items():
         if value.tensor is None:
-            logger.debug("ComposingModel models did not output tensor %s", name)
+            logger.debug("Composing models did not output tensor %s", name)
             continue
         shape = _client_shape(value, signature.outputs[name], batched=batched)
         outputs.append(hand_on(value.tensor, name, shape))
