@@ -40,6 +40,8 @@ from shoal.errors import BackendFailure, ConfigError, InvalidArgument
 
 FILENAMES = BACKENDS["openvino"].filenames
 
+_ROUNDS_AFTER_FAILURE = 4
+
 # Noise in the runtime's messages.
 _NOISE = re.compile(
     r"Exception from \S+:\d+:|Check '.*?' failed at \S+:\d+:|FrontEnd API failed with \w+:"
@@ -215,15 +217,17 @@ class OpenVinoExecutor(Executor):
         """Run another input after a failure.
 
         OpenVINO (2026.4) caches the shapes of a failed execution, treats a repetition as computed
-        and returns an earlier result. Each stream has its own cache.
+        and returns an earlier result. Each stream has its own cache, and any idle one takes the
+        next request: so there are more requests than streams, and that more than once.
         """
-        requests = [self._compiled.create_infer_request() for _ in range(self._streams)]
-        with contextlib.suppress(RuntimeError):  # the result does not matter
+        requests = [self._compiled.create_infer_request() for _ in range(4 * self._streams)]
+        for _ in range(_ROUNDS_AFTER_FAILURE if self._streams > 1 else 1):
+            with contextlib.suppress(RuntimeError):  # the result does not matter
+                for request in requests:
+                    request.start_async(self._ones)
             for request in requests:
-                request.start_async(self._ones)
-        for request in requests:
-            with contextlib.suppress(RuntimeError):
-                request.wait()
+                with contextlib.suppress(RuntimeError):
+                    request.wait()
 
     def _tensor(self, name: str, array: np.ndarray) -> Any:
         if array.dtype.kind == "S":
