@@ -19,6 +19,10 @@ from __future__ import annotations
 import copy
 import enum
 
+_MOST_QUOTED = 200  # characters of a client's text in a message
+_MOST_CHARACTERS = 8192  # of a message: some of them contain what a client has sent
+_KEPT_AT_END = 2048
+
 
 class Code(enum.Enum):
     """Triton's eight error codes."""
@@ -39,13 +43,14 @@ class ShoalError(Exception):
     code = Code.UNKNOWN
 
     def __init__(self, message: str) -> None:
+        message = _bounded(message)
         super().__init__(message)
         self.message = message
 
     def prefixed(self, prefix: str) -> ShoalError:
         """A copy of this error whose message begins with `prefix`."""
         error = copy.copy(self)
-        error.message = prefix + self.message
+        error.message = _bounded(prefix + self.message)
         error.args = (error.message,)
         return error
 
@@ -117,3 +122,17 @@ class BackendFailure(Internal):
 
 class Unknown(ShoalError):
     """An error that is not classified."""
+
+
+def quoted(text: str) -> str:
+    """What a client sent, short enough for a message that quotes it."""
+    return text if len(text) <= _MOST_QUOTED else text[:_MOST_QUOTED] + "…"
+
+
+def _bounded(message: str) -> str:
+    """The message; the middle of a very long one is left out, which is what it quotes."""
+    if len(message) <= _MOST_CHARACTERS:
+        return message
+    head = _MOST_CHARACTERS - _KEPT_AT_END
+    left_out = len(message) - _MOST_CHARACTERS
+    return f"{message[:head]} … ({left_out} characters left out) … {message[-_KEPT_AT_END:]}"

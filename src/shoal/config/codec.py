@@ -21,6 +21,7 @@ from shoal.config.model import ModelConfig
 from shoal.config.schema import Enum, Field, MessageType, message_type
 from shoal.config.suggest import did_you_mean
 from shoal.errors import ConfigError
+from shoal.wire import json_limits
 from shoal.wire.proto import messages
 
 if TYPE_CHECKING:
@@ -167,7 +168,10 @@ def parse_json(text: str, where: str) -> ModelConfig:
     with `where` and names the field.
     """
     try:
+        json_limits.check_counts(text.encode("utf-8", "replace"), 0)
         value = json.loads(text, object_pairs_hook=_JsonPairs)
+    except json_limits.TooMuch as error:
+        raise ConfigError(f"not a config: {error.message}", file=where) from None
     except RecursionError:
         raise ConfigError("the JSON is nested too deeply to be a config", file=where) from None
     except ValueError as error:  # bad syntax, or an integer with thousands of digits

@@ -8,7 +8,7 @@ from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, quoted
 
 _NEWEST_POSSIBLE = 2**63 - 1
 
@@ -67,6 +67,7 @@ def parse_version(text: str) -> int:
     else:
         details = "it is not a number"
     raise InvalidArgument(
-        f"failed to get model version from specified version string '{text}' (details: {details}), "
+        f"failed to get model version from specified version string '{quoted(text)}' (details: "
+        f"{details}), "
         f"version should be an integral value > 0"
     )

@@ -20,7 +20,7 @@ from shoal.engine import Engine
 from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.statistics.trace import Trace
 from shoal.tasks.request import TaskRequest
-from shoal.wire import json_text
+from shoal.wire import json_limits
 from shoal.wire.json_objects import JsonObjects, Message, StreamError
 
 logger = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class QuestionConnection(asyncio.Protocol):
 
     async def _answer(self, question: _Question, data: bytes) -> str:
         start_ns = time.monotonic_ns()
-        values = json_text.loads(data)
+        values = json_limits.loads(data, self._listener.limits.max_object_bytes)
         model = values.pop("model", "")
         if type(model) is not str:
             raise InvalidArgument("'model' must be the name of a model")

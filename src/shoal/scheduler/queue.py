@@ -6,6 +6,7 @@ them with the error that answers them: they never reach the model.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from itertools import chain
 
 from shoal.core.request import Request
 from shoal.errors import Cancelled, QueueRejected, ShoalError
+
+_LEVELS_KEPT = 64  # more than that only while requests wait in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,15 @@ class RequestQueue:
         default_level: int = 1,
         level_policies: Mapping[int, QueuePolicy] | None = None,
     ) -> None:
-        overrides = level_policies or {}
-        self._levels = [_PriorityLevel(overrides.get(n, policy)) for n in range(1, levels + 1)]
+        """`levels` may be any number: only those in use take memory."""
+        self._policy = policy
+        self._policies = dict(level_policies or {})
+        self._count = levels
         self._default = default_level
+        # Level 1 and the others in use, by number and in the order in which they run.
+        self._numbers = [1]
+        self._most_kept = _LEVELS_KEPT
+        self._levels = [_PriorityLevel(self._policies.get(1, policy))]
         only = self._levels[0].policy
         # One level without limit and default time-out.
         self._plain = levels == 1 and not only.max_size and not only.default_timeout_ns
@@ -77,9 +86,9 @@ class RequestQueue:
     def push(self, request: Request, now_ns: int) -> None:
         """Queue the request. If this raises QueueRejected it was not queued."""
         number = request.priority
-        if not 1 <= number <= len(self._levels):
+        if not 1 <= number <= self._count:
             number = self._default
-        level = self._levels[number - 1]
+        level = self._levels[0] if number == 1 else self._level(number)
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
             raise QueueRejected(request.log_prefix() + "Exceeds maximum queue size")
@@ -91,6 +100,26 @@ class RequestQueue:
             self._next_deadline_ns = deadline
         level.on_time.append(request)
         self._size += 1
+
+    def _level(self, number: int) -> _PriorityLevel:
+        """The level of that number, which is made if it is not in use."""
+        place = bisect_left(self._numbers, number)
+        if place < len(self._numbers) and self._numbers[place] == number:
+            return self._levels[place]
+        if len(self._numbers) >= self._most_kept:
+            self._drop_empty_levels()
+            place = bisect_left(self._numbers, number)
+        level = _PriorityLevel(self._policies.get(number, self._policy))
+        self._numbers.insert(place, number)
+        self._levels.insert(place, level)
+        return level
+
+    def _drop_empty_levels(self) -> None:
+        """Keep level 1 and those in which requests wait."""
+        kept = [n for n, level in enumerate(self._levels) if n == 0 or len(level)]
+        self._numbers = [self._numbers[n] for n in kept]
+        self._levels = [self._levels[n] for n in kept]
+        self._most_kept = max(_LEVELS_KEPT, 2 * len(kept))
 
     def push_all(self, requests: Sequence[Request], now_ns: int) -> bool:
         """Queue them all; false, with none queued, where some could be refused or expire."""
@@ -205,6 +234,8 @@ class RequestQueue:
                     line.clear()
                 else:
                     batch += [line.popleft() for _ in range(count - len(batch))]
+            if len(batch) == count:
+                break
         self._size -= len(batch)
         if not self._size:
             self._next_deadline_ns = None

@@ -55,6 +55,16 @@ def decompress(body: Buffer, *, most_bytes: int) -> bytes:
     return plain
 
 
+def decompress_small(body: Buffer, *, most_bytes: int) -> bytes | None:
+    """What `decompress` returns, if it is at most `most_bytes`; None otherwise, at little cost."""
+    reader = zlib.decompressobj(_EITHER_FORMAT)
+    try:
+        plain = reader.decompress(body, most_bytes)
+    except zlib.error:
+        return None
+    return plain if reader.eof and not reader.unused_data else None
+
+
 def compress(parts: Iterable[Buffer], coding: str) -> list[bytes]:
     """The parts as one body in `coding`, which is 'gzip' or 'deflate'."""
     writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, WINDOW_BITS[coding])

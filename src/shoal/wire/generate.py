@@ -18,7 +18,7 @@ from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
-from shoal.wire import json_data, json_text
+from shoal.wire import json_data, json_limits, json_text
 from shoal.wire.http_body import check_json_size
 from shoal.wire.infer_json import InferBody, id_prefix, read_parameters
 
@@ -32,6 +32,7 @@ class _Pairs(list[tuple[str, Any]]):
 def decode_generate(body: Buffer, signature: Signature, *, max_json_bytes: int) -> InferBody:
     """Read a request body. Raises InvalidArgument that names the key and what was expected."""
     check_json_size(len(body), max_json_bytes)
+    json_limits.check_counts(body, max_json_bytes)
     document = _parse(bytes(body))
     decoded = InferBody()
     _read_members(document, signature, decoded, max_json_bytes)

@@ -28,7 +28,7 @@ from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
-from shoal.wire import json_data, json_text
+from shoal.wire import json_arrays, json_data, json_text
 from shoal.wire.classification import classify
 from shoal.wire.infer_json import InferBody, WantedOutput, id_prefix, read_request
 from shoal.wire.regions import Regions
@@ -167,7 +167,7 @@ class InferBodyDecoder:
         tail = view[length:]
         headers = self._headers
         if headers is None or header_length is None or length > LONGEST_KEY:
-            document = json_text.loads(view[:length])
+            document = json_arrays.loads(view[:length], max_json_bytes)
             return read_request(document, tail, model_name, max_json_bytes, regions)
         header = bytes(view[:length])
         request_id, rest = split_json_id(header)

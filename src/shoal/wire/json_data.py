@@ -15,11 +15,13 @@ from shoal.core.dtypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.wire import json_text
+from shoal.wire.json_arrays import LongArray
 
 BINARY_ONLY = (FP16, BF16)  # half floats have no JSON form in the protocol
 
 _FLOATS = (FP32, FP64)
 _NUMBERS = frozenset({int, float})
+_STRING_EXPECTED = "attempt to access JSON non-string as string"
 _ARRAY_EXPECTED = "attempt to access JSON non-array as array"
 
 
@@ -31,7 +33,8 @@ def read(
     Raises InvalidArgument when `data` does not hold exactly `count` elements of the datatype, or
     when the tensor would take more than `most_bytes`.
     """
-    if type(data) is not list:
+    is_long = type(data) is LongArray
+    if type(data) is not list and not is_long:
         raise _unreadable(name, _ARRAY_EXPECTED)
     if datatype in BINARY_ONLY and (count or data):
         raise InvalidArgument(
@@ -39,6 +42,8 @@ def read(
             f"data format for input {name}"
         )
     _check_size(name, count * datatype.itemsize, most_bytes)
+    if is_long:
+        return Tensor(name, datatype, shape, array=_long(name, datatype, shape, count, data))
     elements = flatten(data)
     if len(elements) != count:
         raise _wrong_count(name, shape, count, len(elements))
@@ -46,6 +51,32 @@ def read(
     if datatype is BYTES:
         _check_size(name, 4 * count + sum(map(len, array)), most_bytes)
     return Tensor(name, datatype, shape, array=array.reshape(shape))
+
+
+def _long(
+    name: str, datatype: DataType, shape: tuple[int, ...], count: int, data: LongArray
+) -> np.ndarray:
+    """The elements of a long list, of which one piece at a time is in memory as objects."""
+    if datatype is BYTES:
+        raise _unreadable(name, _STRING_EXPECTED)
+    array = np.empty(count, datatype.numpy)
+    found = 0
+    fault: InvalidArgument | None = None
+    for piece in data.pieces():
+        elements = flatten(piece)
+        start, found = found, found + len(elements)
+        if found > count:
+            raise _wrong_count(name, shape, count, found, "at least ")
+        if fault is None:  # a wrong number of elements is reported first
+            try:
+                array[start:found] = _array(name, datatype, elements)
+            except InvalidArgument as error:
+                fault = error
+    if found != count:
+        raise _wrong_count(name, shape, count, found)
+    if fault is not None:
+        raise fault
+    return array.reshape(shape)
 
 
 def write(tensor: Tensor) -> Any:
@@ -114,7 +145,7 @@ def _array(name: str, datatype: DataType, elements: list[Any]) -> np.ndarray:
     kinds = set(map(type, elements))
     if datatype is BYTES:
         if not kinds <= {str}:
-            raise _unreadable(name, "attempt to access JSON non-string as string")
+            raise _unreadable(name, _STRING_EXPECTED)
         array = np.empty(len(elements), dtype=object)
         array[:] = [text.encode() for text in elements]
         return array
@@ -156,14 +187,16 @@ def _check_size(name: str, byte_size: int, most_bytes: int) -> None:
         )
 
 
-def _wrong_count(name: str, shape: tuple[int, ...], count: int, found: int) -> InvalidArgument:
+def _wrong_count(
+    name: str, shape: tuple[int, ...], count: int, found: int, about: str = ""
+) -> InvalidArgument:
     if found > count:
         text = "Unable to parse 'data': Shape does not match true shape of 'data' field"
     else:
         text = "Failed to parse 'data' field: shape does not match true shape"
     return InvalidArgument(
         f"{text} for input '{name}': shape {format_shape(shape)} has {count} elements, but 'data' "
-        f"holds {found}"
+        f"holds {about}{found}"
     )
 
 

@@ -23,7 +23,7 @@ TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
 _TOKENS = re.compile(rb"NaN|Infinity")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]', re.DOTALL)
-_DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
+DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -96,7 +96,7 @@ def _check_depth(text: str) -> None:
     for match in _BRACKETS.finditer(text):
         if match[1]:
             depth += 1
-            if depth > _DEEPEST:
+            if depth > DEEPEST:
                 raise TooDeep
         elif match[0] in "]}":
             depth -= 1

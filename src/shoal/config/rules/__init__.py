@@ -19,6 +19,7 @@ from shoal.config.rules.general import general
 from shoal.config.rules.instances import instances
 from shoal.config.rules.parameters import parameters
 from shoal.config.rules.shapes import by_shape, ragged
+from shoal.config.rules.sizes import sizes
 from shoal.config.rules.states import states
 from shoal.config.rules.support import not_acted_on, without_use
 from shoal.config.rules.tensors import batch_tensors, tensors
@@ -41,6 +42,7 @@ _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     files,
     states,
     warmup,
+    sizes,
 )
 
 

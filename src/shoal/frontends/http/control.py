@@ -18,7 +18,7 @@ from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import respond_from_thread
 from shoal.frontends.http.routes import REPOSITORY, Target, route
-from shoal.wire import http_body, json_text
+from shoal.wire import http_body, json_limits, json_text
 
 _THREADS = 16
 _FILE_PREFIX = "file:"
@@ -163,7 +163,7 @@ def _object(body: Buffer, most_bytes: int) -> dict[str, Any]:
     if not len(body):
         return {}
     http_body.check_json_size(len(body), most_bytes)
-    document = json_text.loads(body)
+    document = json_limits.loads(body, most_bytes)
     if type(document) is not dict:
         raise InvalidArgument("the request body must be a JSON object")
     return document

@@ -26,6 +26,7 @@ _LONGEST_KEPT_HEAD_BYTES = 2048
 _TLS_HANDSHAKE = 0x16
 _A, _Z = b"AZ"
 _SPACE = b" \t"
+_MOST_LENGTH_DIGITS = 19  # as many as 64 bits need, with leading zeros
 
 
 class _Collector:
@@ -170,7 +171,7 @@ def _body_length(fields: dict[bytes, bytes], is_1_1: bool, limits: HttpLimits) -
         return CHUNKED
     if length is None:
         return 0
-    if not length.isdigit():
+    if not length.isdigit() or len(length) > _MOST_LENGTH_DIGITS:
         raise HttpFault(400, f"Content-Length {_shown(length)} is not one plain number")
     count = int(length)
     if limits.max_body_bytes is not None and count > limits.max_body_bytes:

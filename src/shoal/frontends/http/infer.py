@@ -42,7 +42,7 @@ DECOUPLED = "HTTP end point doesn't support models with decoupled transaction po
 _ACCEPTED_CODINGS: Header = (b"Accept-Encoding", b"gzip, deflate")
 
 # From these sizes on a thread is worth its wake-up. A compressed body can grow a thousandfold, so
-# its limit is low; a plain text of this length takes a millisecond or two to parse.
+# it is decompressed as far as the limit of a plain one, which takes a millisecond or two to parse.
 _INFLATE_OFF_LOOP_BYTES = 8 * 1024
 _PARSE_OFF_LOOP_BYTES = 256 * 1024
 _COMPRESS_OFF_LOOP_BYTES = 64 * 1024
@@ -132,21 +132,24 @@ class HttpInferCall:
     def start(self, coding: str) -> None:
         """Decode the body, here or on a thread, and submit the request."""
         self._exchange.on_disconnect = self._client_disconnected
-        if self._is_quick(coding):
-            self._submit(self._decode(coding))
+        sent = self._exchange.request.body
+        body: Buffer | None = sent if coding == IDENTITY else None
+        if body is None and len(sent) <= _INFLATE_OFF_LOOP_BYTES:
+            most = min(_PARSE_OFF_LOOP_BYTES, self._route.options.max_input_bytes)
+            body = compression.decompress_small(sent, most_bytes=most)
+        if body is not None and self._is_quick(body):
+            self._submit(self._decode(body))
         else:
-            self._off_loop(lambda: self._decode(coding), self._submit)
+            self._off_loop(lambda: self._decode(body), self._submit)
 
     def _start_again(self) -> None:
         self.start(
             compression.coding(self._exchange.request.header(b"content-encoding")) or IDENTITY
         )
 
-    def _is_quick(self, coding: str) -> bool:
+    def _is_quick(self, body: Buffer) -> bool:
         """Whether decoding the body takes less time than waking a thread."""
-        size = len(self._exchange.request.body)
-        if coding != IDENTITY:
-            return size <= _INFLATE_OFF_LOOP_BYTES
+        size = len(body)
         return (self._json_bytes(size) or size) <= _PARSE_OFF_LOOP_BYTES
 
     def _json_bytes(self, body_bytes: int) -> int | None:
@@ -156,13 +159,12 @@ class HttpInferCall:
             return request.plain_offset
         return http_body.parse_header_length(request.header(_LENGTH_FIELD), body_bytes)
 
-    def _decode(self, coding: str) -> InferBody:
-        """The body as tensors. May run on any thread."""
+    def _decode(self, body: Buffer | None) -> InferBody:
+        """The body as tensors; None: the request's, which is compressed. May run on any thread."""
         request, target = self._exchange.request, self._target
         most = self._route.options.max_input_bytes
-        body: Buffer = request.body
-        if coding != IDENTITY:
-            body = compression.decompress(body, most_bytes=most)
+        if body is None:
+            body = compression.decompress(request.body, most_bytes=most)
         length = self._json_bytes(len(body))
         if http_body.is_raw(length, body):
             signature = self._route.engine.signature(target.model, target.version)

@@ -12,7 +12,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import respond_from_thread, send_empty, send_json
 from shoal.frontends.http.routes import Target, route
 from shoal.frontends.shared_memory import SharedMemory
-from shoal.wire import http_body, json_text
+from shoal.wire import http_body, json_limits
 
 _SYSTEM = "/v2/systemsharedmemory"
 _CUDA = "/v2/cudasharedmemory"
@@ -75,7 +75,7 @@ class MemoryRoutes:
     def _read(self, exchange: Exchange) -> dict[str, Any]:
         body = exchange.request.body
         http_body.check_json_size(len(body), self._most_bytes)
-        document = json_text.loads(body)
+        document = json_limits.loads(body, self._most_bytes)
         if type(document) is not dict:
             raise InvalidArgument(
                 "a region is registered with a JSON object: key, offset, byte_size"

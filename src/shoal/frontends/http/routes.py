@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from shoal.config.options.checks import CATEGORIES
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, quoted
 from shoal.frontends.http.contracts import Exchange
 from shoal.tasks.registry import operations
 
@@ -228,9 +228,9 @@ def _regular(special: re.Match[str]) -> str:
 def _version(digits: str | None) -> int:
     if digits is None:
         return -1
-    if len(digits.lstrip("0")) > 19 or int(digits) > _LARGEST_VERSION:
+    if len(digits) > 19 or int(digits) > _LARGEST_VERSION:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{digits}' (details: it "
-            f"does not fit into 64 bits), version should be an integral value > 0"
+            f"failed to get model version from specified version string '{quoted(digits)}' "
+            f"(details: it does not fit into 64 bits), version should be an integral value > 0"
         )
     return int(digits)

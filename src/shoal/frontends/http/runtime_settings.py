@@ -14,7 +14,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target, route
 from shoal.frontends.log_changes import read_log_changes
-from shoal.wire import http_body, json_text
+from shoal.wire import http_body, json_limits
 
 _TRACE = "/v2[/models/{model}]/trace/setting"
 _LISTED = ("trace_level",)  # these have several values; the others are plain texts
@@ -86,7 +86,7 @@ class RuntimeSettingRoutes:
         if not len(body):
             return {}
         http_body.check_json_size(len(body), self._most_bytes)
-        document = json_text.loads(body)
+        document = json_limits.loads(body, self._most_bytes)
         if type(document) is not dict:
             raise InvalidArgument("settings are changed with a JSON object of names and values")
         return document

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from shoal.errors import InvalidArgument, Unsupported
 from shoal.frontends.http.message import HttpRequest
 from shoal.tasks.request import File, TaskRequest
-from shoal.wire import http_body, json_text, multipart
+from shoal.wire import http_body, json_limits, multipart
 from shoal.wire.compression import IDENTITY, coding
 
 _FORM = "multipart/form-data"
@@ -40,7 +40,7 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
     elif kind.endswith("json") or (len(body) and bytes(body[:1]) in b"{" and kind in ("", _FIELDS)):
         # curl -d declares JSON as form fields; text that begins with a brace is JSON.
         http_body.check_json_size(len(body), most_json_bytes)
-        document = json_text.loads(body)
+        document = json_limits.loads(body, most_json_bytes)
         if type(document) is not dict:
             raise InvalidArgument("the request body must be a JSON object")
         values.update(document)

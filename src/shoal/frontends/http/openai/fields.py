@@ -11,7 +11,7 @@ from typing import Any
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.message import HttpRequest
 from shoal.frontends.http.openai.errors import OpenAiError
-from shoal.wire import json_text
+from shoal.wire import json_limits
 from shoal.wire.compression import IDENTITY, coding
 from shoal.wire.http_body import check_json_size
 
@@ -29,7 +29,7 @@ class Fields:
             raise OpenAiError("the body is compressed; send it without compression")
         try:
             check_json_size(len(request.body), most_bytes)
-            document = json_text.loads(request.body)
+            document = json_limits.loads(request.body, most_bytes)
         except InvalidArgument as error:
             raise OpenAiError(error.message) from None
         if type(document) is not dict:
