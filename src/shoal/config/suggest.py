@@ -6,10 +6,13 @@ import difflib
 from collections.abc import Sequence
 
 _MOST_LISTED = 30
+_LONGEST_NAME = 100  # nothing longer is a misspelt name, and comparing takes long
 
 
 def near_match(written: str, known: Sequence[str]) -> str | None:
     """The known name that was most likely meant, or None if none is close."""
+    if len(written) > _LONGEST_NAME:
+        return None
     folded = {name.lower(): name for name in reversed(known)}
     word = written.lower()
     for name in known:  # INT32 means TYPE_INT32, GPU means KIND_GPU

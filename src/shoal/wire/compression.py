@@ -17,6 +17,8 @@ IDENTITY = "identity"
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 _EITHER_FORMAT = 47
+_FED_BYTES = 64 * 1024
+_GROWTH_BYTES = 1 << 20
 # The lowest level: tensors compress badly, and the next levels cost thrice the time for little.
 _LEVEL = 1
 
@@ -30,14 +32,27 @@ def coding(content_encoding: bytes | None) -> str | None:
     return name if name in WINDOW_BITS else None
 
 
-def decompress(body: Buffer, *, most_bytes: int) -> bytes:
+def decompress(body: Buffer, *, most_bytes: int) -> Buffer:
     """Undo gzip or deflate. Raises InvalidArgument for a body that is damaged, cut short or would
     grow beyond `most_bytes`; never more than that is allocated."""
     if not len(body):
         raise InvalidArgument("nothing to be decompressed: the request body is empty")
     reader = zlib.decompressobj(_EITHER_FORMAT)
+    # In pieces: at once, zlib takes twice the memory and keeps some of it.
+    plain = bytearray()
+    view = memoryview(body).cast("B")
+    fed = 0
     try:
-        plain = reader.decompress(body, most_bytes + 1)
+        while fed < len(view) and len(plain) <= most_bytes and not reader.eof:
+            piece: Buffer = view[fed : fed + _FED_BYTES]
+            fed += len(piece)
+            full = True
+            while full and len(plain) <= most_bytes:
+                room = min(_GROWTH_BYTES, most_bytes + 1 - len(plain))
+                made = reader.decompress(piece, room)
+                plain += made
+                piece = reader.unconsumed_tail
+                full = len(made) == room and not reader.eof
     except zlib.error as error:
         raise InvalidArgument(f"failed to decompress the request body: {error}") from None
     if len(plain) > most_bytes:
@@ -47,10 +62,11 @@ def decompress(body: Buffer, *, most_bytes: int) -> bytes:
         )
     if not reader.eof:
         raise InvalidArgument("failed to decompress the request body: it is cut short")
-    if reader.unused_data:
+    surplus = len(reader.unused_data) + len(view) - fed
+    if surplus:
         raise InvalidArgument(
-            f"failed to decompress the request body: {len(reader.unused_data)} bytes follow the "
-            f"end of the compressed data"
+            f"failed to decompress the request body: {surplus} bytes follow the end of the "
+            f"compressed data"
         )
     return plain
 

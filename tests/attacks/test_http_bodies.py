@@ -1,0 +1,306 @@
+"""Bodies and numbers that cost more to read than to send, over HTTP."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.attacks.conftest import AttackedServer, Neighbour, server_cpu_secs
+from tests.support.fakes import WAIT_SECS
+from tests.support.onnx_models import model, value
+from tests.support.repositories import add_model, add_onnx, parameter
+
+MB = 1_000_000
+# What one request of at most 1 MB may cost, the neighbour's requests meanwhile included.
+MOST_CPU_SECS = 0.25
+# Decompressing 64 MiB is what a legitimate request of that size costs, too.
+MOST_CPU_SECS_INFLATED = MOST_CPU_SECS + 0.2
+MOST_ERROR_BYTES = 20_000
+INFER = "/v2/models/double/infer"
+PHOTO_CONFIG = """
+max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 4, 4 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 3 ] }
+""" + parameter("task", "image-classification")
+TEXT_CONFIG = """
+backend: "identity"
+input { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] }
+output { name: "TEXT_OUT" data_type: TYPE_STRING dims: [ -1 ] }
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server with all kinds of endpoints whose bodies are JSON or forms, for all attacks."""
+    folder = tmp_path_factory.mktemp("attacked")
+    repository = folder / "models"
+    mean = helper.make_node("ReduceMean", ["INPUT0"], ["OUTPUT0"], axes=[2, 3], keepdims=0)
+    photos = model(
+        [mean],
+        inputs=[value("INPUT0", "FP32", ("batch", 3, 4, 4))],
+        outputs=[value("OUTPUT0", "FP32", ("batch", 3))],
+        opset=13,
+    )
+    add_onnx(repository, "photos", photos, PHOTO_CONFIG)
+    add_model(repository, "echo", TEXT_CONFIG)
+    made = AttackedServer(
+        folder,
+        str(repository),
+        "--model-control-mode=explicit",
+        "--load-model=double",
+        "--load-model=photos",
+        "--load-model=echo",
+    )
+    yield made
+    made.stop()
+
+
+def reset_peak(server):
+    """Let `peak_bytes` begin anew."""
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
+
+
+class Attack:
+    """One connection; counts what its requests cost."""
+
+    def __init__(self, server):
+        self._server = server
+        self.cpu_secs = 0.0
+
+    def post(self, path, body, headers=None):
+        """The status and body of the response."""
+        before = server_cpu_secs(self._server)
+        line = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=WAIT_SECS)
+        try:
+            line.request("POST", path, body, headers or {})
+            response = line.getresponse()
+            return response.status, response.read()
+        finally:
+            line.close()
+            self.cpu_secs = server_cpu_secs(self._server) - before
+            print(f"{path} {len(body)} bytes: {self.cpu_secs:.2f} s of CPU")
+
+
+@pytest.fixture
+def attack(server, neighbour):
+    attacker = Attack(server)
+    yield attacker
+    neighbour.check()
+    print(f"the neighbour's longest wait: {neighbour.longest_secs * 1000:.0f} ms")
+
+
+def infer_body(data, shape="[1]", datatype="FP32"):
+    head = b'{"inputs":[{"name":"numbers","datatype":"%b","shape":%b,"data":'
+    return head % (datatype.encode(), shape.encode()) + data + b"}]}"
+
+
+def of_size(unit, size, before=b"[", after=b"]"):
+    """`unit` again and again, with commas between."""
+    return before + (unit + b",") * (size // (len(unit) + 1) - 1) + unit + after
+
+
+EXPLODING = {
+    "lists": of_size(b"[]", 60 * MB),
+    "objects": of_size(b"{}", 60 * MB),
+    "members": of_size(b'"a":1', 60 * MB, b"{", b"}"),
+    "texts": of_size(b'""', 60 * MB),
+    "lists as data": infer_body(of_size(b"[]", 60 * MB)),
+    "too many numbers": infer_body(of_size(b"1", 60 * MB)),
+    "inputs": b'{"inputs":' + of_size(b'{"name":"a"}', 60 * MB) + b"}",
+    "nothing but brackets": b"[" * (60 * MB),
+    "lists and NaN": b"[NaN," + of_size(b"[]", 60 * MB) + b"]",
+}
+
+
+@pytest.mark.parametrize("kind", EXPLODING)
+def test_json_that_explodes_when_it_is_decompressed(server, attack, kind):
+    reset_peak(server)
+    resident = server.resident_bytes
+    packed = gzip.compress(EXPLODING[kind], 9)
+    assert len(packed) < MB
+    status, body = attack.post(INFER, packed, {"Content-Encoding": "gzip"})
+    assert status == 400
+    assert len(body) < MOST_ERROR_BYTES
+    assert attack.cpu_secs < MOST_CPU_SECS_INFLATED
+    assert server.resident_bytes - resident < 2 * 64 * 1024**2
+    assert server.peak_bytes - resident < 4 * 64 * 1024**2
+
+
+def test_a_small_compressed_body_is_not_parsed_on_the_loop(attack):
+    packed = gzip.compress(of_size(b"[]", 6 * MB), 9)
+    assert len(packed) <= 8192
+    status, _ = attack.post(INFER, packed, {"Content-Encoding": "gzip"})
+    assert status == 400
+    assert attack.cpu_secs < MOST_CPU_SECS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        INFER,
+        "/v2/models/echo/generate",
+        "/v2/models/echo/generate_stream",
+        "/v2/logging",
+        "/v2/trace/setting",
+        "/v2/repository/index",
+        "/v2/repository/models/echo/unload",
+        "/v2/repository/models/echo/load",
+        "/v2/systemsharedmemory/region/a/register",
+        "/classify",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/embeddings",
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        of_size(b"[]", MB - 100),
+        of_size(b"{}", MB - 100),
+        of_size(b'"":[]', MB - 100, b"{", b"}"),
+        b'{"a":' + of_size(b"1", MB - 100) + b"}",
+        b'{"a":' + b"[" * (MB - 100),
+        b'{"%b":1}' % (b"k" * (MB - 100)),
+        b'{"id":"%b","TEXT":1,"ready":1,"parameters":[]}' % (b"k" * (MB - 100)),
+        b"[NaN," + of_size(b'"\\""', MB - 100) + b"]",
+        b'{"a":' + b"9" * (MB - 100) + b"}",
+    ],
+    ids=["lists", "objects", "members", "numbers", "deep", "key", "id", "escapes", "digits"],
+)
+def test_json_of_one_megabyte(attack, path, text):
+    status, body = attack.post(path, text, {"Content-Type": "application/json"})
+    assert 400 <= status <= 501 or b"kkkk" in text, body  # unknown keys are not always an error
+    assert len(body) < MOST_ERROR_BYTES
+    assert attack.cpu_secs < MOST_CPU_SECS
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        of_size(b"{}", MB // 2).decode(),
+        json.dumps({"k" * MB: 1}),
+        json.dumps({"backend": "identity", "dynamic_batching": {"priority_levels": 2**64 - 1}}),
+        json.dumps({"backend": "identity", "instance_group": [{"count": 2**31 - 1}]}),
+        json.dumps(
+            {
+                "backend": "identity",
+                "sequence_batching": {"oldest": {"max_candidate_sequences": 2**31 - 1}},
+            }
+        ),
+        json.dumps(
+            {
+                "backend": "identity",
+                "max_batch_size": 2**31 - 1,
+                "sequence_batching": {"direct": {}},
+            }
+        ),
+        json.dumps(
+            {
+                "backend": "identity",
+                "max_batch_size": 2**31 - 1,
+                "model_warmup": [
+                    {
+                        "name": "a",
+                        "batch_size": 2**31 - 1,
+                        "count": 2**31 - 1,
+                        "inputs": {
+                            "TEXT": {"data_type": "TYPE_STRING", "dims": [2**40], "zero_data": True}
+                        },
+                    }
+                ],
+            }
+        ),
+    ],
+    ids=["objects", "key", "levels", "instances", "candidates", "slots", "warm-up"],
+)
+def test_numbers_of_a_config_that_would_take_memory(server, attack, config):
+    reset_peak(server)
+    peak = server.peak_bytes
+    body = json.dumps({"parameters": {"config": config}}).encode()
+    status, answer = attack.post("/v2/repository/models/echo/load", body)
+    assert status in (200, 400, 500), answer  # a load that fails is an error of the server
+    assert len(answer) < MOST_ERROR_BYTES
+    assert attack.cpu_secs < MOST_CPU_SECS
+    assert server.peak_bytes - peak < 64 * 1024**2
+
+
+def form(head, content=b"x"):
+    return b"--b\r\n" + head + b"\r\n\r\n" + content + b"\r\n--b--\r\n"
+
+
+NAME = b'Content-Disposition: form-data; name="image"'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        form(NAME + b";" * 15_000),
+        form(NAME + b'; a="' + b'\\"' * 7_000),
+        form(NAME + b"; " * 7_000),
+        b"".join(b"--b\r\n" + NAME + b";" * 900 + b"\r\n\r\nx\r\n" for _ in range(1000)) + b"--b--",
+        b"".join(b"--b\r\n" + NAME + b"\r\na: b" * 150 + b"\r\n\r\nx\r\n" for _ in range(900))
+        + b"--b--",
+        b"--b\r\n" * 200_000,
+        b"\r\n--" * 250_000,
+        b"--b" + b" " * (MB - 100),
+        b"--b\r\n" + b"\r" * (MB - 100),
+    ],
+    ids=["semicolons", "quotes", "spaces", "parts", "headers", "marks", "ends", "blanks", "CR"],
+)
+def test_form_heads(attack, body):
+    status, answer = attack.post(
+        "/classify", body, {"Content-Type": "multipart/form-data; boundary=b"}
+    )
+    assert status == 400, answer
+    assert attack.cpu_secs < MOST_CPU_SECS
+
+
+def test_a_content_type_of_60_kilobytes(attack):
+    header = "multipart/form-data" + ";" * 60_000 + "boundary=b"
+    status, answer = attack.post("/classify", form(NAME), {"Content-Type": header})
+    assert status == 400, answer
+    assert attack.cpu_secs < MOST_CPU_SECS
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nContent-Length: " + "9" * 60_000,
+        "POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nContent-Length: " + "0" * 60_000,
+        "GET /v2/models/double/versions/" + "9" * 8_000 + "/ready HTTP/1.1\r\nHost: a",
+        "GET /v2/models/double/versions/" + "0" * 8_000 + "1/ready HTTP/1.1\r\nHost: a",
+        "POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n"
+        "Inference-Header-Content-Length: " + "0" * 50_000 + "\r\n\r\n{}",
+    ],
+    ids=["length", "zeros", "version", "zero-version", "header-length"],
+)
+def test_numbers_of_thousands_of_digits(server, neighbour, head):
+    before = server_cpu_secs(server)
+    with socket.create_connection(("127.0.0.1", server.http_port), WAIT_SECS) as line:
+        line.sendall(head.encode() + b"\r\n\r\n")
+        with line.makefile("rb") as lines:
+            assert lines.readline().startswith(b"HTTP/1.1 400")
+    assert server_cpu_secs(server) - before < MOST_CPU_SECS
+    neighbour.check()
+
+
+def test_legitimate_tensors_of_millions_of_numbers_are_still_read(attack):
+    numbers = 4_000_000
+    body = infer_body(of_size(b"0.5", numbers * 4), f"[{numbers}]")
+    status, answer = attack.post(INFER, body)
+    assert status == 400
+    assert b"unexpected shape" in answer  # it was read, and the model takes four
+
+
+def test_the_neighbour_itself_is_served(server):
+    asking = Neighbour(server)
+    asking.check()
+    asking.stop()
+    assert np.isfinite(asking.longest_secs)
