@@ -181,54 +181,49 @@ def test_json_of_one_megabyte(attack, path, text):
     assert attack.cpu_secs < MOST_CPU_SECS
 
 
+ECHO = {
+    "backend": "identity",
+    "input": [{"name": "TEXT", "data_type": "TYPE_STRING", "dims": [-1]}],
+    "output": [{"name": "TEXT_OUT", "data_type": "TYPE_STRING", "dims": [-1]}],
+}
+LEVELS = {"priority_levels": 2**64 - 1, "default_priority_level": 2**63}
+WARM_UP_INPUT = {"data_type": "TYPE_STRING", "dims": [2**40], "zero_data": True}
+WARM_UP = {"name": "a", "batch_size": 1, "inputs": {"TEXT": WARM_UP_INPUT}}
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("changes", "message"),
     [
-        of_size(b"{}", MB // 2).decode(),
-        json.dumps({"k" * MB: 1}),
-        json.dumps({"backend": "identity", "dynamic_batching": {"priority_levels": 2**64 - 1}}),
-        json.dumps({"backend": "identity", "instance_group": [{"count": 2**31 - 1}]}),
-        json.dumps(
-            {
-                "backend": "identity",
-                "sequence_batching": {"oldest": {"max_candidate_sequences": 2**31 - 1}},
-            }
+        ({"k" * MB: 1}, b"characters left out"),
+        ({"max_batch_size": 8, "dynamic_batching": LEVELS}, b""),
+        ({"instance_group": [{"count": 2**31 - 1}]}, b"at most 4096"),
+        (
+            {"sequence_batching": {"oldest": {"max_candidate_sequences": 2**31 - 1}}},
+            b"at most 1048576",
         ),
-        json.dumps(
-            {
-                "backend": "identity",
-                "max_batch_size": 2**31 - 1,
-                "sequence_batching": {"direct": {}},
-            }
-        ),
-        json.dumps(
-            {
-                "backend": "identity",
-                "max_batch_size": 2**31 - 1,
-                "model_warmup": [
-                    {
-                        "name": "a",
-                        "batch_size": 2**31 - 1,
-                        "count": 2**31 - 1,
-                        "inputs": {
-                            "TEXT": {"data_type": "TYPE_STRING", "dims": [2**40], "zero_data": True}
-                        },
-                    }
-                ],
-            }
-        ),
+        ({"max_batch_size": 2**31 - 1, "sequence_batching": {"direct": {}}}, b"at most 1048576"),
+        ({"model_warmup": [WARM_UP]}, b"at most 1073741824 elements"),
     ],
-    ids=["objects", "key", "levels", "instances", "candidates", "slots", "warm-up"],
+    ids=["key", "levels", "instances", "candidates", "slots", "warm-up"],
 )
-def test_numbers_of_a_config_that_would_take_memory(server, attack, config):
+def test_configs_that_would_take_memory(server, attack, changes, message):
     reset_peak(server)
     peak = server.peak_bytes
-    body = json.dumps({"parameters": {"config": config}}).encode()
+    body = json.dumps({"parameters": {"config": json.dumps({**ECHO, **changes})}}).encode()
     status, answer = attack.post("/v2/repository/models/echo/load", body)
-    assert status in (200, 400, 500), answer  # a load that fails is an error of the server
+    assert status == (500 if message else 200), answer  # a load that fails is an Internal error
+    assert message in answer
     assert len(answer) < MOST_ERROR_BYTES
     assert attack.cpu_secs < MOST_CPU_SECS
     assert server.peak_bytes - peak < 64 * 1024**2
+
+
+def test_a_config_of_many_objects(attack):
+    body = json.dumps({"parameters": {"config": of_size(b"{}", MB // 2).decode()}}).encode()
+    status, answer = attack.post("/v2/repository/models/echo/load", body)
+    assert status == 500
+    assert b"too many values to be a config" in answer
+    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 def form(head, content=b"x"):
@@ -242,9 +237,11 @@ NAME = b'Content-Disposition: form-data; name="image"'
     "body",
     [
         form(NAME + b";" * 15_000),
+        form(NAME + b'; a="' + b";" * 15_000),
         form(NAME + b'; a="' + b'\\"' * 7_000),
         form(NAME + b"; " * 7_000),
-        b"".join(b"--b\r\n" + NAME + b";" * 900 + b"\r\n\r\nx\r\n" for _ in range(1000)) + b"--b--",
+        (b"--b\r\n" + NAME + b";" * 900 + b"\r\n\r\nx\r\n") * 1000 + b"--b--",
+        (b"--b\r\n" + NAME + b'; a="' + b";" * 900 + b"\r\n\r\nx\r\n") * 1000 + b"--b--",
         b"".join(b"--b\r\n" + NAME + b"\r\na: b" * 150 + b"\r\n\r\nx\r\n" for _ in range(900))
         + b"--b--",
         b"--b\r\n" * 200_000,
@@ -252,7 +249,19 @@ NAME = b'Content-Disposition: form-data; name="image"'
         b"--b" + b" " * (MB - 100),
         b"--b\r\n" + b"\r" * (MB - 100),
     ],
-    ids=["semicolons", "quotes", "spaces", "parts", "headers", "marks", "ends", "blanks", "CR"],
+    ids=[
+        "semicolons",
+        "quoted",
+        "quotes",
+        "spaces",
+        "parts",
+        "quoted-parts",
+        "headers",
+        "marks",
+        "ends",
+        "blanks",
+        "CR",
+    ],
 )
 def test_form_heads(attack, body):
     status, answer = attack.post(
@@ -263,9 +272,30 @@ def test_form_heads(attack, body):
 
 
 def test_a_content_type_of_60_kilobytes(attack):
-    header = "multipart/form-data" + ";" * 60_000 + "boundary=b"
-    status, answer = attack.post("/classify", form(NAME), {"Content-Type": header})
+    for start in ("multipart/form-data;", 'multipart/form-data; a="', 'multipart/form-data; a="\\'):
+        header = start + ";" * 60_000 + "boundary=b"
+        status, answer = attack.post("/classify", form(NAME), {"Content-Type": header})
+        assert status == 400, answer
+        assert attack.cpu_secs < MOST_CPU_SECS
+
+
+@pytest.mark.parametrize("unit", [b"%41", b"a=b&", b"+", b"&"])
+def test_form_fields(attack, unit):
+    header = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, answer = attack.post("/classify", b"top=" + unit * (MB // len(unit) - 2), header)
     assert status == 400, answer
+    assert attack.cpu_secs < MOST_CPU_SECS
+
+
+def test_json_at_all_limits(attack):
+    """What is accepted costs little as well."""
+    numbers = b'{"TEXT":"a","b":' + of_size(b"0.5", MB - 100) + b"}"
+    status, _ = attack.post("/v2/models/echo/generate", numbers)
+    assert status == 400
+    assert attack.cpu_secs < MOST_CPU_SECS
+    objects = of_size(b'{"a":0.25}', 10 * 49_000, b'{"TEXT":"a","b":', b"}")
+    status, _ = attack.post("/v2/models/echo/generate", objects)
+    assert status == 400
     assert attack.cpu_secs < MOST_CPU_SECS
 
 

@@ -21,7 +21,7 @@ from shoal.config.model import ModelConfig
 from shoal.config.schema import Enum, Field, MessageType, message_type
 from shoal.config.suggest import did_you_mean
 from shoal.errors import ConfigError
-from shoal.wire import json_limits
+from shoal.wire import json_limits, json_text
 from shoal.wire.proto import messages
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ def parse_json(text: str, where: str) -> ModelConfig:
     try:
         json_limits.check_counts(text.encode("utf-8", "replace"), 0)
         value = json.loads(text, object_pairs_hook=_JsonPairs)
-    except json_limits.TooMuch as error:
-        raise ConfigError(f"not a config: {error.message}", file=where) from None
-    except RecursionError:
+    except json_limits.TooMuch:
+        raise ConfigError("the JSON has too many values to be a config", file=where) from None
+    except (RecursionError, json_text.TooDeep):
         raise ConfigError("the JSON is nested too deeply to be a config", file=where) from None
     except ValueError as error:  # bad syntax, or an integer with thousands of digits
         fix = 'Write an object such as {"backend": "onnxruntime"}'

@@ -668,3 +668,50 @@ def test_a_field_that_needs_a_flag_is_named(text, said):
         True for _ in said
     ]
     assert rules.without_use(config_of(text), cache=True, limiter=True) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        ("instance_group { count: 2147483647 }", "instance_group[0].count", "at most 4096"),
+        (
+            "sequence_batching { oldest { max_candidate_sequences: 2147483647 } }",
+            "sequence_batching.oldest.max_candidate_sequences",
+            "at most 1048576",
+        ),
+        (
+            "max_batch_size: 2147483647 sequence_batching { direct {} }",
+            "max_batch_size",
+            "at most 1048576",
+        ),
+        (
+            (
+                "sequence_batching { state { input_name: 'A' output_name: 'B' data_type: TYPE_FP32 "
+                "dims: [ 4294967296 ] } }"
+            ),
+            "sequence_batching.state[0].dims",
+            "at most 1073741824 elements",
+        ),
+        (
+            "max_batch_size: 2147483647 model_warmup { name: 'w' batch_size: 4294967295 count: 1 }",
+            "model_warmup[0].batch_size",
+            "at most 65536",
+        ),
+        (
+            "model_warmup { name: 'w' batch_size: 1 count: 4294967295 }",
+            "model_warmup[0].count",
+            "at most 1000000",
+        ),
+        (
+            (
+                "model_warmup { name: 'w' batch_size: 1 inputs { key: 'A' value { data_type: TYPE_FP32 "
+                "dims: [ 1099511627776 ] zero_data: true } } }"
+            ),
+            "model_warmup[0].inputs",
+            "found 1099511627776",
+        ),
+    ],
+)
+def test_numbers_that_take_memory_have_limits(text, field, message):
+    found = [fault for fault in rules.faults(config_of(text)) if fault.field == field]
+    assert any(message in fault.message for fault in found), found

@@ -30,3 +30,7 @@ def test_what_to_say():
     assert did_you_mean("x", ["a", "b"], "values") == "Known values are: a, b"
     many = [f"name{number}" for number in range(50)]
     assert did_you_mean("elephant", many, "fields").endswith("name29, …")
+
+
+def test_a_very_long_name_is_not_compared():
+    assert near_match("d" + "x" * 100, ["dx", "d" + "x" * 99]) is None

@@ -151,3 +151,25 @@ def test_taking_stops_inside_a_level():
     assert names(queue) == ["e"]
     assert names(queue.take(0)) == []
     assert names(queue.take(1)) == ["e"]
+
+
+def test_a_level_takes_memory_only_while_it_is_in_use():
+    queue = RequestQueue(QueuePolicy(), levels=2**64 - 1, default_level=2**63)
+    for priority in range(1, 1000):
+        queue.push(request(str(priority), priority=priority * 10**9), 0)
+        assert names(queue.take(1)) == [str(priority)]
+    assert len(queue._levels) <= 64
+    for name, priority in [("low", 2**64 - 1), ("none", 0), ("high", 1), ("mid", 10**9)]:
+        queue.push(request(name, priority=priority), 0)
+    assert queue.leading() == 1
+    assert names(queue) == ["high", "mid", "none", "low"]
+    assert names(queue.take_at([1, 2])) == ["mid", "none"]
+    assert names(queue.take(9)) == ["high", "low"]
+
+
+def test_levels_in_which_requests_wait_are_kept():
+    queue = RequestQueue(QueuePolicy(), levels=10**6)
+    for priority in reversed(range(1, 500)):
+        queue.push(request(str(priority), priority=priority), 0)
+    assert len(queue) == 499
+    assert names(queue.take(499)) == [str(priority) for priority in range(1, 500)]

@@ -118,3 +118,44 @@ def test_what_a_client_library_writes_is_read_back(files):
 def test_any_bytes_are_a_form_or_refused(body, boundary):
     with contextlib.suppress(InvalidArgument):
         read(body + b"\r\n--" + boundary + b"--", boundary)
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "file_name", "content_type"),
+    [
+        (b"Content-Disposition: form-data; name=top", "top", None, ""),
+        (b'content-disposition:form-data;NAME="top"', "top", None, ""),
+        (FIELD + b"; filename*=UTF-8''%c3%a4.jpg", "top", "\xe4.jpg", ""),
+        (FIELD + b"; filename=\"a.jpg\"; filename*=UTF-8''b.jpg", "top", "a.jpg", ""),
+        (FIELD + b"; filename*=iso-8859-1'en'%e4.jpg", "top", "\xe4.jpg", ""),
+        (FIELD + b"; filename*=nonsense''a.jpg", "top", "a.jpg", ""),
+        (FIELD + '; filename="\xe4;=.jpg"'.encode(), "top", "\xe4;=.jpg", ""),
+        (FIELD + b'; filename="a\\"b\\\\c.jpg"', "top", 'a"b\\c.jpg', ""),
+        (FIELD + b'; filename="C:\\d\\e.jpg"', "top", "C:\\d\\e.jpg", ""),
+        (FIELD + b'; filename=""', "top", "", ""),
+        (FIELD + b'\r\nContent-Type: image/png; name="a.png"', "top", "a.png", "image/png"),
+        (FIELD + b"\r\nContent-Type: IMAGE/PNG", "top", None, "image/png"),
+        (FIELD + b"\r\nContent-Type: nonsense", "top", None, "text/plain"),
+        (FIELD + b"\r\ncontent-disposition: form-data; name=second", "top", None, ""),
+        (FIELD + b"; name=second", "top", None, ""),
+    ],
+)
+def test_headers_of_a_field(head, name, file_name, content_type):
+    assert read(form((head, b"5"))) == [(name, file_name, content_type, b"5")]
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (FIELD + b"; a=b" * 40, "more than 32 parameters"),
+        (FIELD + b";" * 10_000, "more than 32 parameters"),
+        (FIELD + b"\r\na: b" * 40, "more than 32 headers"),
+        (FIELD + b"; a=" + b"b" * 20_000, "more than 16384 bytes"),
+    ],
+)
+def test_headers_have_limits(head, said):
+    with pytest.raises(InvalidArgument, match=said):
+        read(form((head, b"5")))
+    if said.endswith("parameters"):
+        with pytest.raises(InvalidArgument, match=said):
+            multipart.boundary_of(head.decode())

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from shoal.engine import Engine
 from shoal.errors import Unsupported
@@ -30,7 +32,7 @@ from shoal.frontends.http.routes import (
     route,
 )
 from shoal.frontends.http.traced import serve_traced, trace_of
-from shoal.frontends.http.upload import read_upload
+from shoal.frontends.http.upload import read_upload, reads_quickly
 from shoal.tasks.endpoint import TaskCall
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
@@ -94,16 +96,20 @@ class TaskRoutes:
 
     def _start(self, exchange: Exchange, target: Target) -> None:
         call = self._engine.task(target.operation, target.model, target.version)
-        try:
-            request = read_upload(exchange.request, self._options.max_input_bytes)
-            serve = _send_events if request.flag("stream") else _send_result
-        except BaseException:
-            call.leave()
-            raise
+        work: Coroutine[Any, Any, None]
+        if reads_quickly(exchange.request):
+            try:
+                request = read_upload(exchange.request, self._options.max_input_bytes)
+                work = _serve(exchange, call, request, stream=request.flag("stream"))
+            except BaseException:
+                call.leave()
+                raise
+        else:
+            work = self._read_and_serve(exchange, call)
         trace = trace_of(exchange)
         if trace is not None:
             call.trace(trace)
-        running = asyncio.ensure_future(serve(exchange, call, request))
+        running = asyncio.ensure_future(work)
         self._running.add(running)
 
         def ended(over: asyncio.Task[None]) -> None:
@@ -112,6 +118,22 @@ class TaskRoutes:
 
         running.add_done_callback(ended)
         exchange.on_disconnect = running.cancel
+
+    async def _read_and_serve(self, exchange: Exchange, call: TaskCall) -> None:
+        most_bytes = self._options.max_input_bytes
+        try:
+            request = await asyncio.to_thread(read_upload, exchange.request, most_bytes)
+            stream = request.flag("stream")
+        except Exception as error:  # noqa: BLE001 - becomes the response
+            send_error(exchange, as_shoal_error(error))
+            return
+        await _serve(exchange, call, request, stream=stream)
+
+
+def _serve(
+    exchange: Exchange, call: TaskCall, request: TaskRequest, *, stream: bool
+) -> Coroutine[Any, Any, None]:
+    return (_send_events if stream else _send_result)(exchange, call, request)
 
 
 async def _send_result(exchange: Exchange, call: TaskCall, request: TaskRequest) -> None:

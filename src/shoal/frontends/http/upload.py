@@ -17,6 +17,15 @@ from shoal.wire.compression import IDENTITY, coding
 _FORM = "multipart/form-data"
 _FIELDS = "application/x-www-form-urlencoded"
 _MOST_FIELDS = 256
+_READ_OFF_LOOP_BYTES = 64 * 1024
+
+
+def reads_quickly(request: HttpRequest) -> bool:
+    """Whether `read_upload` takes less time than waking a thread, or a millisecond at most."""
+    if len(request.body) <= _READ_OFF_LOOP_BYTES:
+        return True
+    kind = _kind((request.header(b"content-type") or b"").decode("latin-1"))
+    return kind not in ("", _FORM, _FIELDS) and not kind.endswith("json")
 
 
 def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
@@ -28,7 +37,7 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
         raise Unsupported("Unsupported compression type: send the request without compression")
     values: dict[str, Any] = dict(_pairs(request.query))
     content_type = (request.header(b"content-type") or b"").decode("latin-1")
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = _kind(content_type)
     body = request.body
     files: list[File] = []
     if kind == _FORM:
@@ -49,6 +58,10 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
     elif len(body):
         files.append(File(body, content_type=kind))
     return TaskRequest(files, values)
+
+
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _is_binary(body: bytes | memoryview) -> bool:

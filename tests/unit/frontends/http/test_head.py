@@ -67,6 +67,7 @@ def get(headers: bytes = b"", line: bytes = b"GET / HTTP/1.1") -> bytes:
         (400, get(b"Content-Length: 3 4\r\n"), "Content-Length"),
         (400, get(b"Content-Length:\r\n"), "Content-Length"),
         (400, get(b"Content-Length: " + b"9" * 30 + b"\r\n"), "Content-Length"),
+        (400, get(b"Content-Length: " + b"0" * 3000 + b"\r\n"), "Content-Length"),
         (413, get(b"Content-Length: 10000\r\n"), "9999 bytes"),
         (501, get(b"Transfer-Encoding: gzip\r\n"), "'gzip'"),
         (501, get(b"Transfer-Encoding: identity\r\n"), "'identity'"),
