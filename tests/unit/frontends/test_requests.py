@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.request import Request
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, quoted
 from shoal.frontends.requests import build_request, parse_version
 from shoal.wire.grpc_request import InferHead
 from tests.support.fakes import Collector
@@ -18,7 +18,7 @@ def test_versions(text, version):
 
 @pytest.mark.parametrize("text", ["one", "1.0", " 1", "1x", "²", "+1", "-", "9" * 5_000])
 def test_what_is_no_version(text):
-    start = f"failed to get model version from specified version string '{text}' (details: "
+    start = f"failed to get model version from specified version string '{quoted(text)}' (details: "
     with pytest.raises(InvalidArgument) as caught:
         parse_version(text)
     assert caught.value.message.startswith(start)
