@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -72,20 +73,26 @@ class Attack:
 
     def __init__(self, server):
         self._server = server
-        self.cpu_secs = 0.0
 
-    def post(self, path, body, headers=None):
-        """The status and body of the response."""
-        before = server_cpu_secs(self._server)
-        line = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=WAIT_SECS)
-        try:
-            line.request("POST", path, body, headers or {})
-            response = line.getresponse()
-            return response.status, response.read()
-        finally:
-            line.close()
-            self.cpu_secs = server_cpu_secs(self._server) - before
-            print(f"{path} {len(body)} bytes: {self.cpu_secs:.2f} s of CPU")
+    def post(self, path, body, headers=None, most=MOST_CPU_SECS):
+        """The status and body of the response, and it must not cost more than `most` CPU seconds.
+
+        A busy machine makes a request cost more, so that it may be repeated.
+        """
+        costs = []
+        while not costs or (min(costs) >= most and len(costs) < 4):
+            before = server_cpu_secs(self._server)
+            port = self._server.http_port
+            with contextlib.closing(
+                http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECS)
+            ) as line:
+                line.request("POST", path, body, headers or {})
+                response = line.getresponse()
+                answer = response.read()
+            costs.append(server_cpu_secs(self._server) - before)
+        print(f"{path} {len(body)} bytes: {min(costs):.2f} s of CPU")
+        assert min(costs) < most, (costs, response.status, answer[:200])
+        return response.status, answer
 
 
 @pytest.fixture
@@ -115,6 +122,17 @@ EXPLODING = {
     "too many numbers": infer_body(of_size(b"1", 60 * MB)),
     "inputs": b'{"inputs":' + of_size(b'{"name":"a"}', 60 * MB) + b"}",
     "nothing but brackets": b"[" * (60 * MB),
+    "a text": b'{"a":"' + b"A" * (60 * MB) + b'"}',
+    "a text of escapes": b'{"a":"' + b"\\n" * (30 * MB) + b'"}',
+    "a text of brackets": b'{"a":"' + b"[,{:" * (15 * MB) + b'"}',
+    "a text of 30 MB and NaN": b'{"b":NaN,"a":"' + b"A" * (30 * MB) + b'"}',
+    "a text of 15 MB and NaN": b'{"b":NaN,"a":"' + b"A" * (15 * MB) + b'"}',
+    "a text of 30 MB": b'{"a":"' + b"A" * (30 * MB) + b'"}',
+    "spaces": b'{"a":' + b" " * (30 * MB) + b"1}",
+    "digits": b'{"a":' + b"1" * (30 * MB) + b"}",
+    "keys": of_size(b'"data":1', 60 * MB, b'{"inputs":[{', b"}]}"),
+    "short data": of_size(b'"data":[1]', 60 * MB, b'{"inputs":[{', b"}]}"),
+    "escaped keys": of_size(b'"\\"data":[1]', 60 * MB, b'{"inputs":[{', b"}]}"),
     "lists and NaN": b"[NaN," + of_size(b"[]", 60 * MB) + b"]",
 }
 
@@ -125,10 +143,9 @@ def test_json_that_explodes_when_it_is_decompressed(server, attack, kind):
     resident = server.resident_bytes
     packed = gzip.compress(EXPLODING[kind], 9)
     assert len(packed) < MB
-    status, body = attack.post(INFER, packed, {"Content-Encoding": "gzip"})
+    status, body = attack.post(INFER, packed, {"Content-Encoding": "gzip"}, MOST_CPU_SECS_INFLATED)
     assert status == 400
     assert len(body) < MOST_ERROR_BYTES
-    assert attack.cpu_secs < MOST_CPU_SECS_INFLATED
     assert server.resident_bytes - resident < 2 * 64 * 1024**2
     assert server.peak_bytes - resident < 4 * 64 * 1024**2
 
@@ -138,7 +155,6 @@ def test_a_small_compressed_body_is_not_parsed_on_the_loop(attack):
     assert len(packed) <= 8192
     status, _ = attack.post(INFER, packed, {"Content-Encoding": "gzip"})
     assert status == 400
-    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 @pytest.mark.parametrize(
@@ -178,7 +194,6 @@ def test_json_of_one_megabyte(attack, path, text):
     status, body = attack.post(path, text, {"Content-Type": "application/json"})
     assert 400 <= status <= 501 or b"kkkk" in text, body  # unknown keys are not always an error
     assert len(body) < MOST_ERROR_BYTES
-    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 ECHO = {
@@ -214,7 +229,6 @@ def test_configs_that_would_take_memory(server, attack, changes, message):
     assert status == (500 if message else 200), answer  # a load that fails is an Internal error
     assert message in answer
     assert len(answer) < MOST_ERROR_BYTES
-    assert attack.cpu_secs < MOST_CPU_SECS
     assert server.peak_bytes - peak < 64 * 1024**2
 
 
@@ -223,7 +237,6 @@ def test_a_config_of_many_objects(attack):
     status, answer = attack.post("/v2/repository/models/echo/load", body)
     assert status == 500
     assert b"too many values to be a config" in answer
-    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 def form(head, content=b"x"):
@@ -268,7 +281,6 @@ def test_form_heads(attack, body):
         "/classify", body, {"Content-Type": "multipart/form-data; boundary=b"}
     )
     assert status == 400, answer
-    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 def test_a_content_type_of_60_kilobytes(attack):
@@ -276,7 +288,6 @@ def test_a_content_type_of_60_kilobytes(attack):
         header = start + ";" * 60_000 + "boundary=b"
         status, answer = attack.post("/classify", form(NAME), {"Content-Type": header})
         assert status == 400, answer
-        assert attack.cpu_secs < MOST_CPU_SECS
 
 
 @pytest.mark.parametrize("unit", [b"%41", b"a=b&", b"+", b"&"])
@@ -284,7 +295,6 @@ def test_form_fields(attack, unit):
     header = {"Content-Type": "application/x-www-form-urlencoded"}
     status, answer = attack.post("/classify", b"top=" + unit * (MB // len(unit) - 2), header)
     assert status == 400, answer
-    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 def test_json_at_all_limits(attack):
@@ -292,11 +302,9 @@ def test_json_at_all_limits(attack):
     numbers = b'{"TEXT":"a","b":' + of_size(b"0.5", MB - 100) + b"}"
     status, _ = attack.post("/v2/models/echo/generate", numbers)
     assert status == 400
-    assert attack.cpu_secs < MOST_CPU_SECS
     objects = of_size(b'{"a":0.25}', 10 * 49_000, b'{"TEXT":"a","b":', b"}")
     status, _ = attack.post("/v2/models/echo/generate", objects)
     assert status == 400
-    assert attack.cpu_secs < MOST_CPU_SECS
 
 
 @pytest.mark.parametrize(
@@ -324,7 +332,7 @@ def test_numbers_of_thousands_of_digits(server, neighbour, head):
 def test_legitimate_tensors_of_millions_of_numbers_are_still_read(attack):
     numbers = 4_000_000
     body = infer_body(of_size(b"0.5", numbers * 4), f"[{numbers}]")
-    status, answer = attack.post(INFER, body)
+    status, answer = attack.post(INFER, body, most=2.0)
     assert status == 400
     assert b"unexpected shape" in answer  # it was read, and the model takes four
 

@@ -19,15 +19,16 @@ import numpy as np
 
 from shoal.core.tensor import Buffer
 from shoal.errors import InvalidArgument
-from shoal.wire import json_limits, json_text
+from shoal.wire import json_limits, json_scan, json_text
 
 _PIECE_BYTES = 128 * 1024  # parsed in 2 to 5 ms
 _LONG_BYTES = 256 * 1024  # a shorter list stays where it is
 _MOST_LISTS = 10 * json_limits.MOST_CONTAINERS  # within the lists that were cut out
 _WINDOW_BYTES = 1 << 20
-_LONGEST_KEY_BYTES = 256
-# The quote before must not be escaped: then it would be part of a text.
-_KEY = re.compile(rb'"data"[ \t\r\n]{0,100}:[ \t\r\n]{0,100}(?=\[)')
+_MOST_KEYS = 256  # that are tried: a window may be searched for each of them
+_TAIL_BYTES = 256
+_KEY = b'"data"'
+_COLON = re.compile(rb"[ \t\r\n]{0,100}:[ \t\r\n]{0,100}(?=\[)")
 _SPACE = b" \t\r\n"
 # Stands for a list that was cut out. Clients cannot know it.
 _TOKEN = secrets.token_hex(16)
@@ -71,16 +72,23 @@ class LongArray:
         )
 
 
-def loads(text: Buffer, most_bytes: int) -> Any:
+def loads(text: Buffer, most_bytes: int, *, compressed: bool = False) -> Any:
     """Read the JSON of an inference request. Raises InvalidArgument.
 
-    The `data` of an input may be a LongArray. `most_bytes` is the longest text that is accepted.
+    The `data` of an input may be a LongArray. `most_bytes` is the longest text that is accepted;
+    of one that was `compressed` half of that, besides long arrays: it costs the client nothing.
     """
+    most_at_once = most_bytes // 2 if compressed else most_bytes
     try:
+        if len(text) > most_at_once:
+            raise json_limits.TooMuch(
+                f"the compressed request JSON has more than {most_at_once} bytes besides numbers; "
+                f"send tensors as binary data, or without compression"
+            )
         return json_limits.loads(text, most_bytes)
     except json_limits.TooMuch:
         shorter, arrays = _cut(memoryview(text).cast("B"), most_bytes)
-        if not arrays:
+        if not arrays or len(shorter) > most_at_once:
             raise
     document = json_limits.loads(shorter, most_bytes)
     inputs = document.get("inputs") if type(document) is dict else None
@@ -96,20 +104,27 @@ def _cut(text: memoryview, most_bytes: int) -> tuple[bytes, list[LongArray]]:
     arrays: list[LongArray] = []
     kept: list[Buffer] = []
     characters = np.frombuffer(text, np.uint8)
-    position = kept_to = lists = 0
-    while position < len(text):
-        end = position + _WINDOW_BYTES
-        key = _KEY.search(text, position, end + _LONGEST_KEY_BYTES)
-        if key is None:
-            position = end
+    position = kept_to = lists = keys = 0
+    while position < len(text) and keys < _MOST_KEYS:
+        window = bytes(text[position : position + _WINDOW_BYTES + len(_KEY)])
+        place = window.find(_KEY)
+        if place < 0:
+            position += _WINDOW_BYTES
             continue
-        start = position = key.end()
-        if key.start() and text[key.start() - 1] == b"\\"[0]:
+        keys += 1
+        place += position
+        position = place + len(_KEY)
+        # After an escaped quote it would be part of a text.
+        colon = _COLON.match(text, position)
+        if colon is None or (place and text[place - 1] == b"\\"[0]):
             continue
+        start = colon.end()
         position = _end_of_list(characters, start)
         if position - start < _LONG_BYTES:
             continue
-        lists += _count(characters[start:position], b"[")
+        lists += sum(
+            json_scan.count(piece, b"[") for piece in json_scan.pieces(text[start:position])
+        )
         if lists > _MOST_LISTS * max(1, most_bytes >> 26):
             raise json_limits.TooMuch(
                 f"the 'data' of the inputs has more than {_MOST_LISTS} lists; send flat lists of "
@@ -123,24 +138,24 @@ def _cut(text: memoryview, most_bytes: int) -> tuple[bytes, list[LongArray]]:
 
 
 def _end_of_list(characters: np.ndarray, start: int) -> int:
-    """Where the list ends that begins at `start`, or `start` if it has more than numbers."""
+    """Where the list ends that begins at `start`; `start` if it is short or has other values."""
     end = len(characters)
+    if _others(characters[start : start + _LONG_BYTES]).any():
+        return start
     for position in range(start, len(characters), _WINDOW_BYTES):
         window = characters[position : position + _WINDOW_BYTES]
-        other = (window == b'"'[0]) | (window == b"}"[0]) | (window == b"{"[0])
+        other = _others(window)
         if other.any():
             end = position + int(other.argmax())
             break
     # After the list there is at most a comma and the quote of the next key, or the closing brace.
-    tail = bytes(characters[max(start, end - _LONGEST_KEY_BYTES) : end])
+    tail = bytes(characters[max(start, end - _TAIL_BYTES) : end])
     close = tail.rfind(b"]")
     if close < 0 or tail[close + 1 :].strip(_SPACE) not in (b"", b","):
         return start
     return end - len(tail) + close + 1
 
 
-def _count(characters: np.ndarray, character: bytes) -> int:
-    return sum(
-        int(np.count_nonzero(characters[start : start + _WINDOW_BYTES] == character[0]))
-        for start in range(0, len(characters), _WINDOW_BYTES)
-    )
+def _others(characters: np.ndarray) -> np.ndarray:
+    """Which of them cannot be part of a list of numbers."""
+    return (characters == b'"'[0]) | (characters == b"}"[0]) | (characters == b"{"[0])

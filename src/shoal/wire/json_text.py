@@ -17,12 +17,11 @@ import orjson
 
 from shoal.core.tensor import Buffer
 from shoal.errors import Internal, InvalidArgument
+from shoal.wire import json_scan
 
 MOST_NESTED = 100
 TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
-_TOKENS = re.compile(rb"NaN|Infinity")
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]', re.DOTALL)
 DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -34,14 +33,19 @@ class TooDeep(InvalidArgument):
         super().__init__(TOO_DEEP)
 
 
-def loads(text: Buffer) -> Any:
-    """Read one JSON document. Raises InvalidArgument with the problem and its position."""
+def loads(text: Buffer, *, most_bytes_with_tokens: int | None = None) -> Any:
+    """Read one JSON document. Raises InvalidArgument with the problem and its position.
+
+    The standard library takes longer, so the tokens may be read in shorter texts only.
+    """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         problem, position = error.msg, error.pos
-    if _TOKENS.search(text):
-        return _loads_with_tokens(bytes(text))
+    if most_bytes_with_tokens is None or len(text) <= most_bytes_with_tokens:
+        raw = bytes(text)
+        if b"NaN" in raw or b"Infinity" in raw:
+            return _loads_with_tokens(raw)
     if "limit" in problem or "ecursion" in problem:
         raise TooDeep
     raise _unreadable(problem, position)
@@ -78,7 +82,8 @@ def scalar(value: Any) -> Any:
 def _loads_with_tokens(raw: bytes) -> Any:
     try:
         text = raw.decode()
-        _check_depth(text)
+        if json_scan.is_deeper(memoryview(raw), DEEPEST):
+            raise TooDeep
         document = json.loads(text, parse_int=_integer)
         if _SURROGATE_ESCAPE.search(text):  # half a pair cannot be written as UTF-8 again
             json.dumps(document, ensure_ascii=False).encode()
@@ -89,17 +94,6 @@ def _loads_with_tokens(raw: bytes) -> Any:
     except RecursionError:
         raise TooDeep from None
     return document
-
-
-def _check_depth(text: str) -> None:
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        if match[1]:
-            depth += 1
-            if depth > DEEPEST:
-                raise TooDeep
-        elif match[0] in "]}":
-            depth -= 1
 
 
 def _integer(digits: str) -> int | float:

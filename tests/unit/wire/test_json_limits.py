@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidArgument
-from shoal.wire import json_limits, json_text
+from shoal.wire import json_limits, json_scan, json_text
 
 MOST_BYTES = 64 << 20
 TEXTS = st.text('ab"\\[]{},:\n€', max_size=12)
@@ -30,10 +30,10 @@ def containers(value):
 def test_only_what_is_outside_strings_counts(value, piece_bytes, ascii_only):
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_limits, "_PIECE_BYTES", piece_bytes)
+        patch.setattr(json_scan, "PIECE_BYTES", piece_bytes)
         found = sum(
-            json_limits._count(piece, b"[") + json_limits._count(piece, b"{")
-            for piece in json_limits._outside_strings(memoryview(text))
+            json_scan.count(piece, b"[") + json_scan.count(piece, b"{")
+            for piece in json_scan.outside_strings(memoryview(text))
         )
     assert found == containers(value)
 
@@ -83,3 +83,17 @@ def test_any_bytes_are_counted(text):
         except InvalidArgument:
             refused = True
     assert not refused or text.count(b"[") + text.count(b"{") > 3
+
+
+def depth(value):
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth, inner), default=0) if isinstance(value, (list, dict)) else 0
+
+
+@given(VALUES, st.integers(1, 40))
+def test_depth_is_that_of_lists_and_objects(value, piece_bytes):
+    text = memoryview(json.dumps(value).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_scan, "PIECE_BYTES", piece_bytes)
+        assert not json_scan.is_deeper(text, depth(value))
+        assert depth(value) == 0 or json_scan.is_deeper(text, depth(value) - 1)

@@ -163,6 +163,7 @@ class HttpInferCall:
         """The body as tensors; None: the request's, which is compressed. May run on any thread."""
         request, target = self._exchange.request, self._target
         most = self._route.options.max_input_bytes
+        compressed = body is None
         if body is None:
             body = compression.decompress(request.body, most_bytes=most)
         length = self._json_bytes(len(body))
@@ -175,6 +176,7 @@ class HttpInferCall:
             model_name=target.model,
             max_json_bytes=most,
             regions=self._route.regions,
+            compressed=compressed,
         )
 
     def _submit(self, body: InferBody) -> None:
@@ -271,9 +273,13 @@ class HttpInferCall:
         """Do `work` on a thread, then `done` with its result on the loop."""
 
         def finish(future: asyncio.Future[Result]) -> None:
+            failure = asyncio.CancelledError() if future.cancelled() else future.exception()
+            if failure is not None:  # not raised here: it would hold the body until a collection
+                self._fail(failure)
+                return
             try:
                 done(future.result())
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in deliver
+            except Exception as error:  # noqa: BLE001 - as in deliver
                 self._fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(finish)

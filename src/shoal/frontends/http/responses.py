@@ -44,9 +44,13 @@ def respond_from_thread(
             send_json(exchange, result)
 
     def done(future: asyncio.Future[Result]) -> None:
+        failure = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if failure is not None:  # not raised here: it would hold the body until a collection
+            send_error(exchange, as_shoal_error(failure))
+            return
         try:
             (respond or send)(future.result())
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - becomes the response
+        except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
 
     asyncio.get_running_loop().run_in_executor(threads, work).add_done_callback(done)

@@ -1,6 +1,10 @@
+from pathlib import Path
+
 import pytest
 
+from shoal.config.options import Options
 from shoal.frontends.http.limits import HttpLimits
+from shoal.settings import http_limits
 
 
 def test_a_negative_limit_is_refused_by_name():
@@ -24,3 +28,17 @@ def test_no_body_limit_is_allowed():
 def test_sweep_period(shortest, sweep):
     limits = HttpLimits(head_timeout_secs=shortest, linger_secs=0, write_stall_secs=100)
     assert limits.sweep_secs == pytest.approx(sweep)
+
+
+def test_the_documented_time_outs_are_those_of_the_server():
+    limits = http_limits(Options())
+    assert limits == HttpLimits()
+    page = Path(__file__).parents[4].joinpath("docs", "http-api.md").read_text()
+    for option, secs in {
+        "--http-head-timeout-secs": limits.head_timeout_secs,
+        "--http-body-timeout-secs": limits.body_idle_timeout_secs,
+        "--http-write-timeout-secs": limits.write_stall_secs,
+        "--http-idle-timeout-secs": limits.keepalive_idle_secs,
+    }.items():
+        assert f"| {secs:g} s | `{option}` |" in page
+    assert 2 * limits.sweep_secs <= 2  # how late the page allows them to be
