@@ -158,4 +158,5 @@ def _end_of_list(characters: np.ndarray, start: int) -> int:
 
 def _others(characters: np.ndarray) -> np.ndarray:
     """Which of them cannot be part of a list of numbers."""
-    return (characters == b'"'[0]) | (characters == b"}"[0]) | (characters == b"{"[0])
+    found: np.ndarray = (characters == b'"'[0]) | (characters == b"}"[0]) | (characters == b"{"[0])
+    return found
