@@ -100,7 +100,7 @@ def loads(text: Buffer, most_bytes: int, *, compressed: bool = False) -> Any:
 
 
 def _cut(text: memoryview, most_bytes: int) -> tuple[bytes, list[LongArray]]:
-    """The text without its long lists, and those."""
+    """The text without its long lists, and those; empty if there are none."""
     arrays: list[LongArray] = []
     kept: list[Buffer] = []
     characters = np.frombuffer(text, np.uint8)
@@ -134,7 +134,7 @@ def _cut(text: memoryview, most_bytes: int) -> tuple[bytes, list[LongArray]]:
         arrays.append(LongArray(text[start:position], start))
         kept_to = position
     kept.append(text[kept_to:])
-    return b"".join(kept), arrays
+    return b"".join(kept) if arrays else b"", arrays
 
 
 def _end_of_list(characters: np.ndarray, start: int) -> int:
