@@ -73,6 +73,8 @@ def decompress(body: Buffer, *, most_bytes: int) -> Buffer:
 
 def decompress_small(body: Buffer, *, most_bytes: int) -> bytes | None:
     """What `decompress` returns, if it is at most `most_bytes`; None otherwise, at little cost."""
+    if most_bytes < 1:  # which zlib takes for no limit
+        return None
     reader = zlib.decompressobj(_EITHER_FORMAT)
     try:
         plain = reader.decompress(body, most_bytes)

@@ -1,5 +1,6 @@
 import contextlib
 import gzip
+import os
 import zlib
 
 import pytest
@@ -93,3 +94,21 @@ def test_the_limit_is_exact():
 def test_damaged_bodies_say_so(body, text):
     with pytest.raises(InvalidArgument, match=text):
         compression.decompress(body, most_bytes=1000)
+
+
+@pytest.mark.parametrize("size", [1, 258, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 200])
+@pytest.mark.parametrize(
+    "unit", [b"\0", b"abc,", os.urandom(1 << 16)], ids=["zeros", "text", "noise"]
+)
+def test_a_body_of_several_pieces(size, unit):
+    plain = (unit * (size // len(unit) + 1))[:size]
+    packed = gzip.compress(plain, 1)
+    assert compression.decompress(packed, most_bytes=size) == plain
+    assert compression.decompress_small(packed, most_bytes=size) == plain
+    assert compression.decompress_small(packed, most_bytes=size - 1) is None
+    with pytest.raises(InvalidArgument, match=f"maximum allowed value of {size - 1} bytes"):
+        compression.decompress(packed, most_bytes=size - 1)
+    with pytest.raises(InvalidArgument, match="100000 bytes follow"):
+        compression.decompress(packed + bytes(100_000), most_bytes=size)
+    with pytest.raises(InvalidArgument, match="cut short"):
+        compression.decompress(packed[:-1], most_bytes=size)
