@@ -6,9 +6,9 @@ The whole body is at hand, so its parts are found by their boundary and not copi
 read a fixed number of times, and the number of parts, the size of a part's headers and the number
 of their parameters are limited.
 
-The packages `multipart` and `python-multipart` do not fit: they copy the content of each part,
-refuse lines that end in LF alone, and ignore `filename*`, which some clients send. `email` takes
-quadratic time for a header of many semicolons.
+The packages `multipart` 2.0 and `python-multipart` 0.0.33 do not fit: they copy the body or its
+parts, refuse lines that end in LF alone, and ignore `filename*`, which some clients send.
+`email` takes quadratic time for a header of many semicolons in quotes.
 """
 
 from __future__ import annotations
