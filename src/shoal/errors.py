@@ -8,6 +8,7 @@ ShoalError
 ├── Unavailable          not now: unloading, queue full, timed out; a retry may succeed
 │   └── QueueRejected    refused by a queue policy (full or expired); counted as REJECTED
 ├── Unsupported          understood, but not supported by this server
+├── Forbidden            this client may not do that
 ├── Cancelled            the client cancelled the request
 ├── Internal             an error of the server or the model
 │   └── BackendFailure   the model raised during execution; counted as BACKEND
@@ -25,7 +26,7 @@ _KEPT_AT_END = 2048
 
 
 class Code(enum.Enum):
-    """Triton's eight error codes."""
+    """Triton's eight error codes, and FORBIDDEN."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"
@@ -35,6 +36,7 @@ class Code(enum.Enum):
     UNSUPPORTED = "Unsupported"
     ALREADY_EXISTS = "Already exists"
     CANCELLED = "Cancelled"
+    FORBIDDEN = "Forbidden"
 
 
 class ShoalError(Exception):
@@ -102,6 +104,12 @@ class Unsupported(ShoalError):
     """Understood, but not supported by this server or this build of it."""
 
     code = Code.UNSUPPORTED
+
+
+class Forbidden(ShoalError):
+    """This client may not do that; the text names the option that decides."""
+
+    code = Code.FORBIDDEN
 
 
 class Cancelled(ShoalError):

@@ -125,8 +125,10 @@ class JsonObjects:
         buffer = self._buffer
         newline = buffer.find(b"\n")
         end = newline if newline >= 0 else len(buffer)
+        # A browser, on behalf of any web page: its question would follow after the head.
+        is_http = buffer[:end].rstrip()[-9:-1] == b" HTTP/1."
         shown = bytes(buffer[: min(end, _SHOWN_BYTES)]).decode(errors="replace").strip()
         del buffer[: end + 1]
         self._last = None
         self._skip_space()
-        return StreamError(f"expected a JSON object, found {shown!r}", final=newline < 0)
+        return StreamError(f"expected a JSON object, found {shown!r}", final=newline < 0 or is_http)

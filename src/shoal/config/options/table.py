@@ -167,6 +167,14 @@ class Options:
         pattern=r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+",
         empty=False,
     )
+    http_allowed_hosts: tuple[str, ...] = _http(
+        (),
+        "Host name by which web pages, and so the console, may reach the server, with a port or "
+        "for all ports; '*' allows every name. Loopback names and addresses always work.",
+        form="<name>[:<port>][,<name>...]",
+        pattern=r"[^\s/@]+",
+        empty=False,
+    )
     console: bool = _http(True, "Serve the web console to browsers at /.")
     http_max_body_size: int = _http(
         2 << 30,

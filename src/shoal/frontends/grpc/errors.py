@@ -20,6 +20,7 @@ STATUS = {
     Code.UNSUPPORTED: StatusCode.UNIMPLEMENTED,
     Code.ALREADY_EXISTS: StatusCode.ALREADY_EXISTS,
     Code.CANCELLED: StatusCode.CANCELLED,
+    Code.FORBIDDEN: StatusCode.PERMISSION_DENIED,
 }
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 

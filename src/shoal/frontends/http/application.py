@@ -1,6 +1,6 @@
 """The HTTP application: passes each exchange from the transport to the handler of its route.
 
-transport --handle--> CORS --> route --> method --> restriction --> handler
+transport --handle--> CORS --> browser rules --> route --> method --> restriction --> handler
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from shoal.core.model_loading import ModelLoading
 from shoal.engine import Engine
 from shoal.errors import NotFound
 from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.console import ConsoleRoutes
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.control import ControlRoutes
@@ -54,6 +55,7 @@ class Application:
         """
         self._options = options or HttpOptions()
         self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
+        self._browsers = BrowserRules(self._options.cors_origins, self._options.allowed_hosts)
         self._control = ControlRoutes(engine, self._options)
         memory = memory or SharedMemory(allowed=False)
         infer = InferRoute(engine, inbox, self._options, memory)
@@ -61,7 +63,7 @@ class Application:
         self.fast_path: HttpFastPath | None = None
         slow = infer.forwarding or self._cors or self._options.restricted_apis
         if self._options.plans and not slow:
-            self.fast_path = HttpFastPath(infer)
+            self.fast_path = HttpFastPath(infer, self._browsers)
         self._handlers = bind(
             [
                 infer,
@@ -73,7 +75,7 @@ class Application:
                 MemoryRoutes(memory, self._options),
                 RuntimeSettingRoutes(engine, self._options),
                 DescriptionRoutes(self._options),
-                ConsoleRoutes(engine, console),
+                ConsoleRoutes(engine, console, self._browsers),
                 TaskRoutes(engine, self._options),
                 OpenAiEndpoints(engine, inbox, self._options),
             ]
@@ -87,6 +89,8 @@ class Application:
                 if admitted is None:
                     return
                 exchange = admitted
+            request = exchange.request
+            self._browsers.check(request.method, request.header)
             self._dispatch(exchange)
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))

@@ -2,7 +2,8 @@
 
 A browser that requests `/` gets the page; a program, which does not accept HTML, gets JSON. The
 page and its files contain no secrets and cannot be restricted. The page has to request everything
-it shows, so restrictions apply to that.
+it shows, so restrictions apply to that. All of it is for the server's own names only: a page that
+has rebound its name to this machine could read it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from shoal.engine import Engine
 from shoal.errors import InvalidArgument, NotFound
 from shoal.frontends.console.files import PAGE, console_file
 from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.message import HttpRequest
 from shoal.frontends.http.responses import respond_from_thread, send_json
@@ -31,9 +33,10 @@ _LINKS = {
 class ConsoleRoutes:
     """Serves the console; without a `state` it is switched off, and `/` serves only the links."""
 
-    def __init__(self, engine: Engine, state: ConsoleState | None) -> None:
+    def __init__(self, engine: Engine, state: ConsoleState | None, browsers: BrowserRules) -> None:
         self._engine = engine
         self._state = state
+        self._browsers = browsers
 
     @route("GET /", api="", response="Welcome", page="console")
     def welcome(self, exchange: Exchange, _target: Target) -> None:
@@ -42,6 +45,7 @@ class ConsoleRoutes:
         Browsers get the web console.
         """
         if self._state is not None and _accepts_html(exchange.request):
+            self._browsers.check_host(exchange.request.header)
             _send_file(exchange, PAGE)
             return
         server = self._engine.server_metadata()
@@ -55,7 +59,7 @@ class ConsoleRoutes:
     )
     def console_file(self, exchange: Exchange, target: Target) -> None:
         """A file of the web console."""
-        self._check()
+        self._check(exchange)
         _send_file(exchange, target.file)
 
     @route("GET /v2/console", api="statistics", response="ConsoleState", page="console")
@@ -64,13 +68,14 @@ class ConsoleRoutes:
 
         For the console of this version: the format may change with the next one.
         """
-        state = self._check()
+        state = self._check(exchange)
         after = _errors_after(exchange.request)
         respond_from_thread(exchange, lambda: state.document(after))
 
-    def _check(self) -> ConsoleState:
+    def _check(self, exchange: Exchange) -> ConsoleState:
         if self._state is None:
             raise NotFound("the console is switched off on this server (--console=false)")
+        self._browsers.check_host(exchange.request.header)
         return self._state
 
 

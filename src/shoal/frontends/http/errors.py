@@ -22,6 +22,7 @@ STATUS = {
     Code.UNSUPPORTED: 501,
     Code.ALREADY_EXISTS: 400,
     Code.CANCELLED: 400,
+    Code.FORBIDDEN: 403,
 }
 JSON: Header = (b"Content-Type", b"application/json")
 OPENAI = "/v1/"

@@ -18,7 +18,9 @@ from shoal.core.dtypes import BYTES
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
 from shoal.core.response import Response
+from shoal.errors import Forbidden
 from shoal.frontends.coalescer import Coalescer
+from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, HttpInferCall, InferRoute
@@ -138,10 +140,11 @@ class _ResponseHeads:
 class HttpFastPath(Coalescer):
     """The templates of one listener, and the requests that match them."""
 
-    def __init__(self, route: InferRoute) -> None:
+    def __init__(self, route: InferRoute, browsers: BrowserRules) -> None:
         """`route` is the slow path; what it accepts becomes a template here."""
         super().__init__(route.engine, route.inbox, HttpFastPathCall, as_shoal_error, DECOUPLED)
         self.route = route
+        self._browsers = browsers
         self._longest_header = min(LONGEST_KEY, route.options.max_input_bytes)
         route.on_accepted = self._learn
         self._templates: TemplateCache[RequestTemplate] = TemplateCache()
@@ -151,7 +154,10 @@ class HttpFastPath(Coalescer):
 
     def find(self, head: Head, data: bytes) -> HttpPattern | None:
         """The pattern for requests like `data`, which is one with `head`; None if there is no
-        template for it."""
+        template for it, or if it comes from a web page that may not send it.
+
+        What matches a pattern has the same head, byte by byte, so it is checked only here.
+        """
         offset, body_at = head.plain_offset, len(head.raw)
         if (
             head.method != "POST"
@@ -165,6 +171,10 @@ class HttpFastPath(Coalescer):
         target = resolve(head.path)
         if target is None or target.route.name != "infer":
             return None
+        try:
+            self._browsers.check(head.method, head.fields.get)
+        except Forbidden:
+            return None  # the slow path responds
         request_id, rest = split_json_id(data[body_at : body_at + offset])
         template = self._templates.get((target.model, target.version, request_id is None, rest))
         if template is None or template.live_model() is None:

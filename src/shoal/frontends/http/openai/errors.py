@@ -23,6 +23,7 @@ _STATUS = {
     Code.UNSUPPORTED: 400,
     Code.ALREADY_EXISTS: 400,
     Code.CANCELLED: 400,
+    Code.FORBIDDEN: 403,
     Code.NOT_FOUND: 404,
     Code.UNAVAILABLE: 503,
     Code.INTERNAL: 500,
