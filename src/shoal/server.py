@@ -109,7 +109,9 @@ class Server:
             if options.allow_metrics
             else None
         )
-        self._memory = SharedMemory(allowed=options.client_shared_memory)
+        self._memory = SharedMemory(
+            allowed=options.client_shared_memory, most_input_bytes=options.http_max_body_size
+        )
         self._application: Application | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcPort | None = None

@@ -2,20 +2,29 @@
 
     client --register(name, key)--> regions --lease--> request --release--> regions
 
-A region of system memory is mapped once, and read and written in place; one of GPU memory is opened
-once, and its contents are copied. Requests that use a region hold a lease; unregistering it takes
-effect when the last lease is released, so memory stays valid while a model uses it.
+A region is opened once, and its contents are copied: those of system memory when the model uses
+them, those of GPU memory when the request is read. System memory is not mapped: its owner may
+truncate it at any time, and touching a page that is gone would kill the server (SIGBUS), while a
+system call says so. Requests that use a region hold a lease; unregistering it takes effect when the
+last lease is released.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.core.tensor import Buffer
+import numpy as np
+
+from shoal.core.buffers import pool
+from shoal.core.dtypes import DataType
+from shoal.core.lazy_tensor import LazyTensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
@@ -26,6 +35,7 @@ DISABLED = (
 )
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _LARGEST = 2**64 - 1
+_POOLED_BYTES = 32 << 10  # from here on inputs are read into memory from a pool
 
 
 @dataclass(slots=True)
@@ -34,7 +44,7 @@ class _Region:
 
     name: str
     byte_size: int
-    memory: memoryview | CudaBlock
+    memory: _SystemBlock | CudaBlock
     status: dict[str, str | int]
     cuda: bool = False
     leases: int = 0
@@ -45,13 +55,19 @@ class SharedMemory:
     """The regions of one server. Any thread may call any method."""
 
     def __init__(
-        self, *, allowed: bool = True, find_cuda: Callable[[], Cuda | None] | None = None
+        self,
+        *,
+        allowed: bool = True,
+        most_input_bytes: int = _LARGEST,
+        find_cuda: Callable[[], Cuda | None] | None = None,
     ) -> None:
         """Without `allowed` regions cannot be registered; the status still works.
 
+        `most_input_bytes` bounds one input: it is copied, and its region may be larger than memory.
         `find_cuda` looks for GPUs when a client first registers memory of one.
         """
         self._allowed = allowed
+        self._most_input_bytes = most_input_bytes
         self._find_cuda = find_cuda or cuda_memory.find
         self._lock = threading.Lock()  # guards _regions and their fields
         self._regions: dict[str, _Region] = {}
@@ -59,18 +75,18 @@ class SharedMemory:
     # ---- for clients
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map `byte_size` bytes from `offset` of the system's region `key` under `name`.
+        """Open `byte_size` bytes from `offset` of the system's region `key` under `name`.
 
         Raises AlreadyExists for a name in use, InvalidArgument for an invalid key or bounds,
-        Internal if the system has no such region; nothing is mapped then.
+        Internal if the system has no such region; nothing is open then.
         """
         self._check_allowed()
         _check_key(name, key)
         with self._lock:
             self._check_free(name)
-            view = _map(name, key, offset, byte_size)
+            block = _open_block(name, key, offset, byte_size)
             row: dict[str, str | int] = {"name": name, "key": key, "offset": offset}
-            self._regions[name] = _Region(name, byte_size, view, {**row, "byte_size": byte_size})
+            self._regions[name] = _Region(name, byte_size, block, {**row, "byte_size": byte_size})
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Open `byte_size` bytes of a GPU's memory, by its cudaIpcMemHandle_t, under `name`.
@@ -154,15 +170,16 @@ class SharedMemory:
     def _remove(self, region: _Region) -> None:
         """Remove a region without leases. The lock is held."""
         del self._regions[region.name]
-        if not isinstance(region.memory, memoryview):
+        if not isinstance(region.memory, _SystemBlock):
             region.memory.close()
 
     # ---- for requests
 
     def lease(self, name: str, offset: int, byte_size: int) -> Lease:
-        """The bytes that a request names; they stay mapped until the lease is released.
+        """The bytes that a request names; they stay registered until the lease is released.
 
-        Raises NotFound for an unknown region, InvalidArgument for bounds outside of it.
+        Raises NotFound for an unknown region, InvalidArgument for bounds outside of it and for a
+        region that has been truncated.
         """
         with self._lock:
             region = self._regions.get(name)
@@ -179,9 +196,14 @@ class SharedMemory:
                 raise InvalidArgument(
                     f"Invalid offset + byte size for shared memory region: '{name}'"
                 )
+            if isinstance(region.memory, _SystemBlock):
+                left = region.memory.available(offset)
+                if left < byte_size:
+                    raise _truncated(name, left, byte_size)
             region.leases += 1
-        if isinstance(region.memory, memoryview):
-            return _RegionLease(self, region, region.memory[offset : offset + byte_size])
+        if isinstance(region.memory, _SystemBlock):
+            most = self._most_input_bytes
+            return _RegionLease(self, region, region.memory, offset, byte_size, most)
         return _CudaLease(self, region, region.memory, offset, byte_size)
 
     def _release(self, region: _Region) -> None:
@@ -198,16 +220,63 @@ class SharedMemory:
 class _RegionLease:
     """A part of a region in use by one request."""
 
-    __slots__ = ("_owner", "_region", "view")
+    __slots__ = (
+        *("_byte_size", "_copy", "_memory", "_most_bytes", "_name", "_offset", "_owner"),
+        *("_read_bytes", "_region"),
+    )
 
-    def __init__(self, owner: SharedMemory, region: _Region, view: memoryview) -> None:
+    def __init__(
+        self,
+        owner: SharedMemory,
+        region: _Region,
+        memory: _SystemBlock,
+        offset: int,
+        byte_size: int,
+        most_bytes: int,
+    ) -> None:
         self._owner = owner
         self._region: _Region | None = region
-        self.view = view
+        self._name = region.name
+        self._memory = memory
+        self._offset = offset
+        self._byte_size = byte_size
+        self._most_bytes = most_bytes
+        self._copy: memoryview | None = None
+        self._read_bytes = byte_size
+
+    def tensor(self, name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
+        """An input that reads the part when the model uses it; `check` says whether it could."""
+        if self._byte_size > self._most_bytes:
+            raise InvalidArgument(
+                f"input '{name}' has {self._byte_size} bytes in shared memory region "
+                f"'{self._name}', at most {self._most_bytes} are read (--http-max-body-size)"
+            )
+        return LazyTensor(name, datatype, shape, self._byte_size, self._read)
+
+    def _read(self) -> memoryview:
+        """A copy of the part, made once; zeros stand for what is no longer there."""
+        if self._copy is None:
+            self._copy, self._read_bytes = self._memory.read(self._offset, self._byte_size)
+        return self._copy
+
+    def check(self) -> None:
+        """Raise InvalidArgument if the region was truncated before the input was read."""
+        if self._read_bytes < self._byte_size:
+            raise _truncated(self._name, self._read_bytes, self._byte_size)
 
     def write(self, data: Buffer) -> None:
-        """Write bytes at the start of the part."""
-        self.view[: memoryview(data).nbytes] = data
+        """Write bytes at the start of the part. InvalidArgument if the region was truncated,
+        Internal if the system has no memory for it."""
+        view = memoryview(data).cast("B")
+        left = self._memory.available(self._offset)
+        if left < len(view):  # writing would extend it again
+            raise _truncated(self._name, left, len(view))
+        try:
+            self._memory.write(self._offset, view)
+        except OSError as error:
+            raise Internal(
+                f"failed to write to shared memory region '{self._name}': {error.strerror}"
+            ) from None
 
     def release(self) -> None:
         """Release the part. A second call does nothing."""
@@ -216,10 +285,17 @@ class _RegionLease:
             self._owner._release(region)
 
 
+def _truncated(name: str, left: int, needed: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"shared memory region '{name}' was truncated: it has {max(0, left)} of the {needed} bytes "
+        f"that the request uses; register it again with its new size"
+    )
+
+
 class _CudaLease:
     """A part of a GPU's region in use by one request."""
 
-    __slots__ = ("_byte_size", "_copy", "_memory", "_offset", "_owner", "_region")
+    __slots__ = ("_byte_size", "_memory", "_offset", "_owner", "_region")
 
     def __init__(
         self, owner: SharedMemory, region: _Region, memory: CudaBlock, offset: int, byte_size: int
@@ -229,14 +305,14 @@ class _CudaLease:
         self._memory = memory
         self._offset = offset
         self._byte_size = byte_size
-        self._copy: memoryview | None = None
 
-    @property
-    def view(self) -> memoryview:
-        """A copy of the part, made at the first access."""
-        if self._copy is None:
-            self._copy = self._memory.read(self._offset, self._byte_size)
-        return self._copy
+    def tensor(self, name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
+        """An input with a copy of the part. Internal if the device fails."""
+        raw = self._memory.read(self._offset, self._byte_size)
+        return Tensor(name, datatype, shape, raw=raw)
+
+    def check(self) -> None:
+        """Nothing: the part was read when the request was."""
 
     def write(self, data: Buffer) -> None:
         """Write bytes at the start of the part."""
@@ -262,7 +338,63 @@ def _check_key(name: str, key: str) -> None:
         )
 
 
-def _map(name: str, key: str, offset: int, byte_size: int) -> memoryview:
+class _SystemBlock:
+    """System memory of another process: a file of which a system call reads and writes parts."""
+
+    def __init__(self, descriptor: int, start: int) -> None:
+        """Owns the descriptor, which is closed when nothing refers to this any more."""
+        self._descriptor = descriptor
+        self._start = start
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def available(self, offset: int) -> int:
+        """How many bytes there are from `offset` on, at this moment."""
+        return os.fstat(self._descriptor).st_size - self._start - offset
+
+    def read(self, offset: int, byte_size: int) -> tuple[memoryview, int]:
+        """A copy of these bytes, and how many there were; the others are zeros. Never raises."""
+        pooled = byte_size >= _POOLED_BYTES
+        copy = pool.take(byte_size) if pooled else memoryview(bytearray(byte_size))
+        done = 0
+        with contextlib.suppress(OSError):
+            while done < byte_size:
+                place = self._start + offset + done
+                count = os.preadv(self._descriptor, [copy[done:]], place)
+                if not count:
+                    break
+                done += count
+        if done < byte_size:
+            np.frombuffer(copy[done:], np.uint8).fill(0)
+        return copy, done
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write these bytes. Raises OSError when the system has no memory for them."""
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, data[done:], self._start + offset + done)
+
+
+class _MappedBlock(_SystemBlock):
+    """As `_SystemBlock`, where system calls cannot read shared memory, as on macOS; there it cannot
+    be truncated either."""
+
+    def __init__(self, descriptor: int, start: int, byte_size: int) -> None:
+        super().__init__(descriptor, start)
+        # Mapped from the start: the offset of a mapping must be a multiple of the page size.
+        self._view = memoryview(mmap.mmap(descriptor, start + byte_size))[start:]
+
+    def read(self, offset: int, byte_size: int) -> tuple[memoryview, int]:
+        """A copy of these bytes, and how many there were."""
+        return memoryview(bytearray(self._view[offset : offset + byte_size])), byte_size
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write these bytes."""
+        self._view[offset : offset + len(data)] = data
+
+
+def _open_block(name: str, key: str, offset: int, byte_size: int) -> _SystemBlock:
     """The bytes of a region of system memory, shared for reading and writing."""
     descriptor = _open(key)
     try:
@@ -272,13 +404,15 @@ def _map(name: str, key: str, offset: int, byte_size: int) -> memoryview:
                 f"failed to register shared memory region '{name}': invalid args. Offset {offset} "
                 f"and byte_size {byte_size} must lie within the {size} bytes of '{key}'"
             )
-        # Mapped from the start: the offset of a mapping must be a multiple of the page size.
-        whole = memoryview(mmap.mmap(descriptor, offset + byte_size))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if hasattr(os, "preadv") and sys.platform != "darwin":
+        return _SystemBlock(descriptor, offset)
+    try:
+        return _MappedBlock(descriptor, offset, byte_size)
     except (OSError, ValueError) as error:
         raise Internal(f"failed to register shared memory region '{name}': {error}") from None
-    finally:
-        os.close(descriptor)
-    return whole[offset:]
 
 
 def _open(key: str) -> int:

@@ -41,7 +41,7 @@ def executions_of(batch: Sequence[Request]) -> int:
     if isinstance(first, PlannedRequest):  # it came whole in a small message
         return 1
     for tensor in first.inputs.values():
-        if tensor.has_raw and len(tensor.raw) >= _LARGE_BYTES:
+        if tensor.has_raw and tensor.nbytes >= _LARGE_BYTES:
             return len(batch)
     return 1
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from shoal.core.device_tensor import DeviceTensor
 from shoal.core.dtypes import BYTES
+from shoal.core.lazy_tensor import LazyTensor
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature, TensorSpec
@@ -144,7 +145,7 @@ def fitted_shape(value: TensorValue, dims: tuple[int, ...], *, batched: bool) ->
 
 def hand_on(tensor: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """The same elements under another name, and a shape with as many of them."""
-    if isinstance(tensor, DeviceTensor):
+    if isinstance(tensor, DeviceTensor | LazyTensor):
         return tensor.renamed(name, shape)
     raw, array = tensor._raw, tensor._array
     if array is not None and tensor.datatype is BYTES:

@@ -89,6 +89,11 @@ class InferMessage:
         self.ids: tuple[Span, ...] = ()
         self.contents: tuple[Span, ...] | None = None
 
+    def check(self) -> None:
+        """Raise a ShoalError if an input in shared memory could not be read."""
+        for lease in self.leases:
+            lease.check()
+
     def release(self) -> None:
         """Give back the shared memory this request uses."""
         for lease in self.leases:
@@ -166,8 +171,8 @@ def _with_regions(decoded: InferMessage, regions: Regions | None) -> InferMessag
         for name, datatype, shape in head.inputs:
             place = head.input_regions.get(name)
             if place is not None:
-                raw = _lease(place, regions, leases).lease.view
-                decoded.inputs[name] = Tensor(name, datatype, shape, raw=raw)
+                lease = _lease(place, regions, leases).lease
+                decoded.inputs[name] = lease.tensor(name, datatype, shape)
         for name, place in head.output_regions.items():
             slices[name] = _lease(place, regions, leases)
     except BaseException:

@@ -54,6 +54,11 @@ class InferBody:
     # The JSON header without its id, if any id may stand there: a key for a template.
     template_key: tuple[bool, bytes] | None = None
 
+    def check(self) -> None:
+        """Raise a ShoalError if an input in shared memory could not be read."""
+        for lease in self.leases:
+            lease.check()
+
     def release(self) -> None:
         """Give back the shared memory this request uses."""
         for lease in self.leases:
@@ -139,7 +144,7 @@ def _read_input(
         return json_data.read(name, datatype, shape, count, entry["data"], max_json_bytes), 0
     if not binary:
         slice_ = _read_region(parameters, regions, decoded)
-        return Tensor(name, datatype, shape, raw=slice_.lease.view), 0
+        return slice_.lease.tensor(name, datatype, shape), 0
     size = _unsigned(parameters["binary_data_size"], "Unable to parse 'binary_data_size'")
     if size > len(tail):
         raise InvalidArgument(

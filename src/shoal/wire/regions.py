@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from shoal.core.dtypes import DataType
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import Internal
 
@@ -12,12 +13,15 @@ from shoal.errors import Internal
 class Lease(Protocol):
     """Bytes of a region, in use until they are given back."""
 
-    @property
-    def view(self) -> memoryview:
-        """The bytes, in place where that can be."""
+    def tensor(self, name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
+        """An input with these bytes, which may be read only when it is used. Raises a ShoalError
+        when they cannot be had."""
+
+    def check(self) -> None:
+        """Raise a ShoalError if bytes could not be read when the input was used."""
 
     def write(self, data: Buffer) -> None:
-        """Put bytes at the start of them. Raises Internal when the device they are on fails."""
+        """Put bytes at the start of them. Raises a ShoalError when they do not arrive."""
 
     def release(self) -> None:
         """Give the bytes back. More than once does no harm."""

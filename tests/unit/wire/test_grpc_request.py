@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core import dtypes
+from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unsupported
 from shoal.wire import grpc_request
 from shoal.wire.grpc_request import InferDecoder, parse, peek
@@ -367,8 +368,9 @@ class Memory:
         if name != "r":
             raise NotFound(name)
         self.open += 1
+        raw = memoryview(bytearray(64))[offset:][:byte_size]
         return SimpleNamespace(
-            view=memoryview(bytearray(64))[offset:][:byte_size], release=self._release
+            tensor=lambda *described: Tensor(*described, raw=raw), release=self._release
         )
 
     def _release(self):

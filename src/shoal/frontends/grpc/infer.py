@@ -147,6 +147,7 @@ class GrpcInferCall:
                 return
             message = self._message
             assert message is not None
+            message.check()
             parts = encode_infer(response, message.head.outputs, self._signature, message.slices)
             self._release()
             self._call.reply(parts)

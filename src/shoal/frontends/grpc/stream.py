@@ -215,6 +215,7 @@ class _InferStream:
             try:
                 if whole.error is not None:
                     raise whole.error
+                entry.check()
                 outcome: Outcome = encode_stream(
                     whole, entry.outputs, entry.signature, entry.slices
                 )
@@ -324,6 +325,11 @@ class _StreamRequest:
     def slices(self) -> Mapping[str, RegionSlice]:
         """Where in shared memory outputs go."""
         return {} if self.message is None else self.message.slices
+
+    def check(self) -> None:
+        """Raise a ShoalError if an input in shared memory could not be read."""
+        if self.message is not None:
+            self.message.check()
 
     def release(self) -> None:
         """Give back shared memory that the request used."""

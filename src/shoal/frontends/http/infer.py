@@ -235,6 +235,7 @@ class HttpInferCall:
     def _respond(self, response: Response) -> None:
         body, exchange = self._body, self._exchange
         try:
+            body.check()
             encoded = http_body.encode_infer(
                 response,
                 body.outputs,

@@ -64,6 +64,7 @@ def test_each_code_has_a_status():
         "Unsupported": "UNIMPLEMENTED",
         "Already exists": "ALREADY_EXISTS",
         "Cancelled": "CANCELLED",
+        "Forbidden": "PERMISSION_DENIED",
     }
 
 
