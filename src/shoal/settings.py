@@ -103,6 +103,7 @@ def http_options(options: Options) -> HttpOptions:
         max_input_bytes=options.http_max_input_size,
         header_forward_pattern=options.http_header_forward_pattern,
         cors_origins=options.cors,
+        model_upload=options.allow_model_upload,
         allowed_hosts=options.http_allowed_hosts,
         restricted_apis=options.http_restrictions(),
         plans=options.plans,

@@ -138,7 +138,7 @@ class ModelLoader:
         self._settle_names(name)
 
     def unload(self, name: str) -> None:
-        """Unload a model, after the ensembles that need it."""
+        """Unload a model, after the ensembles that need it; files of clients are deleted."""
         self._dependencies.remove(name)
         for other in reversed(self._dependencies.dependents(name)):
             dependent = self.lifecycles.get(other)
@@ -148,6 +148,12 @@ class ModelLoader:
         if lifecycle is not None:
             lifecycle.unload()
             logger.info("successfully unloaded '%s'", name)
+        with self._growing:
+            override = self._overrides.get(name)
+            if override is not None and override.has_files:
+                del self._overrides[name]
+        if override is not None and override.has_files:
+            override.discard()
         self._settle_names(name)
 
     def evict(self, name: str, reason: str) -> None:

@@ -69,6 +69,11 @@ class Override:
                     f"the override file '{str(relative)[:80]}': {error.strerror}"
                 ) from None
 
+    @property
+    def has_files(self) -> bool:
+        """Whether the request had files."""
+        return self._folder is not None
+
     def folder(self, name: str) -> Path | None:
         """The folder that replaces the repository's, if the request had files."""
         return None if self._folder is None else Path(self._folder.name) / name
@@ -110,6 +115,9 @@ def prepare(
         raise Internal(f"the folder of model '{name}' has disappeared")
     config, file = _read_config(name, folder, settings, override, code)
     config = normalise.normalise(config, directory_name=name, file=file)
+    sent = override is not None and override.config_json is not None
+    own = _own_config(name, folder, settings, code) if sent else None
+    rules.check_files(config, file=file, own=own)
     agents.run(config, folder, file=file)
     available = layout.version_folders(folder) if code is None else code.versions
     if ensembles.is_ensemble(config):
@@ -174,6 +182,16 @@ def composing_names(
     except ShoalError:
         return []  # its load will report the error
     return ensembles.composing_names(config)
+
+
+def _own_config(
+    name: str, folder: Path, settings: PreparationSettings, code: FolderlessModel | None
+) -> ModelConfig:
+    """The config without that of the load request; an empty one if it cannot be read."""
+    try:
+        return _read_config(name, folder, settings, None, code)[0]
+    except ShoalError:
+        return ModelConfig()
 
 
 def _read_config(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shoal.config.options import checks, trace
@@ -128,6 +128,12 @@ class Options:
     )
     model_load_retry_count: int = _repository(
         0, "How often a failed load is retried.", limits=(0, None)
+    )
+    allow_model_upload: str = _repository(
+        "auto",
+        "Let clients load models from files that they send, which the server then runs. auto "
+        "allows it to clients on the same machine that come through no proxy.",
+        choices=("auto", "true", "false"),
     )
     model_namespacing: bool = _repository(
         False,
@@ -588,13 +594,14 @@ class Options:
         return trace.read(self.trace_config, older)
 
     def warnings(self) -> list[str]:
-        """A sentence for each flag that was set and does not do what it says."""
+        """A sentence for each flag that was set and does not do what it says, or is not safe."""
         problem = self.trace_options().problem()
         lines = [f"requests are not traced as asked: {problem}"] if problem else []
         if self.rate_limit_resource and self.rate_limit == "off":
             lines.append(
                 "nothing is limited: --rate-limit-resource needs --rate-limit=execution_count"
             )
+        lines.extend(self._open_control())
         for option in TABLE:
             if option.attribute not in self.given:
                 continue
@@ -604,6 +611,28 @@ class Options:
             if option.no_effect and (option.honoured is None or value != option.honoured):
                 lines.append(f"{option.flag} has no effect: {option.no_effect}")
         return lines
+
+    def _open_control(self) -> Iterator[str]:
+        """A warning if clients on other machines can load and unload models without a secret."""
+        if self.model_control_mode not in ("explicit", "lazy"):
+            return
+        kind = "model-repository"
+        ports = [
+            ("--http-address", self.allow_http, self.http_address, self.http_restrictions()),
+            ("--grpc-address", self.allow_grpc, self.grpc_address, self.grpc_restrictions()),
+        ]
+        reached = [
+            flag
+            for flag, opened, address, restricted in ports
+            if opened and not checks.is_loopback(address) and kind not in restricted
+        ]
+        if reached:
+            uploads = ", and run code by uploading some" * (self.allow_model_upload == "true")
+            yield (
+                f"anyone who can reach {', '.join(reached)} can load and unload models{uploads}; "
+                f"listen on 127.0.0.1, or require a secret header with --http-restricted-api and "
+                f"--grpc-restricted-protocol ({kind}:<key>=<value>)"
+            )
 
 
 def _read_table() -> tuple[Option, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from shoal.config.model import ModelConfig
 from shoal.config.rules.batching import dynamic_batching, sequence_batching
+from shoal.config.rules.client_files import client_files
 from shoal.config.rules.ensemble import ensemble
 from shoal.config.rules.fault import Fault
 from shoal.config.rules.files import files
@@ -26,7 +27,15 @@ from shoal.config.rules.tensors import batch_tensors, tensors
 from shoal.config.rules.warmup import warmup
 from shoal.errors import ConfigError
 
-__all__ = ["Fault", "InvalidConfig", "check", "faults", "not_acted_on", "without_use"]
+__all__ = [
+    "Fault",
+    "InvalidConfig",
+    "check",
+    "check_files",
+    "faults",
+    "not_acted_on",
+    "without_use",
+]
 
 _RULES: tuple[Callable[[ModelConfig], Iterator[Fault]], ...] = (
     general,
@@ -54,6 +63,17 @@ def check(config: ModelConfig, *, file: str) -> None:
     """
     for fault in faults(config):
         raise InvalidConfig(config, fault, file)
+
+
+def check_files(config: ModelConfig, *, file: str, own: ModelConfig | None = None) -> None:
+    """Raise a ConfigError for the first file outside the model's folder, before any is opened.
+
+    `own` is the config in the folder, if `config` is one that a client sent.
+    """
+    for fault in files(config):
+        raise InvalidConfig(config, fault, file)
+    for fault in client_files(config, own) if own is not None else ():
+        raise ConfigError(fault.message, file=file, field=fault.field, fix=fault.fix)
 
 
 class InvalidConfig(ConfigError):

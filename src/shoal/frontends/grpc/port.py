@@ -76,6 +76,7 @@ def _service_options(options: Options) -> GrpcOptions:
         header_forward_pattern=options.grpc_header_forward_pattern,
         restricted_protocols=options.grpc_restrictions(),
         plans=options.plans,
+        model_upload=options.allow_model_upload,
     )
 
 

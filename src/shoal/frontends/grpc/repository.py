@@ -6,6 +6,7 @@ a load for minutes: the service calls them on a thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from shoal.core.tensor import Buffer
@@ -33,9 +34,10 @@ class RepositoryMethods:
         content: bytes = response.SerializeToString()
         return content
 
-    def load(self, message: Buffer) -> bytes:
+    def load(self, check_upload: Callable[[], None], message: Buffer) -> bytes:
         """RepositoryModelLoad: load or reload, with the client's config and files if it sends any.
 
+        `check_upload` raises if the client may send no files.
         Returns when the model serves, or raises why it does not.
         """
         request = parse(messages.RepositoryModelLoadRequest, message)
@@ -46,6 +48,7 @@ class RepositoryMethods:
             if key == "config":
                 config = _value(key, parameter, "string_param")
             elif key.startswith(_FILE_PREFIX):
+                check_upload()
                 files[key.removeprefix(_FILE_PREFIX)] = _value(key, parameter, "bytes_param")
             else:
                 raise InvalidArgument(f"unrecognized load parameter '{key}'.")

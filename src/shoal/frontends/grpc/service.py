@@ -32,6 +32,7 @@ from shoal.frontends.grpc.runtime_settings import RuntimeSettingMethods
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.stream import StreamInferMethod
 from shoal.frontends.shared_memory import SharedMemory
+from shoal.frontends.uploads import UploadRule
 from shoal.frontends.waiting import when_loaded
 
 Answer = Callable[[Buffer], bytes]
@@ -51,6 +52,7 @@ class GrpcOptions:
     # Category -> (key, value): such calls must bring the metadata triton-grpc-protocol-<key>.
     restricted_protocols: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     plans: bool = True  # whether repeated requests may take the fast path
+    model_upload: str = "auto"  # whose model files are accepted: auto, true or false
 
 
 class GrpcService:
@@ -82,7 +84,7 @@ class GrpcService:
         self._methods: dict[str, Method] = {}
         self._add_inference()
         self._add_metadata(MetadataMethods(engine))
-        self._add_repository(RepositoryMethods(engine))
+        self._add_repository(RepositoryMethods(engine), UploadRule(options.model_upload))
         self._add_memory(MemoryMethods(memory))
         self._add_settings(RuntimeSettingMethods(engine))
         self._add_standard()
@@ -126,14 +128,21 @@ class GrpcService:
             self._add(category, name, method)
         self._add_small("statistics", "ModelStatistics", metadata.model_statistics)
 
-    def _add_repository(self, repository: RepositoryMethods) -> None:
+    def _add_repository(self, repository: RepositoryMethods, uploads: UploadRule) -> None:
         for name, answer in (
             ("RepositoryIndex", repository.index),
-            ("RepositoryModelLoad", repository.load),
             ("RepositoryModelUnload", repository.unload),
         ):
             start = _respond_on_thread(answer, self._threads)
             self._add("model-repository", name, Method(Kind.UNARY, start, compress=False))
+
+        def load(call: Call) -> None:
+            check = partial(uploads.check, call.peer, [key for key, _ in call.metadata])
+            _respond_on_thread(partial(repository.load, check), self._threads)(call)
+
+        self._add(
+            "model-repository", "RepositoryModelLoad", Method(Kind.UNARY, load, compress=False)
+        )
 
     def _add_memory(self, memory: MemoryMethods) -> None:
         category = "shared-memory"

@@ -21,6 +21,10 @@ class Exchange(Protocol):
     def request(self) -> HttpRequest:
         """The request."""
 
+    @property
+    def peer(self) -> str:
+        """The client's address, such as `127.0.0.1:50123` or `[::1]:50123`."""
+
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Respond, exactly once. Omits the body itself for HEAD."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from shoal.core.tensor import Buffer
@@ -18,6 +19,7 @@ from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import respond_from_thread
 from shoal.frontends.http.routes import REPOSITORY, Target, route
+from shoal.frontends.uploads import UploadRule
 from shoal.wire import http_body, json_limits, json_text
 
 _THREADS = 16
@@ -30,6 +32,7 @@ class ControlRoutes:
     def __init__(self, engine: Engine, options: HttpOptions) -> None:
         self._engine = engine
         self._options = options
+        self._uploads = UploadRule(options.model_upload)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-control")
 
     @route(
@@ -55,13 +58,16 @@ class ControlRoutes:
         """Load or reload a model.
 
         In explicit and lazy mode. Responds when the model is loaded. The body may hold a config
-        and files to use instead of the repository's.
+        and files to use instead of the repository's; --allow-model-upload decides who may send
+        files.
         """
         _check_target(target)
-        body = exchange.request.body
+        body, peer = exchange.request.body, exchange.peer
+        headers = [name.decode("latin-1") for name, _ in exchange.request.headers]
 
         def work() -> None:
-            config, files = read_load(body, self._options.max_input_bytes)
+            check = partial(self._uploads.check, peer, headers)
+            config, files = read_load(body, self._options.max_input_bytes, check)
             self._engine.load(target.model, config, files)
 
         self._run(exchange, work)
@@ -102,8 +108,13 @@ def read_index(body: Buffer, most_bytes: int) -> bool:
     return ready
 
 
-def read_load(body: Buffer, most_bytes: int) -> tuple[str | None, dict[str, bytes]]:
-    """The config (as JSON text) and the files, by path inside the model's folder, of a load."""
+def read_load(
+    body: Buffer, most_bytes: int, check_upload: Callable[[], None]
+) -> tuple[str | None, dict[str, bytes]]:
+    """The config (as JSON text) and the files, by path inside the model's folder, of a load.
+
+    `check_upload` raises if the client may send no files.
+    """
     config: str | None = None
     files: dict[str, bytes] = {}
     for key, value in _parameters(body, most_bytes).items():
@@ -115,6 +126,7 @@ def read_load(body: Buffer, most_bytes: int) -> tuple[str | None, dict[str, byte
         if key == "config":
             config = value
         elif key.startswith(_FILE_PREFIX):
+            check_upload()
             files[_inner_path(key)] = _base64(key, value)
         else:
             raise InvalidArgument(

@@ -59,6 +59,10 @@ class _CorsExchange:
         return self._inner.request
 
     @property
+    def peer(self) -> str:
+        return self._inner.peer
+
+    @property
     def on_disconnect(self) -> Callable[[], object] | None:
         return self._inner.on_disconnect
 

@@ -14,6 +14,7 @@ class HttpOptions:
     max_input_bytes: int = 1 << 26
     header_forward_pattern: str = ""
     cors_origins: tuple[str, ...] = ()  # ("*",): all
+    model_upload: str = "auto"  # whose model files are accepted: auto, true or false
     allowed_hosts: tuple[str, ...] = ()  # names by which web pages may reach the server
     # API kind -> (header, value) that requests of that kind must carry.
     restricted_apis: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -79,6 +79,11 @@ class TracedExchange:
         return self._inner.request
 
     @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._inner.peer
+
+    @property
     def on_disconnect(self) -> Callable[[], object] | None:
         """Called when the client disconnects before the response."""
         return self._callback

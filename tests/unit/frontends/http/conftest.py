@@ -39,6 +39,7 @@ class FakeExchange:
 
     def __init__(self, request):
         self.request = request
+        self.peer = "127.0.0.1:5000"
         self.on_disconnect = None
         self.answered = asyncio.Event()
         self.status = None
