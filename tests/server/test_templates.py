@@ -185,3 +185,15 @@ def test_perf_analyzer_measures_and_reads_the_statistics(tmp_path, plans):
         assert len(taken) > served * 0.9, report
     else:
         assert taken == []
+
+
+def test_a_header_length_beyond_the_body_is_refused_on_the_fast_path_too(tmp_path):
+    """With empty tensors, all of the JSON is there although the length says more."""
+    add_onnx(tmp_path, "free", onnx_models.identity("FP32"), BATCHED)
+    infer = Infer().add("INPUT0", np.zeros((1, 0), np.float32), binary=True)
+    body, headers = infer.want("OUTPUT0", binary_data=True).body()
+    longer = {name: str(int(value) + 1) for name, value in headers.items()}
+    with running_server(tmp_path) as running:
+        for _ in range(3):
+            assert running.post("/v2/models/free/infer", body, headers).status == 200
+            assert running.post("/v2/models/free/infer", body, longer).status == 400

@@ -163,7 +163,7 @@ class HttpFastPath(Coalescer):
             head.method != "POST"
             or not head.keep_alive
             or head.version != "1.1"
-            or not 0 < offset <= self._longest_header
+            or not 0 < offset <= min(self._longest_header, head.body_length)
             or head.body_length != len(data) - body_at
             or offset > head.body_length
         ):
