@@ -165,7 +165,6 @@ class HttpFastPath(Coalescer):
             or head.version != "1.1"
             or not 0 < offset <= min(self._longest_header, head.body_length)
             or head.body_length != len(data) - body_at
-            or offset > head.body_length
         ):
             return None
         target = resolve(head.path)
