@@ -2,7 +2,8 @@
 
 ShoalError
 ├── InvalidArgument      the request (or the config) is wrong: change it
-│   └── ConfigError      a model's configuration is wrong: file, field, found, what to write
+│   ├── ConfigError      a model's configuration is wrong: file, field, found, what to write
+│   └── LimitExceeded    larger than a limit of the server; RESOURCE_EXHAUSTED over gRPC
 ├── NotFound             no such model, version or region
 ├── AlreadyExists        the name is taken
 ├── Unavailable          not now: unloading, queue full, timed out; a retry may succeed
@@ -76,6 +77,10 @@ class ConfigError(InvalidArgument):
         self.file = file
         self.field = field
         self.fix = fix
+
+
+class LimitExceeded(InvalidArgument):
+    """Larger than the server allows; where an option allows more, the text names it."""
 
 
 class NotFound(ShoalError):

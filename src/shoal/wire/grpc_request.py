@@ -19,7 +19,7 @@ from shoal.core import bytes_tensor, dtypes
 from shoal.core.dtypes import DataType, from_name
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
-from shoal.errors import InvalidArgument, Unsupported
+from shoal.errors import InvalidArgument, LimitExceeded, Unsupported
 from shoal.wire.grpc_pattern import Span, split_sequence
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import malformed, tag, take_out
@@ -31,6 +31,8 @@ _ID_TAG = tag(3)  # of ModelInferRequest
 _RAW_INPUT_TAG = tag(7)
 _MOST_HEADS = 512
 _LARGEST_HEAD_BYTES = 2_048
+MOST_FIELDS = 8_192  # of a request: its inputs, outputs, parameters and raw contents
+_MOST_PEEKED_BYTES = 4 << 20
 _NO_SLICES: Mapping[str, RegionSlice] = MappingProxyType({})
 
 # Each typed field: its datatype in error texts, the datatypes it carries, and the dtype with which
@@ -103,8 +105,10 @@ class InferMessage:
 class InferDecoder:
     """Reads ModelInferRequests, and caches what repeated ones mean."""
 
-    def __init__(self, *, caches: bool = True) -> None:
+    def __init__(self, *, caches: bool = True, max_typed_bytes: int = 64 << 20) -> None:
+        """`max_typed_bytes` bounds what a request has besides its raw contents."""
         self._heads: dict[Hashable, InferHead] | None = {} if caches else None
+        self._max_typed_bytes = max_typed_bytes
 
     def decode(self, message: Buffer, regions: Regions | None = None) -> InferMessage:
         """Read a message. Raises a ShoalError that names the field and what was expected.
@@ -114,13 +118,14 @@ class InferDecoder:
         """
         ids: list[Span] = []
         raw: list[Span] = []
-        around = take_out(message, {_ID_TAG: ids, _RAW_INPUT_TAG: raw})
+        around = take_out(message, {_ID_TAG: ids, _RAW_INPUT_TAG: raw}, MOST_FIELDS)
         view = memoryview(message)
         request_id = _text(view[slice(*ids[-1])]) if ids else ""
         sequence = split_sequence(around)
         key: Hashable = around if sequence is None else sequence[1]
         head = None if self._heads is None else self._heads.get(key)
         if head is None:
+            check_typed(len(around), self._max_typed_bytes)
             request = parse(messages.ModelInferRequest, around)
             head = _read_head(request, request_id)
             if not any(entry.HasField("contents") for entry in request.inputs):
@@ -190,10 +195,39 @@ def _lease(place: Place, regions: Regions, leases: list[Lease]) -> RegionSlice:
 def peek(message: Buffer) -> tuple[str, str, str]:
     """Model name, model version and id of a request that could not be read, as far as they can."""
     try:
-        request = parse(messages.ModelInferRequest, message)
+        around = take_out(message, {_RAW_INPUT_TAG: []}, MOST_FIELDS)
+        check_typed(len(around), _MOST_PEEKED_BYTES)
+        request = parse(messages.ModelInferRequest, around)
     except InvalidArgument:
         return "", "", ""
     return request.model_name, request.model_version, request.id
+
+
+def check_inflated(message: Buffer, max_typed_bytes: int) -> None:
+    """Refuse a decompressed request that would cost far more to read than it cost to send.
+
+    Raw contents are not read, however many bytes they have; typed ones are, value by value.
+    """
+    try:
+        around = take_out(message, {_RAW_INPUT_TAG: []}, MOST_FIELDS)
+    except InvalidArgument:
+        return  # `decode` finds the same
+    if len(around) > max_typed_bytes:
+        raise LimitExceeded(
+            f"the compressed request has {len(around)} bytes besides its raw_input_contents, and "
+            f"at most {max_typed_bytes} are allowed; send the tensors as raw_input_contents, or "
+            f"the request uncompressed"
+        )
+
+
+def check_typed(size: int, max_typed_bytes: int) -> None:
+    """Refuse a request with so many bytes besides its raw contents, if that is too much."""
+    if size > max_typed_bytes:
+        raise LimitExceeded(
+            f"the request has {size} bytes besides its raw_input_contents, and at most "
+            f"{max_typed_bytes} are allowed; send the tensors as raw_input_contents, or raise the "
+            f"limit with --grpc-max-request-bytes"
+        )
 
 
 def parse(kind: Any, content: Buffer) -> Any:

@@ -6,6 +6,7 @@ own classes do not offer; everything else is left to those classes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from shoal.core.tensor import Buffer
@@ -51,23 +52,32 @@ def delimited(field: int, content: bytes) -> bytes:
     return prefix(field, len(content)) + content
 
 
-def take_out(message: Buffer, wanted: Mapping[int, list[tuple[int, int]]]) -> bytes:
+def take_out(
+    message: Buffer,
+    wanted: Mapping[int, list[tuple[int, int]]],
+    most_fields: int = sys.maxsize,
+) -> bytes:
     """Take length-delimited fields out of a message; returns the rest of it.
 
     `wanted` has a list for the `tag` of each such field; where its contents start and end is added
     there, in order. The contents of the other fields are not read. Raises InvalidArgument when
-    the bytes do not fall into fields.
+    the bytes do not fall into fields, or into more than `most_fields`: a field takes about 0.3 µs
+    here, and a hostile message could have one in every two bytes.
     """
     view = memoryview(message)
     size = len(view)
     kept: list[memoryview] = []
     position = keep_from = 0
-    while position < size:
+    for _ in range(most_fields):
+        if position >= size:
+            break
         start = position
         found = view[position]
         position += 1
         if found >= 0x80:
             found, position = _read_varint(view, start)
+        if found < 8:
+            raise malformed(f"field 0 at byte {start}; fields are numbered from 1")
         kind = found & 7
         if kind == LENGTH_DELIMITED:
             length = view[position] if position < size else 0x80
@@ -91,6 +101,8 @@ def take_out(message: Buffer, wanted: Mapping[int, list[tuple[int, int]]]) -> by
                 kept.append(view[keep_from:start])
             keep_from = end
         position = end
+    if position < size:
+        raise malformed(f"it has more than {most_fields} fields")
     if keep_from < size:
         kept.append(view[keep_from:])
     return b"".join(kept)

@@ -58,6 +58,13 @@ class Options:
         "Seconds to wait at exit for requests in flight; after that the server exits with 1.",
         limits=(0, None),
     )
+    max_buffered_bytes: int = _server(
+        4 << 30,
+        "Maximum bytes of large requests and unsent responses that are kept in memory for all gRPC "
+        "clients together; beyond it calls end with RESOURCE_EXHAUSTED.",
+        form="<bytes>",
+        limits=(1, None),
+    )
     drain_secs: float = _server(
         0.0,
         "Seconds to continue serving after SIGTERM while reporting not ready, so that load "
@@ -250,6 +257,18 @@ class Options:
         "Maximum number of responses that may wait to be sent.",
         limits=(1, None),
         no_effect="a stream is not read while its responses wait",
+    )
+    grpc_max_request_bytes: int = _grpc(
+        64 << 20,
+        "Maximum bytes of a compressed message after decompression, and of an inference request "
+        "besides its raw tensors; a message that is not compressed may have 2 GiB.",
+        form="<bytes>",
+        limits=(1, 2**31 - 1),
+    )
+    grpc_write_timeout_secs: float = _grpc(
+        120.0,
+        "Seconds that a client may leave a response unread; 0 sets no limit.",
+        limits=(0, None),
     )
     grpc_use_ssl: bool = _grpc(False, "Encrypt connections with TLS.")
     grpc_use_ssl_mutual: bool = _grpc(

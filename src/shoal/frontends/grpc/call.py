@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ from shoal.frontends.grpc.headers import RequestHead
 from shoal.frontends.grpc.message import (
     PREFIX_BYTES,
     SMALL_BYTES,
+    Arrived,
     MessageFault,
+    MessageMemory,
     MessageReader,
-    ReceiveMemory,
+    Packed,
     pack_prefix,
     unpack_prefix,
 )
@@ -48,7 +51,7 @@ class CallResources:
     """What all calls of a listener share."""
 
     settings: GrpcSettings
-    memory: ReceiveMemory
+    memory: MessageMemory
     deadlines: Deadlines
     clock: Callable[[], int]
 
@@ -56,7 +59,16 @@ class CallResources:
 class Route:
     """A method as one listener offers it: with the limits of both."""
 
-    __slots__ = ("compresses", "fast_path", "max_receive_bytes", "max_send_bytes", "start", "unary")
+    __slots__ = (
+        "check_inflated",
+        "compresses",
+        "fast_path",
+        "max_inflated_bytes",
+        "max_receive_bytes",
+        "max_send_bytes",
+        "start",
+        "unary",
+    )
 
     def __init__(self, method: Method, settings: GrpcSettings) -> None:
         limits = settings.limits
@@ -64,6 +76,8 @@ class Route:
         self.unary = method.kind is Kind.UNARY
         self.compresses = method.compress and settings.compression is not CompressionLevel.NONE
         self.max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
+        self.max_inflated_bytes = min(limits.max_inflated_bytes, self.max_receive_bytes)
+        self.check_inflated = method.check_inflated
         self.max_send_bytes = _least(limits.max_send_message_bytes, method.max_send_bytes)
         self.fast_path: GrpcFastPath | None = None  # set by the dispatcher
 
@@ -78,14 +92,17 @@ class Call(Receiver):
     __slots__ = (
         "_connection",
         "_encoding",
+        "_ends_behind",
         "_head",
         "_headers_sent",
         "_message",
         "_open",
+        "_paused",
         "_reader",
         "_resources",
         "_route",
         "_stream",
+        "_waiting",
         "cancelled",
         "deadline_ns",
         "deadline_pending",
@@ -113,6 +130,11 @@ class Call(Receiver):
         self._reader: MessageReader | None = None
         self._message: Buffer | None = None  # of a unary call that is not half-closed yet
         self._encoding: str | None = None  # of our messages
+        self._paused = False  # whether the service wants no more messages for now
+        # What arrives behind a message that is being decompressed, or in a long turn; None
+        # while there is neither.
+        self._waiting: list[bytes] | None = None
+        self._ends_behind = False  # whether the end of the request waits there too
         self.cancelled = False
         self.deadline_ns: int | None = None  # by the clock of `resources`: time.monotonic_ns
         self.deadline_pending = False
@@ -191,10 +213,12 @@ class Call(Receiver):
             level = self._resources.settings.compression
             packed = compression.compress(parts, size, self._encoding, level)
         if packed is None:
-            sender.message(stream, parts, size)
+            sent = sender.message(stream, parts, size)
         else:
-            sender.message(stream, (packed,), len(packed), compressed=True)
-        if stream.queued_bytes > self._resources.settings.limits.send_high_bytes:
+            sent = sender.message(stream, (packed,), len(packed), compressed=True)
+        if not sent:
+            self._refuse(self._resources.memory.refusal())
+        elif stream.queued_bytes > self._resources.settings.limits.send_high_bytes:
             stream.waits_for_drain = True
 
     @property
@@ -216,13 +240,14 @@ class Call(Receiver):
 
     def pause_receiving(self) -> None:
         """Let the client send no more than one window of messages until `resume_receiving`."""
+        self._paused = True
         if self._stream is not None:
             self._stream.receive_paused = True
 
     def resume_receiving(self) -> None:
         """Let the client send again."""
-        if self._stream is not None and self._stream.receive_paused:
-            self._connection.resume_receiving(self._stream)
+        self._paused = False
+        self._receive_again()
 
     # What the connection calls (flow.Receiver).
 
@@ -261,6 +286,9 @@ class Call(Receiver):
         """Bytes of the request."""
         if not self._open:  # answered, but not all of the response was sent
             return
+        if self._waiting is not None:
+            self._wait(data, start, stop, ended)
+            return
         if self._reader is None:
             if stop - start >= PREFIX_BYTES:
                 compressed, length = unpack_prefix(data, start)
@@ -283,6 +311,7 @@ class Call(Receiver):
             self._reader = MessageReader(
                 self._resources.memory,
                 self._route.max_receive_bytes,
+                self._route.max_inflated_bytes,
                 self._head.encoding,
                 self._expect,
             )
@@ -291,6 +320,12 @@ class Call(Receiver):
             for message in reader.feed(data, start, stop):
                 self._arrived(message)
                 if self._reader is not reader:  # that was the end of the call
+                    return
+                if self._waiting is None and not self._route.unary and self._turn_over():
+                    self._block()
+                    self._connection.turns.soon(self._unblock)
+                if self._waiting is not None:
+                    self._wait(data, reader.position, stop, ended)
                     return
         except MessageFault as fault:
             self._refuse(fault)
@@ -327,6 +362,9 @@ class Call(Receiver):
     def ended(self) -> None:
         """The client has half-closed."""
         if not self._open:
+            return
+        if self._waiting is not None:
+            self._ends_behind = True
             return
         if self._reader is not None and self._reader.inside:
             self._break_off(StatusCode.INTERNAL, "the request ended inside a message")
@@ -373,9 +411,14 @@ class Call(Receiver):
 
     # Inside.
 
-    def _arrived(self, message: Buffer) -> None:
+    def _arrived(self, message: Arrived) -> None:
         if not self._open:
             return
+        if isinstance(message, Packed):
+            if self._message is None:
+                self._inflate(message)
+                return
+            message = b""  # which is refused below
         if not self._route.unary:
             self._notify(self.on_message, message)
         elif self._message is None:
@@ -384,6 +427,83 @@ class Call(Receiver):
             self._break_off(
                 StatusCode.INTERNAL, "a unary call with a second message; send exactly one"
             )
+
+    def _inflate(self, packed: Packed) -> None:
+        """Decompress a message on a thread; what is behind it waits."""
+        check = self._route.check_inflated
+
+        def work() -> memoryview:
+            plain = packed.inflate()
+            if check is not None:
+                check(plain)
+            return plain
+
+        self._block()
+        self._connection.turns.on_thread(self._connection, work, self._inflated)
+
+    def _inflated(self, outcome: Future[memoryview]) -> None:
+        if not self._open:
+            return
+        memory = self._resources.memory
+        try:
+            message = outcome.result()
+            if not memory.has_room(message.nbytes):
+                raise memory.refusal()
+        except MessageFault as fault:
+            self._refuse(fault)
+            return
+        except MemoryError:
+            self._refuse(memory.refusal())
+            return
+        memory.hold(message)
+        self._arrived(message)
+        self._unblock()
+
+    def _turn_over(self) -> bool:
+        return self._connection.turn_over()
+
+    def _block(self) -> None:
+        """Let what arrives wait; the client is kept from sending more than one window of it."""
+        self._waiting = []
+        if self._stream is not None:
+            self._stream.receive_paused = True
+
+    def _wait(self, data: bytes | memoryview, start: int, stop: int, ended: bool) -> None:
+        assert self._waiting is not None
+        self._ends_behind = self._ends_behind or ended
+        if start < stop:
+            self._waiting.append(bytes(data[start:stop]))
+            self._resources.memory.unfinished_bytes += stop - start
+
+    def _unblock(self) -> None:
+        """Go on with what has waited."""
+        ends = self._ends_behind
+        data = self._end_waiting()
+        if not self._open:
+            return
+        if data:
+            self.data(data, 0, len(data), ends)
+        elif ends:
+            self.ended()
+        self._receive_again()
+
+    def _end_waiting(self) -> bytes:
+        """Returns what has waited, in one piece."""
+        data = b"".join(self._waiting or ())
+        self._waiting = None
+        self._ends_behind = False
+        self._resources.memory.unfinished_bytes -= len(data)
+        return data
+
+    def _receive_again(self) -> None:
+        stream = self._stream
+        if (
+            stream is not None
+            and stream.receive_paused
+            and not self._paused
+            and self._waiting is None
+        ):
+            self._connection.resume_receiving(stream)
 
     def _expect(self, length: int) -> None:
         if self._stream is not None:
@@ -431,6 +551,8 @@ class Call(Receiver):
         self._open = False
         self._stream = None
         self._message = None
+        if self._waiting is not None:
+            self._end_waiting()
         if self._reader is not None:
             self._reader.abandon()
             self._reader = None

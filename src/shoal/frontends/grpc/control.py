@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from shoal.frontends.grpc.flow import Sender, ServerStream
 from shoal.frontends.grpc.guard import FloodGuard, PingGuard
+from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.settings import GrpcSettings
+from shoal.frontends.grpc.turns import TURN_NS, Turns
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import ConnectionFault, H2Error, Setting, StreamFault
 
@@ -20,6 +23,7 @@ _REMEMBERED_RESETS = 1_024
 _MAX_SETTINGS_BYTES = 6 * 256
 _PADDING_AND_PRIORITY_BYTES = 1 + 255 + 5
 _DEFAULT_TABLE_BYTES = 4_096
+_PROGRESS_BYTES = 16 << 10  # a client that takes so much while it is watched keeps its stream
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"alive?\0\0"
 
@@ -34,11 +38,23 @@ _NOT_ON_STREAM_ZERO = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SharedByConnections:
+    """What all connections of a listener share."""
+
+    memory: MessageMemory
+    turns: Turns
+
+
 class ControlFrames(ABC):
     """Streams, settings, windows and the end of one connection; `h2.Connection` adds requests."""
 
     def __init__(
-        self, settings: GrpcSettings, wake: Callable[[], None], clock: Callable[[], int]
+        self,
+        settings: GrpcSettings,
+        wake: Callable[[], None],
+        clock: Callable[[], int],
+        shared: SharedByConnections,
     ) -> None:
         self.peer = ""  # the client's address, for people
         self.streams: dict[int, ServerStream] = {}
@@ -49,7 +65,17 @@ class ControlFrames(ABC):
         self.fault = ""  # why, when it was the client's fault
         self.draining = False
         self.drained_at: int | None = None  # streams above this id are ignored
-        self.sender = Sender(wake, self._local_end, settings.limits.send_low_bytes)
+        limits = settings.limits
+        self.sender = Sender(
+            wake,
+            self._local_end,
+            limits.send_low_bytes,
+            shared.memory,
+            max(limits.max_queued_bytes, int(limits.max_buffered_bytes * limits.queued_share)),
+        )
+        self.turns = shared.turns
+        self._turn = -1  # the last iteration in which frames took time, and since when they did
+        self._turn_began_ns = 0
         self.guard = FloodGuard(settings.limits, clock())
         self._limits = settings.limits
         self._max_frame_bytes = settings.limits.max_frame_bytes
@@ -76,6 +102,17 @@ class ControlFrames(ABC):
         extra = limits.connection_window_bytes - frames.DEFAULT_WINDOW
         if extra:
             self.sender.control(frames.window_update(0, extra))
+
+    def turn_over(self) -> bool:
+        """Whether this connection has worked so long in this loop iteration that the others should
+        have theirs; to be asked after each piece of work that is not on the fast path."""
+        number = self.turns.number
+        now_ns = self._clock()
+        if number != self._turn:
+            self._turn = number
+            self._turn_began_ns = now_ns
+            return False
+        return now_ns - self._turn_began_ns > TURN_NS and self.turns.loop is not None
 
     # What arrives.
 
@@ -265,6 +302,26 @@ class ControlFrames(ABC):
         for stream in stalled:
             if stream.receiver is not None:
                 stream.receiver.stalled()
+
+    def sweep_unsent(self, most_sweeps: int) -> None:
+        """Give up on streams whose client takes next to nothing of what waits for it, during so
+        many sweeps: their windows are closed, or opened by a few bytes at a time."""
+        if not self.sender.queued_bytes:
+            return
+        stalled: list[ServerStream] = []
+        for stream in self.streams.values():
+            if not stream.queued_bytes or stream.sent_bytes >= _PROGRESS_BYTES:
+                stream.sent_bytes = stream.unsent_sweeps = 0
+                continue
+            stream.unsent_sweeps += 1
+            if stream.unsent_sweeps > most_sweeps:
+                stalled.append(stream)
+        for stream in stalled:
+            if stream.id in self.streams:
+                receiver = stream.receiver
+                self.give_up(stream, H2Error.CANCEL)
+                if receiver is not None:
+                    receiver.reset()
 
     # Ends.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.frontends.grpc.control import ControlFrames
+from shoal.frontends.grpc.control import ControlFrames, SharedByConnections
 from shoal.frontends.grpc.flow import Receiver, ServerStream
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.wire import http2_frames as frames
@@ -29,9 +29,13 @@ class DataFrames(ControlFrames):
     """The receiving side of flow control; `h2.Connection` calls it for each frame."""
 
     def __init__(
-        self, settings: GrpcSettings, wake: Callable[[], None], clock: Callable[[], int]
+        self,
+        settings: GrpcSettings,
+        wake: Callable[[], None],
+        clock: Callable[[], int],
+        shared: SharedByConnections,
     ) -> None:
-        super().__init__(settings, wake, clock)
+        super().__init__(settings, wake, clock, shared)
         limits = settings.limits
         self.direct: memoryview | None = None
         self.in_run = False  # whether the last frames were small ones of a large message

@@ -10,13 +10,14 @@ from shoal.core import buffers
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc import status
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
-from shoal.frontends.grpc.control import ControlFrames
+from shoal.frontends.grpc.control import ControlFrames, SharedByConnections
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import RequestHead
-from shoal.frontends.grpc.message import ReceiveMemory
+from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.grpc.turns import Turns
 
 if TYPE_CHECKING:
     from shoal.frontends.grpc.fast_path import GrpcFastPath
@@ -36,7 +37,8 @@ class Dispatcher:
         self.settings = settings
         self.clock = clock
         self.deadlines = Deadlines(deadline_earlier)
-        self.memory = ReceiveMemory(settings.limits.max_unfinished_bytes, pool)
+        self.memory = MessageMemory(settings.limits.max_buffered_bytes, pool)
+        self.shared = SharedByConnections(self.memory, Turns())
         self._fast_paths: list[GrpcFastPath] = []
         self._method = service.method
         self._routes: dict[str, Route] = {}  # of methods that there are

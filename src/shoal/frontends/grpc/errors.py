@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from shoal.errors import Code, Internal, ShoalError
+from shoal.errors import Code, Internal, LimitExceeded, ShoalError
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.status import StatusCode
 from shoal.statistics.recent_errors import recent_errors
@@ -25,11 +25,19 @@ STATUS = {
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
 
+def status_of(error: ShoalError) -> StatusCode:
+    """The status of an error."""
+    if isinstance(error, LimitExceeded):
+        return StatusCode.RESOURCE_EXHAUSTED
+    return STATUS[error.code]
+
+
 def fail(call: Call, error: BaseException, model: str = "") -> None:
     """End the call with the error's status and text; `model` is what it was about, if known."""
     known = as_shoal_error(error)
-    note_error(call, STATUS[known.code], known.message, model)
-    call.finish(STATUS[known.code], known.message)
+    code = status_of(known)
+    note_error(call, code, known.message, model)
+    call.finish(code, known.message)
 
 
 def note_error(call: Call, code: StatusCode, text: str, model: str = "") -> None:

@@ -14,7 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.core.tensor import Buffer
-from shoal.frontends.grpc.status import OK_TRAILERS, RESPONSE_HEADERS, TABLE_SIZE_ZERO
+from shoal.frontends.grpc.message import MessageMemory
+from shoal.frontends.grpc.status import (
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    TABLE_SIZE_ZERO,
+    status_block,
+)
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import ConnectionFault, H2Error, StreamFault
 
@@ -96,6 +102,8 @@ class ServerStream:
     idle_sweeps = 0
     queue: deque[Buffer] | None = None  # made when something has to wait
     queued_bytes = 0
+    sent_bytes = 0  # of what was queued, since the last sweep that saw progress
+    unsent_sweeps = 0  # since then
     trailers: bytes | None = None  # the block that ends the stream after its queue
     scheduled = False  # in the sender's ready queue
     waits_for_drain = False
@@ -110,8 +118,14 @@ class Sender:
     """Everything one connection sends. `wake` is called when `out` stops being empty."""
 
     def __init__(
-        self, wake: Callable[[], None], ended: Callable[[ServerStream], None], low_bytes: int
+        self,
+        wake: Callable[[], None],
+        ended: Callable[[ServerStream], None],
+        low_bytes: int,
+        memory: MessageMemory,
+        max_queued_bytes: int,
     ) -> None:
+        """`memory` bounds what all connections queue, `max_queued_bytes` what this one does."""
         self.out: list[Buffer] = []
         self.open = True  # whether the transport takes more data
         self.awake = False  # whether `out` will be collected anyway
@@ -124,6 +138,8 @@ class Sender:
         self._wake = wake
         self._ended = ended
         self._low_bytes = low_bytes
+        self._memory = memory
+        self._max_queued_bytes = max_queued_bytes
         self._ready: deque[ServerStream] = deque()
 
     # Responses.
@@ -140,8 +156,11 @@ class Sender:
             or self._table_update
         ):
             self.headers(stream, RESPONSE_HEADERS)
-            self.message(stream, parts, size)
-            self.end(stream, OK_TRAILERS)
+            if self.message(stream, parts, size):
+                self.end(stream, OK_TRAILERS)
+            else:
+                fault = self._memory.refusal()
+                self.end(stream, status_block(fault.code, fault.message))
             return
         if total > _JOIN_BYTES:
             parts = _byte_parts(parts)
@@ -184,8 +203,9 @@ class Sender:
 
     def message(
         self, stream: ServerStream, parts: Sequence[Buffer], size: int, *, compressed: bool = False
-    ) -> None:
-        """One message of `size` bytes: at once if the windows allow, else it is queued."""
+    ) -> bool:
+        """One message of `size` bytes: at once if the windows allow, else it is queued. False, with
+        nothing done, where too much is queued already."""
         total = size + 5
         parts = _byte_parts(parts)
         if (
@@ -205,14 +225,22 @@ class Sender:
             else:
                 self.out += (head, *parts)
             self._has_output()
-            return
+            return True
+        # A single response may be as large as it likes: it is in memory already.
+        memory = self._memory
+        if self.queued_bytes and (
+            self.queued_bytes + total > self._max_queued_bytes or not memory.has_room(total)
+        ):
+            return False
         if stream.queue is None:
             stream.queue = deque()
         stream.queue.append(_PREFIX.pack(compressed, size))
         stream.queue += parts
         stream.queued_bytes += total
         self.queued_bytes += total
+        memory.queued_bytes += total
         self._schedule(stream)
+        return True
 
     def end(self, stream: ServerStream, block: bytes) -> None:
         """Trailers, after everything that is still queued."""
@@ -225,6 +253,7 @@ class Sender:
     def drop(self, stream: ServerStream) -> None:
         """Drop what a stream still had to send; it is over."""
         self.queued_bytes -= stream.queued_bytes
+        self._memory.queued_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
         stream.queue = None
         stream.trailers = None
@@ -333,7 +362,9 @@ class Sender:
         self.window -= sending
         stream.send_window -= sending
         stream.queued_bytes -= sending
+        stream.sent_bytes += sending
         self.queued_bytes -= sending
+        self._memory.queued_bytes -= sending
         self.sent_frames += 1
         return sending
 

@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 
+from shoal.frontends.grpc.control import SharedByConnections
 from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import (
     HeaderBlock,
@@ -65,16 +66,21 @@ class Connection(WholeCalls):
         accept: Accept,
         wake: Callable[[], None],
         clock: Callable[[], int],
+        shared: SharedByConnections,
         find_fast_path: FindFastPath | None = None,
     ) -> None:
         """`find_fast_path` finds the fast path for a kind of call, if there is one."""
-        super().__init__(settings, accept, wake, clock, find_fast_path)
+        super().__init__(settings, accept, wake, clock, shared, find_fast_path)
         self._gaps: deque[range] = deque(maxlen=_MOST_GAPS)  # ids that were skipped
 
     # What arrives.
 
     def receive(self, data: bytes | memoryview) -> int:
-        """Work through `data`; returns how many of its bytes are done with. Never raises."""
+        """Work through `data`; returns how many of its bytes are done with. Never raises.
+
+        Where that takes long, the rest is left for later, and `interrupted` is true.
+        """
+        self.interrupted = False
         if self.closed:
             return len(data)
         try:
@@ -107,7 +113,7 @@ class Connection(WholeCalls):
         if not self._left:
             position = self._matching(data, position, end)
         in_run = False
-        while end - position >= HEADER_BYTES and not self.closed:
+        while end - position >= HEADER_BYTES and not self.closed and not self._interrupt():
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 8 | low
             stream_id &= _ID_MASK
@@ -153,6 +159,11 @@ class Connection(WholeCalls):
                 self._reset(fault.stream_id, fault.code)
         self.in_run = in_run
         return position
+
+    def _interrupt(self) -> bool:
+        """Whether to leave the next frames for later."""
+        self.interrupted = self.interrupted or self.turn_over()
+        return self.interrupted
 
     def _at_once(
         self,

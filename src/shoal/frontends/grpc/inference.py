@@ -14,7 +14,7 @@ from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
-from shoal.errors import ShoalError, Unavailable
+from shoal.errors import LimitExceeded, ShoalError, Unavailable
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.errors import SHUTTING_DOWN
@@ -35,14 +35,16 @@ class GrpcInference:
         *,
         plans: bool = True,
         regions: Regions | None = None,
+        max_typed_bytes: int = 64 << 20,
     ) -> None:
-        """`regions` is the shared memory that requests may name."""
+        """`regions` is the shared memory that requests may name; `max_typed_bytes` bounds what they
+        have besides raw tensors."""
         self.engine = engine
         self.inbox = inbox
         self.accepting = True  # False: the server is shutting down
         self._regions = regions
         self._forwarding = forwarding
-        self._decoder = InferDecoder(caches=plans)
+        self._decoder = InferDecoder(caches=plans, max_typed_bytes=max_typed_bytes)
 
     def decode(self, message: Buffer) -> InferMessage:
         """Read a request. Raises a ShoalError; an unknown model comes before all other mistakes."""
@@ -50,6 +52,8 @@ class GrpcInference:
             raise Unavailable(SHUTTING_DOWN)
         try:
             return self._decoder.decode(message, self._regions)
+        except LimitExceeded:
+            raise
         except ShoalError:
             name, version, _ = peek(message)
             if name:

@@ -164,3 +164,4 @@ class GrpcListener:
             if timer is not None:
                 timer.cancel()
         self._deadline_timer = self._sweep_timer = None
+        self._dispatcher.shared.turns.close()

@@ -9,8 +9,12 @@ as soon as that is known, into which the socket may write by itself (`room`, `fi
 from __future__ import annotations
 
 import struct
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
 
 from shoal.core.buffers import BufferPool
 from shoal.core.tensor import Buffer
@@ -22,6 +26,8 @@ PREFIX_BYTES = 5
 SMALL_BYTES = 32 << 10  # up to here a copy costs less than a separate buffer
 _EAGER_BYTES = 64 << 20  # allocated before any of the announced bytes arrive
 _GROWTH = 4  # how far memory may run ahead of a longer message
+
+_ADVICE = "; send it uncompressed, or raise the limit with --grpc-max-request-bytes"
 
 _PREFIX = struct.Struct(">BI")
 pack_prefix = _PREFIX.pack
@@ -37,13 +43,89 @@ class MessageFault(Exception):
         self.message = message
 
 
-@dataclass(slots=True)
-class ReceiveMemory:
-    """What all calls of a listener share to receive large messages."""
+class MessageMemory:
+    """What the messages of all connections of a listener may occupy, in both directions.
 
-    max_unfinished_bytes: int
-    pool: BufferPool
-    unfinished_bytes: int = 0  # of large messages that are still arriving
+    Small messages do not count: their number is bounded by that of the streams.
+    """
+
+    def __init__(self, max_bytes: int, pool: BufferPool) -> None:
+        self.max_bytes = max_bytes
+        self.pool = pool
+        self.unfinished_bytes = 0  # of large messages that are still arriving
+        self.queued_bytes = 0  # of responses that clients do not take
+        self._held_bytes = 0  # of large requests that are still in use
+        # Buffers are freed on any thread: their sizes are subtracted on the loop's.
+        self._freed: deque[int] = deque()
+        self._holds: dict[int, _Hold] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """What large requests occupy that have arrived and are still in use."""
+        freed = self._freed
+        while freed:
+            self._held_bytes -= freed.popleft()
+        return self._held_bytes
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes more may be buffered."""
+        used = self.unfinished_bytes + self.queued_bytes + self.held_bytes
+        return used + size <= self.max_bytes
+
+    def hold(self, message: memoryview) -> None:
+        """Count a message, whose memory is that of an array, until nothing refers to it."""
+        size = message.nbytes
+        hold = _Hold(message.obj, self._free)  # type: ignore[arg-type]
+        hold.size = size
+        self._holds[id(hold)] = hold
+        self._held_bytes += size
+
+    def _free(self, hold: weakref.ref[np.ndarray]) -> None:
+        assert isinstance(hold, _Hold)
+        del self._holds[id(hold)]
+        self._freed.append(hold.size)
+
+    def refusal(self) -> MessageFault:
+        """What a client is told whose message has no room."""
+        return MessageFault(
+            StatusCode.RESOURCE_EXHAUSTED,
+            f"the server has buffered as much as it may for all clients, {self.max_bytes} bytes; "
+            f"try again later, or raise the limit with --max-buffered-bytes",
+        )
+
+
+class _Hold(weakref.ref[np.ndarray]):
+    """Counts a message as freed when its memory is."""
+
+    __slots__ = ("size",)
+
+    size: int
+
+
+class Packed:
+    """A compressed message that takes a while to decompress."""
+
+    __slots__ = ("_advice", "_body", "_encoding", "_max_bytes")
+
+    def __init__(self, body: memoryview, encoding: str, max_bytes: int, advice: str) -> None:
+        """`advice` is what a client is told, besides the limit, whose message is too large."""
+        self._body = body
+        self._encoding = encoding
+        self._max_bytes = max_bytes
+        self._advice = advice
+
+    def inflate(self) -> memoryview:
+        """The message. Raises MessageFault. Any thread may call this."""
+        try:
+            plain = compression.decompress(self._body, self._encoding, self._max_bytes)
+        except TooLarge as error:
+            raise MessageFault(StatusCode.RESOURCE_EXHAUSTED, str(error) + self._advice) from None
+        except CompressionError as error:
+            raise MessageFault(StatusCode.INTERNAL, str(error)) from None
+        return np.frombuffer(plain, np.uint8).data
+
+
+Arrived: TypeAlias = Buffer | Packed
 
 
 class MessageReader:
@@ -58,15 +140,24 @@ class MessageReader:
         "_filled",
         "_length",
         "_max_bytes",
+        "_max_inflated_bytes",
         "_memory",
         "_prefix",
+        "position",
     )
 
     def __init__(
-        self, memory: ReceiveMemory, max_bytes: int, encoding: str, expect: Callable[[int], None]
+        self,
+        memory: MessageMemory,
+        max_bytes: int,
+        max_inflated_bytes: int,
+        encoding: str,
+        expect: Callable[[int], None],
     ) -> None:
+        self.position = 0  # where the message ends that `feed` has returned last
         self._memory = memory
         self._max_bytes = max_bytes
+        self._max_inflated_bytes = max_inflated_bytes
         self._encoding = encoding
         self._expect = expect
         self._prefix = b""
@@ -81,7 +172,7 @@ class MessageReader:
         """Whether a message has begun that is not complete."""
         return self._body is not None or bool(self._prefix)
 
-    def feed(self, data: bytes | memoryview, start: int, stop: int) -> Iterator[Buffer]:
+    def feed(self, data: bytes | memoryview, start: int, stop: int) -> Iterator[Arrived]:
         """Take `data[start:stop]`, message by message. Raises MessageFault where one is wrong,
         after those before it."""
         while start < stop:
@@ -99,6 +190,7 @@ class MessageReader:
                 self._count(count)
             message = self.take()
             if message is not None:
+                self.position = start
                 yield message
 
     def room(self, limit: int) -> memoryview | None:
@@ -113,7 +205,7 @@ class MessageReader:
         """Where the missing rest of the message goes, as far as there is memory for it now."""
         return None if self._body is None else self._body[self._filled :]
 
-    def filled(self, count: int) -> Buffer | None:
+    def filled(self, count: int) -> Arrived | None:
         """`count` bytes were written to `room` or `rest`; returns the message if it is complete."""
         self._count(count)
         return self.take()
@@ -125,14 +217,23 @@ class MessageReader:
         self._body = None
         self._prefix = b""
 
-    def take(self) -> Buffer | None:
+    def take(self) -> Arrived | None:
         """The message, if it is complete."""
         body = self._body
         if body is None or self._filled < self._length:
             return None
         self.abandon()
+        if self._length > SMALL_BYTES:
+            if not self._memory.has_room(self._length):
+                raise self._memory.refusal()
+            self._memory.hold(body)
         if self._compressed:
-            return self._decompressed(body)
+            max_bytes = self._max_inflated_bytes
+            plain = compression.decompress_quickly(body, self._encoding, max_bytes)
+            if plain is not None:
+                return plain
+            advice = _ADVICE if max_bytes < self._max_bytes else ""
+            return Packed(body, self._encoding, max_bytes, advice)
         return body if self._length > SMALL_BYTES else bytes(body)
 
     def _begin(self, available: int) -> None:
@@ -194,16 +295,5 @@ class MessageReader:
         self._counted += count
         memory = self._memory
         memory.unfinished_bytes += count
-        if memory.unfinished_bytes > memory.max_unfinished_bytes:
-            raise MessageFault(
-                StatusCode.RESOURCE_EXHAUSTED,
-                "the server is receiving too many large messages at once; try again later",
-            )
-
-    def _decompressed(self, body: memoryview) -> bytes:
-        try:
-            return compression.decompress(body, self._encoding, self._max_bytes)
-        except TooLarge as error:
-            raise MessageFault(StatusCode.RESOURCE_EXHAUSTED, str(error)) from None
-        except CompressionError as error:
-            raise MessageFault(StatusCode.INTERNAL, str(error)) from None
+        if not memory.has_room(0):
+            raise memory.refusal()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from shoal.core.tensor import Buffer
+
 if TYPE_CHECKING:
     from shoal.frontends.grpc.call import Call
     from shoal.frontends.grpc.dispatch import Dispatcher
@@ -28,6 +30,8 @@ class Method:
     start: Callable[[Call], None]
     max_receive_bytes: int | None = None  # None: the listener's limit
     max_send_bytes: int | None = None
+    # Called, on a thread, for large requests that were decompressed; raises MessageFault.
+    check_inflated: Callable[[Buffer], None] | None = None
     compress: bool = True  # responses, if the listener compresses and the client accepts it
     # Makes the fast path, given the slow one and how large a response may be; only used where
     # responses are not compressed.

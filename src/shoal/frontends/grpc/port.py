@@ -16,7 +16,7 @@ from shoal.errors import InvalidArgument
 from shoal.frontends.grpc.grpcio_transport import GrpcioListener, ssl_credentials
 from shoal.frontends.grpc.listener import GrpcListener
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
-from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings, KeepAlive
+from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings, KeepAlive
 from shoal.frontends.shared_memory import SharedMemory
 
 
@@ -77,11 +77,17 @@ def _service_options(options: Options) -> GrpcOptions:
         restricted_protocols=options.grpc_restrictions(),
         plans=options.plans,
         model_upload=options.allow_model_upload,
+        max_request_bytes=options.grpc_max_request_bytes,
     )
 
 
 def _settings(options: Options) -> GrpcSettings:
     return GrpcSettings(
+        limits=GrpcLimits(
+            max_inflated_bytes=options.grpc_max_request_bytes,
+            max_buffered_bytes=options.max_buffered_bytes,
+            write_stall_secs=options.grpc_write_timeout_secs,
+        ),
         keepalive=KeepAlive(
             time_ms=options.grpc_keepalive_time,
             timeout_ms=options.grpc_keepalive_timeout,

@@ -12,10 +12,12 @@ from typing import Any
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument, Unsupported
-from shoal.wire.grpc_request import parse
+from shoal.wire.grpc_request import MOST_FIELDS, parse
 from shoal.wire.proto import messages
+from shoal.wire.protobuf_wire import tag, take_out
 
 _FILE_PREFIX = "file:"
+_PARAMETERS_TAG = tag(3)  # of RepositoryModelLoadRequest
 
 
 class RepositoryMethods:
@@ -40,6 +42,7 @@ class RepositoryMethods:
         `check_upload` raises if the client may send no files.
         Returns when the model serves, or raises why it does not.
         """
+        take_out(message, {_PARAMETERS_TAG: []}, MOST_FIELDS)  # refuses a map of a million entries
         request = parse(messages.RepositoryModelLoadRequest, message)
         _check_repository(request)
         config: str | None = None

@@ -9,7 +9,7 @@ import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from shoal.core.inbox import LoopInbox
@@ -20,12 +20,13 @@ from shoal.errors import ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
-from shoal.frontends.grpc.errors import fail, note_error
+from shoal.frontends.grpc.errors import fail, note_error, status_of
 from shoal.frontends.grpc.fast_path import GrpcFastPath
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.infer import InferMethod
 from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.memory import MemoryMethods
+from shoal.frontends.grpc.message import MessageFault
 from shoal.frontends.grpc.metadata import MetadataMethods
 from shoal.frontends.grpc.repository import RepositoryMethods
 from shoal.frontends.grpc.runtime_settings import RuntimeSettingMethods
@@ -34,6 +35,7 @@ from shoal.frontends.grpc.stream import StreamInferMethod
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.uploads import UploadRule
 from shoal.frontends.waiting import when_loaded
+from shoal.wire.grpc_request import check_inflated
 
 Answer = Callable[[Buffer], bytes]
 Start = Callable[[Call], None]
@@ -53,6 +55,7 @@ class GrpcOptions:
     restricted_protocols: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     plans: bool = True  # whether repeated requests may take the fast path
     model_upload: str = "auto"  # whose model files are accepted: auto, true or false
+    max_request_bytes: int = 64 << 20  # of inference requests, besides raw tensors
 
 
 class GrpcService:
@@ -77,7 +80,12 @@ class GrpcService:
         forwarding = HeaderForwarding(pattern) if pattern else None
         self._matches_templates = options.plans and forwarding is None
         self._inference = GrpcInference(
-            engine, inbox, forwarding, plans=options.plans, regions=memory
+            engine,
+            inbox,
+            forwarding,
+            plans=options.plans,
+            regions=memory,
+            max_typed_bytes=options.max_request_bytes,
         )
         self._stream = StreamInferMethod(self._inference)
         self._health = HealthMethods(engine)
@@ -109,8 +117,10 @@ class GrpcService:
         infer = InferMethod(self._inference)
         # The fast path knows no forwarded headers.
         fast_path = partial(GrpcFastPath, infer) if self._matches_templates else None
-        self._add("inference", "ModelInfer", Method(Kind.UNARY, infer.start, fast_path=fast_path))
-        self._add("inference", "ModelStreamInfer", Method(Kind.STREAM, self._stream.start))
+        unary = Method(Kind.UNARY, infer.start, check_inflated=_check_inflated, fast_path=fast_path)
+        self._add("inference", "ModelInfer", unary)
+        stream = Method(Kind.STREAM, self._stream.start, check_inflated=_check_inflated)
+        self._add("inference", "ModelStreamInfer", stream)
 
     def _add_metadata(self, metadata: MetadataMethods) -> None:
         self._add_small("health", "ServerLive", metadata.server_live)
@@ -134,7 +144,8 @@ class GrpcService:
             ("RepositoryModelUnload", repository.unload),
         ):
             start = _respond_on_thread(answer, self._threads)
-            self._add("model-repository", name, Method(Kind.UNARY, start, compress=False))
+            method = Method(Kind.UNARY, start, _SMALL_REQUEST_BYTES, compress=False)
+            self._add("model-repository", name, method)
 
         def load(call: Call) -> None:
             check = partial(uploads.check, call.peer, [key for key, _ in call.metadata])
@@ -183,6 +194,13 @@ class GrpcService:
         if restriction is not None:
             method = _restricted(method, *restriction)
         self._methods[service + name] = method
+
+
+def _check_inflated(message: Buffer) -> None:
+    try:
+        check_inflated(message, _SMALL_REQUEST_BYTES)
+    except ShoalError as error:
+        raise MessageFault(status_of(error), error.message) from None
 
 
 def _respond_at_once(answer: Answer) -> Start:
@@ -275,6 +293,4 @@ def _restricted(method: Method, key: str, value: str) -> Method:
         note_error(call, StatusCode.UNAVAILABLE, text)
         call.finish(StatusCode.UNAVAILABLE, text)
 
-    return Method(
-        method.kind, start, method.max_receive_bytes, method.max_send_bytes, method.compress
-    )
+    return replace(method, start=start, fast_path=None)

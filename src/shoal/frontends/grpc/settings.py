@@ -51,18 +51,20 @@ class GrpcLimits:
     max_frame_bytes: int = 4 << 20
     stream_window_bytes: int = 4 << 20  # a known message length extends it at once
     connection_window_bytes: int = 64 << 20
-    max_receive_message_bytes: int = 2**31 - 1  # after decompression
+    max_receive_message_bytes: int = 2**31 - 1
+    max_inflated_bytes: int = 64 << 20  # of a compressed message, once it is decompressed
     max_send_message_bytes: int = 2**31 - 1
-    max_unfinished_bytes: int = 4 << 30  # of messages still arriving, over all connections
+    max_buffered_bytes: int = 4 << 30  # of large messages in both directions, in all
     send_high_bytes: int = 1 << 20  # above this a call is not `writable`
     send_low_bytes: int = 256 << 10  # below this it is again
-    max_queued_bytes: int = 256 << 20  # unsent responses of a connection; above: no new calls
+    max_queued_bytes: int = 256 << 20  # unsent responses of a connection; above: no new calls,
+    queued_share: float = 0.25  # and above this part of `max_buffered_bytes` no more responses
     max_idle_frames: int = 2_000  # frames in a row that move nothing
     max_resets: int = 2_000  # streams cancelled at once ...
     resets_per_sec: int = 500  # ... and lastingly
     handshake_secs: float = 20.0  # from connecting to the first SETTINGS
     stalled_request_secs: float = 60.0  # a unary request that stopped arriving
-    write_stall_secs: float = 120.0  # a socket that takes nothing of what waits for it
+    write_stall_secs: float = 120.0  # a socket or stream that takes nothing of what waits for it
     linger_secs: float = 2.0  # after GOAWAY, so that the client gets to read why
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.errors import ShoalError
 from shoal.frontends.grpc.call import Call
-from shoal.frontends.grpc.errors import SHUTTING_DOWN, STATUS, as_shoal_error, note_error
+from shoal.frontends.grpc.errors import SHUTTING_DOWN, as_shoal_error, note_error, status_of
 from shoal.frontends.grpc.infer import OnlyResponse
 from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.status import StatusCode
@@ -248,9 +248,9 @@ class _InferStream:
             if trace is not None:
                 trace.failed(outcome.message)
             model = entry.names[0] if entry.names is not None else ""
-            note_error(self._call, STATUS[outcome.code], outcome.message, model)
+            note_error(self._call, status_of(outcome), outcome.message, model)
             if self._errors_end:
-                self._finish(STATUS[outcome.code], outcome.message)
+                self._finish(status_of(outcome), outcome.message)
             else:
                 assert entry.names is not None
                 names = entry.names

@@ -26,6 +26,7 @@ _SCRATCH_BYTES = 128 << 10
 # large frames the socket writes them where they belong, so there a read stays small.
 _RUN_BYTES = 1 << 20
 _COPIED_BYTES = 16 << 10  # bytes are faster to read than a view; up to here the copy costs nothing
+_EXTRA_BYTES = 64 << 10
 _JOINED_BYTES = 64 << 10
 _HIGH_WATER_BYTES = 256 << 10
 _MOST_PUMPS = 4  # what one connection may write before the others
@@ -38,6 +39,7 @@ class ConnectionRegistry:
     def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
         self.dispatcher = dispatcher
         self.loop = loop
+        dispatcher.shared.turns.loop = loop
         self.transports: set[Transport] = set()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -81,15 +83,23 @@ class Transport(asyncio.BufferedProtocol):
         settings = dispatcher.settings
         now_ns = dispatcher.clock()
         self.connection = Connection(
-            settings, dispatcher.accept, self._wake, dispatcher.clock, dispatcher.fast_path
+            settings,
+            dispatcher.accept,
+            self._wake,
+            dispatcher.clock,
+            dispatcher.shared,
+            dispatcher.fast_path,
         )
         self._registry = registry
         self._limits = settings.limits
         self._stalled_sweeps = round(settings.limits.stalled_request_secs / settings.sweep_secs)
+        self._unsent_sweeps = round(settings.limits.write_stall_secs / settings.sweep_secs)
         self._lifetime = Lifetime(settings.keepalive, now_ns)
         self._pending = b""  # the beginning of a frame
         self._heard = False
         self._paused = False
+        self._put_off_reading = False  # true while whole frames wait for the next turn
+        self._extra = bytearray()  # what arrives meanwhile
         self._unread_bytes = 0  # in the socket's queue at the last sweep
         # Clocks of the sweep: since when the handshake, a stalled write or the end takes.
         self._made_ns = now_ns
@@ -110,6 +120,9 @@ class Transport(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - we know better
         """Where the next bytes go."""
+        if self._put_off_reading:  # TLS may have some more at hand
+            self._extra = bytearray(_EXTRA_BYTES)
+            return memoryview(self._extra)
         direct = self.connection.direct
         if direct is not None:
             return direct
@@ -124,6 +137,9 @@ class Transport(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` have arrived in the buffer of `get_buffer`."""
         connection = self.connection
+        if self._put_off_reading:
+            self._pending += self._extra[:nbytes]
+            return
         connection.sender.awake = True  # we flush below, whatever happens
         self._heard = True
         try:
@@ -137,9 +153,43 @@ class Transport(asyncio.BufferedProtocol):
                     data = arrived.tobytes()
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""
+                if connection.interrupted:
+                    self._put_off()
         except Exception:  # noqa: BLE001 - an error of ours must not leave this client waiting
             _log.exception("cannot go on with the connection from %s", connection.peer)
             connection.fail(H2Error.INTERNAL_ERROR, "the server made a mistake")
+        self._after_reading()
+
+    def _put_off(self) -> None:
+        """Read on after the other connections have had their turn."""
+        if self._transport is not None and not self._put_off_reading:
+            self._put_off_reading = True
+            self._transport.pause_reading()
+        self._registry.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """Work through what an earlier turn has left."""
+        connection = self.connection
+        data, self._pending = self._pending, b""
+        if self._transport is None or connection.closed:
+            return
+        connection.sender.awake = True
+        try:
+            used = connection.receive(data)
+            self._pending = data[used:]
+            if connection.interrupted:
+                self._put_off()
+            elif not self._transport.is_closing():
+                self._put_off_reading = False
+                self._transport.resume_reading()
+        except Exception:  # noqa: BLE001 - as in `buffer_updated`
+            _log.exception("cannot go on with the connection from %s", connection.peer)
+            connection.fail(H2Error.INTERNAL_ERROR, "the server made a mistake")
+        self._after_reading()
+
+    def _after_reading(self) -> None:
+        """Write what the frames of this turn have brought about."""
+        connection = self.connection
         sender = connection.sender
         if sender.out or sender.sendable or connection.closed or self._paused:
             self.flush()
@@ -243,6 +293,8 @@ class Transport(asyncio.BufferedProtocol):
             self.abort()
         if self._stalled_sweeps:
             connection.sweep_stalled(self._stalled_sweeps)
+        if self._unsent_sweeps:
+            connection.sweep_unsent(self._unsent_sweeps)
 
     def drain(self, message: str = "") -> None:
         """Let open calls finish, then close."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.frontends.grpc.call_pattern import CallPattern
-from shoal.frontends.grpc.control import ControlFrames
+from shoal.frontends.grpc.control import ControlFrames, SharedByConnections
 from shoal.frontends.grpc.data import DataFrames
 from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import HeaderBlock, HeaderDecoder, RequestHead
@@ -47,14 +47,16 @@ class WholeCalls(DataFrames):
         accept: Accept,
         wake: Callable[[], None],
         clock: Callable[[], int],
+        shared: SharedByConnections,
         find_fast_path: FindFastPath | None,
     ) -> None:
-        super().__init__(settings, wake, clock)
+        super().__init__(settings, wake, clock, shared)
         limits = settings.limits
         self._accept = accept
         self._find_fast_path = find_fast_path
         self._decoder = HeaderDecoder(limits.max_header_list_bytes, limits.max_header_block_bytes)
         self._block: HeaderBlock | None = None  # one that continues in the next frame
+        self.interrupted = False  # whether the last `receive` has left whole frames for later
         # The latest first; several, because ids have two or three lengths at a time.
         self._patterns: list[CallPattern] = []
 
@@ -78,7 +80,7 @@ class WholeCalls(DataFrames):
         if not patterns or not isinstance(data, bytes):
             return position
         position = self._run_of(patterns[0], data, position, end)
-        while position < end and len(patterns) > 1:
+        while position < end and len(patterns) > 1 and not self.interrupted:
             next_id = (self.last_id + 2).to_bytes(4, "big")
             for pattern in patterns[1:]:
                 if data.startswith(next_id.join(pattern.pieces), position):
@@ -130,6 +132,9 @@ class WholeCalls(DataFrames):
                 ):
                     self._accept_whole(stream_id, window, pattern.head, message)
                     if self._ended():
+                        break
+                    if self.turn_over():
+                        self.interrupted = True
                         break
                 stream_id += 2
             elif data.startswith(_CONNECTION_WINDOW, position):

@@ -157,6 +157,7 @@ class Peer:
             self.dispatcher.accept,
             self._wake,
             self.clock,
+            self.dispatcher.shared,
             self.dispatcher.fast_path if fast else None,
         )
         self.connection.peer = "ipv4:127.0.0.1:5"

@@ -290,7 +290,7 @@ def test_answers_larger_than_the_method_sends(peer):
 
 
 def test_too_many_large_messages_at_once(tools):
-    peer = tools.Peer(GrpcSettings(GrpcLimits(max_unfinished_bytes=100_000))).greet()
+    peer = tools.Peer(GrpcSettings(GrpcLimits(max_buffered_bytes=100_000))).greet()
     for stream_id in (1, 3):
         peer.send(peer.headers(stream_id), b"")
         peer.send(tools.raw(0, 0, stream_id, tools.prefixed(b"x" * 90_000)[:60_000]))
@@ -302,7 +302,7 @@ def test_too_many_large_messages_at_once(tools):
 
 
 def test_a_limit_reached_by_what_the_socket_wrote_itself(tools):
-    peer = tools.Peer(GrpcSettings(GrpcLimits(max_unfinished_bytes=100_000))).greet()
+    peer = tools.Peer(GrpcSettings(GrpcLimits(max_buffered_bytes=100_000))).greet()
     frame = tools.raw(0, 1, 1, tools.prefixed(b"x" * 150_000))
     peer.send(peer.headers(1))
     for start in range(0, len(frame), 20_000):

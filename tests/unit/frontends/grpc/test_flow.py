@@ -7,7 +7,9 @@ import itertools
 import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
+from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.flow import PUMP_BYTES, Sender, ServerStream
+from shoal.frontends.grpc.message import MessageMemory
 
 
 def sizes(frames, stream_id):
@@ -103,7 +105,9 @@ def test_while_the_transport_is_full_only_control_frames_leave(tools):
 
 
 def test_a_pump_is_bounded():
-    sender = Sender(lambda: None, lambda stream: None, 0)
+    sender = Sender(
+        lambda: None, lambda stream: None, 0, MessageMemory(1 << 20, BufferPool()), 1 << 20
+    )
     stream = ServerStream(1, 1 << 30)
     sender.window = 1 << 30
     sender.message(stream, (b"x" * (1 << 20),), 1 << 20)
@@ -114,7 +118,13 @@ def test_a_pump_is_bounded():
 
 def test_the_transport_is_woken_once():
     woken = []
-    sender = Sender(lambda: woken.append(1), lambda stream: None, 0)
+    sender = Sender(
+        lambda: woken.append(1),
+        lambda stream: None,
+        0,
+        MessageMemory(1 << 20, BufferPool()),
+        1 << 20,
+    )
     stream = ServerStream(1, 1000)
     for _ in range(5):
         sender.message(stream, (b"x",), 1)

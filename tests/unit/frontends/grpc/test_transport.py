@@ -36,6 +36,13 @@ class Socket(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.written = b""
+        self.paused = False
+
+    def pause_reading(self):
+        self.paused = True
+
+    def resume_reading(self):
+        self.paused = False
 
     def get_extra_info(self, name, default=None):
         return default
@@ -78,6 +85,8 @@ class Wired:
             buffer[:count] = data[:count]
             self.transport.buffer_updated(count)
             data = data[count:]
+            while self.socket.paused:  # this client's turn is over
+                self.loop.turn()
         self.loop.turn()
 
 
