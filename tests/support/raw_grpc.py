@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -143,8 +144,13 @@ class RawGrpc:
         """A unary call and its response."""
         return self.finish(self.start(path, message, encoding))
 
-    def ping(self):
+    def open_window(self, stream_id, increment):
+        """Let the server send so many bytes more."""
+        self.socket.sendall(frame(WINDOW_UPDATE, 0, stream_id, struct.pack(">I", increment)))
+
+    def ping(self, after_secs=0.0):
         """Wait until the server has read everything before; false if the connection has ended."""
+        time.sleep(after_secs)
         self._ponged = False
         try:
             self.socket.sendall(frame(PING, 0, 0, b"finished"))

@@ -321,10 +321,7 @@ class Call(Receiver):
                 self._arrived(message)
                 if self._reader is not reader:  # that was the end of the call
                     return
-                if self._waiting is None and not self._route.unary and self._turn_over():
-                    self._block()
-                    self._connection.turns.soon(self._unblock)
-                if self._waiting is not None:
+                if self._blocks():
                     self._wait(data, reader.position, stop, ended)
                     return
         except MessageFault as fault:
@@ -459,8 +456,12 @@ class Call(Receiver):
         self._arrived(message)
         self._unblock()
 
-    def _turn_over(self) -> bool:
-        return self._connection.turn_over()
+    def _blocks(self) -> bool:
+        """Whether what is behind the last message has to wait."""
+        if self._waiting is None and not self._route.unary and self._connection.turn_over():
+            self._block()
+            self._connection.turns.soon(self._unblock)
+        return self._waiting is not None
 
     def _block(self) -> None:
         """Let what arrives wait; the client is kept from sending more than one window of it."""
