@@ -58,6 +58,7 @@ class RawGrpc:
 
     def __init__(self, port, settings=None, window=1 << 30):
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_SECS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.answers: dict[int, RawAnswer] = {}
         self.closed = False  # GOAWAY with an error, or the end
         self.goaway = b""

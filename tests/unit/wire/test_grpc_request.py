@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
-from shoal.errors import InvalidArgument, NotFound, ShoalError, Unsupported
+from shoal.errors import InvalidArgument, LimitExceeded, NotFound, ShoalError, Unsupported
 from shoal.wire import grpc_request
-from shoal.wire.grpc_request import InferDecoder, parse, peek
+from shoal.wire.grpc_request import MOST_FIELDS, InferDecoder, check_inflated, parse, peek
 from shoal.wire.proto import messages
 
 
@@ -467,3 +467,31 @@ def test_damaged_requests_raise_nothing_but_our_errors(data):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ShoalError):
         decode_infer(bytes(message))
+
+
+def test_what_a_request_has_besides_raw_contents_is_limited():
+    request = messages.ModelInferRequest(model_name="m")
+    request.inputs.add(name="a", datatype="FP32", shape=[100])
+    request.inputs[0].contents.fp32_contents.extend([1.0] * 100)
+    message = request.SerializeToString()
+    assert InferDecoder(max_typed_bytes=len(message)).decode(message).inputs["a"].shape == (100,)
+    with pytest.raises(LimitExceeded, match="--grpc-max-request-bytes"):
+        InferDecoder(max_typed_bytes=len(message) - 1).decode(message)
+    with pytest.raises(LimitExceeded, match="or the request uncompressed"):
+        check_inflated(message, len(message) - 1)
+
+
+def test_raw_contents_do_not_count_to_that():
+    request = messages.ModelInferRequest(model_name="m")
+    request.inputs.add(name="a", datatype="UINT8", shape=[10_000])
+    request.raw_input_contents.append(bytes(10_000))
+    message = request.SerializeToString()
+    check_inflated(message, 100)
+    assert InferDecoder(max_typed_bytes=100).decode(message).inputs["a"].shape == (10_000,)
+
+
+def test_a_request_has_at_most_so_many_fields():
+    message = b"\x2a\x00" * (MOST_FIELDS + 1)
+    with pytest.raises(InvalidArgument, match=f"more than {MOST_FIELDS} fields"):
+        InferDecoder().decode(message)
+    assert peek(message) == ("", "", "")

@@ -99,3 +99,17 @@ def test_take_out_raises_nothing_but_invalid_argument(message):
         return
     sizes = [end - start for start, end in taken]
     assert len(rest) + sum(len(prefix(7, size)) + size for size in sizes) <= len(message)
+
+
+def test_take_out_reads_no_more_fields_than_allowed():
+    message = delimited(7, b"z") * 10
+    taken = []
+    assert take_out(message, {RAW: taken}, 10) == b""
+    assert len(taken) == 10
+    with pytest.raises(InvalidArgument, match="more than 9 fields"):
+        take_out(message, {RAW: []}, 9)
+
+
+def test_take_out_refuses_field_0():
+    with pytest.raises(InvalidArgument, match="field 0 at byte 0"):
+        take_out(bytes(1_000), {RAW: []})
