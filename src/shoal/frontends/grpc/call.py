@@ -460,7 +460,7 @@ class Call(Receiver):
         """Whether what is behind the last message has to wait."""
         if self._waiting is None and not self._route.unary and self._connection.turn_over():
             self._block()
-            self._connection.turns.soon(self._unblock)
+            self._connection.put_off(self._unblock)
         return self._waiting is not None
 
     def _block(self) -> None:

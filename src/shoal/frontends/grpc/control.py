@@ -8,6 +8,7 @@ streams and of the connection itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from shoal.frontends.grpc.flow import Sender, ServerStream
 from shoal.frontends.grpc.guard import FloodGuard, PingGuard
 from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.settings import GrpcSettings
-from shoal.frontends.grpc.turns import TURN_NS, Turns
+from shoal.frontends.grpc.turns import GAP_NS, TURN_NS, Turns
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import ConnectionFault, H2Error, Setting, StreamFault
 
@@ -74,8 +75,10 @@ class ControlFrames(ABC):
             max(limits.max_queued_bytes, int(limits.max_buffered_bytes * limits.queued_share)),
         )
         self.turns = shared.turns
-        self._turn = -1  # the last iteration in which frames took time, and since when they did
+        self._in_turn = False  # whether this read has had frames that are not on the fast path
         self._turn_began_ns = 0
+        self._worked_ns = 0  # when it last worked
+        self._put_off: deque[Callable[[], None]] = deque()  # what calls do in the next turn
         self.guard = FloodGuard(settings.limits, clock())
         self._limits = settings.limits
         self._max_frame_bytes = settings.limits.max_frame_bytes
@@ -106,13 +109,39 @@ class ControlFrames(ABC):
     def turn_over(self) -> bool:
         """Whether this connection has worked so long in this loop iteration that the others should
         have theirs; to be asked after each piece of work that is not on the fast path."""
-        number = self.turns.number
         now_ns = self._clock()
-        if number != self._turn:
-            self._turn = number
-            self._turn_began_ns = now_ns
-            return False
+        if not self._in_turn:
+            self._in_turn = True
+            if now_ns - self._worked_ns > GAP_NS:
+                self._turn_began_ns = now_ns
         return now_ns - self._turn_began_ns > TURN_NS and self.turns.loop is not None
+
+    def begin_turn(self) -> None:
+        """Work again, in a later loop iteration."""
+        self._in_turn = True
+        self._turn_began_ns = self._clock()
+
+    def end_reading(self) -> None:
+        """All frames of a read are done with, or left for the next turn."""
+        if self._in_turn:
+            self._in_turn = False
+            self._worked_ns = self._clock()
+
+    def put_off(self, work: Callable[[], None]) -> None:
+        """Call `work` in the next turn of this connection."""
+        if not self._put_off:
+            self.turns.soon(self._catch_up)
+        self._put_off.append(work)
+
+    def _catch_up(self) -> None:
+        self.begin_turn()
+        waiting, self._put_off = self._put_off, deque()
+        while waiting and not self.turn_over():
+            waiting.popleft()()
+        if waiting and not self._put_off:
+            self.turns.soon(self._catch_up)
+        self._put_off.extendleft(reversed(waiting))
+        self.end_reading()
 
     # What arrives.
 

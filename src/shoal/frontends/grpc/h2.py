@@ -90,6 +90,8 @@ class Connection(WholeCalls):
         except ConnectionFault as fault:
             self.fail(fault.code, fault.message)
             return len(data)
+        finally:
+            self.end_reading()
 
     def _greet(self, data: bytes | memoryview) -> int:
         """The client's preface; ours follows it."""

@@ -174,6 +174,7 @@ class Transport(asyncio.BufferedProtocol):
         if self._transport is None or connection.closed:
             return
         connection.sender.awake = True
+        connection.begin_turn()
         try:
             used = connection.receive(data)
             self._pending = data[used:]

@@ -17,31 +17,18 @@ from functools import partial
 from typing import Any, TypeAlias
 
 TURN_NS = 5_000_000  # of one connection in one iteration
+GAP_NS = 500_000  # between two reads of one turn at most: an event loop may read several times
 _THREADS = 4
 _Job: TypeAlias = tuple[Callable[[], Any], "Callable[[Future[Any]], None]"]
 
 
 class Turns:
-    """The iterations of one loop. Without a loop, in tests, nothing is put off."""
+    """What is put off, to the next iteration or to threads; nothing is where there is no loop."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._number = 0
-        self._counting = False
         self._threads: ThreadPoolExecutor | None = None
         self._waiting: dict[Hashable, deque[_Job]] = {}  # by connection; the first one runs
-
-    @property
-    def number(self) -> int:
-        """The number of the current iteration."""
-        if not self._counting and self.loop is not None:
-            self._counting = True
-            self.loop.call_soon(self._next)
-        return self._number
-
-    def _next(self) -> None:
-        self._counting = False
-        self._number += 1
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back in the next iteration."""

@@ -10,17 +10,6 @@ from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.turns import Turns
 
 
-def test_a_turn_is_one_iteration_of_the_loop():
-    async def numbers():
-        turns = Turns()
-        turns.loop = asyncio.get_running_loop()
-        first = turns.number, turns.number
-        await asyncio.sleep(0)
-        return *first, turns.number
-
-    assert asyncio.run(numbers()) == (0, 0, 1)
-
-
 def test_work_of_one_owner_runs_in_order_one_at_a_time():
     async def run():
         turns = Turns()
