@@ -351,7 +351,6 @@ def test_a_long_text_over_tcp(server):
         (b'{"text": "a", "question": }\n', b"failed to parse"),
         (b'{"text": "a", "question": "b", "model": "add_sub"}\n', b"does not offer 'answer'"),
         (b'{"text": "a", "question": "b", "model": "nobody"}\n', b"nobody"),
-        (b"GET / HTTP/1.1\r\n", b"expected a JSON object"),
         (b'["text"]\n', b"expected a JSON object"),
         (json.dumps(ask("?", "x" * 1_000_000)).encode() + b"\n", b"at most 200,000"),
     ],
@@ -364,6 +363,15 @@ def test_errors_over_tcp(server, sent, sentence):
         assert sentence in reply
         line.send(ask("Who opened it?"), end=b"\n")
         assert line.file.readline() == b"Edith Lowell\n"
+
+
+def test_an_http_request_ends_the_connection(server):
+    """A web page could otherwise put a question into the body of a request."""
+    with Line(server) as line:
+        line.socket.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + json.dumps(ask("?")).encode())
+        reply = line.file.read()
+    assert reply.startswith(b"error: ")
+    assert reply.count(b"\n") == 1
 
 
 def test_nonsense_without_a_line_ends_the_connection(server):
