@@ -130,6 +130,7 @@ class Attacked:
 def attacked(request, tmp_path):
     server = Attacked(tmp_path, request.param)
     yield server
+    server.client.close()
     server.process.kill()
     server.process.wait()
 

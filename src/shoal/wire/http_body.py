@@ -154,12 +154,11 @@ class InferBodyDecoder:
         model_name: str,
         max_json_bytes: int,
         regions: Regions | None = None,
-        compressed: bool = False,
     ) -> InferBody:
         """Read a request body. Raises a ShoalError that names the field and what was expected.
 
         `max_json_bytes` bounds the JSON text and each tensor made from it, not the binary tensors,
-        which are views of `body`. Of JSON that was sent `compressed` less is accepted.
+        which are views of `body`.
         """
         size = len(body)
         length = size if header_length is None else header_length
@@ -168,7 +167,7 @@ class InferBodyDecoder:
         tail = view[length:]
         headers = self._headers
         if headers is None or header_length is None or length > LONGEST_KEY:
-            document = json_arrays.loads(view[:length], max_json_bytes, compressed=compressed)
+            document = json_arrays.loads(view[:length], max_json_bytes)
             return read_request(document, tail, model_name, max_json_bytes, regions)
         header = bytes(view[:length])
         request_id, rest = split_json_id(header)

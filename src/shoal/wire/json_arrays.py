@@ -72,23 +72,16 @@ class LongArray:
         )
 
 
-def loads(text: Buffer, most_bytes: int, *, compressed: bool = False) -> Any:
+def loads(text: Buffer, most_bytes: int) -> Any:
     """Read the JSON of an inference request. Raises InvalidArgument.
 
-    The `data` of an input may be a LongArray. `most_bytes` is the longest text that is accepted;
-    of one that was `compressed` half of that, besides long arrays: it costs the client nothing.
+    The `data` of an input may be a LongArray. `most_bytes` is the longest text that is accepted.
     """
-    most_at_once = most_bytes // 2 if compressed else most_bytes
     try:
-        if len(text) > most_at_once:
-            raise json_limits.TooMuch(
-                f"the compressed request JSON has more than {most_at_once} bytes besides numbers; "
-                f"send tensors as binary data, or without compression"
-            )
         return json_limits.loads(text, most_bytes)
     except json_limits.TooMuch:
         shorter, arrays = _cut(memoryview(text).cast("B"), most_bytes)
-        if not arrays or len(shorter) > most_at_once:
+        if not arrays:
             raise
     document = json_limits.loads(shorter, most_bytes)
     inputs = document.get("inputs") if type(document) is dict else None

@@ -163,7 +163,6 @@ class HttpInferCall:
         """The body as tensors; None: the request's, which is compressed. May run on any thread."""
         request, target = self._exchange.request, self._target
         most = self._route.options.max_input_bytes
-        compressed = body is None
         if body is None:
             body = compression.decompress(request.body, most_bytes=most)
         length = self._json_bytes(len(body))
@@ -176,7 +175,6 @@ class HttpInferCall:
             model_name=target.model,
             max_json_bytes=most,
             regions=self._route.regions,
-            compressed=compressed,
         )
 
     def _submit(self, body: InferBody) -> None:
