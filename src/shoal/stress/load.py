@@ -70,6 +70,8 @@ def ask(
     end_ns = perf_counter_ns()
     sample = pool.end_window()
     sample.end_ns = end_ns if sample.failures else int(sample.ends.max())
+    if len(sample.starts):  # the pool's clock begins once its workers know of the load
+        sample.begin_ns = min(sample.begin_ns, int(sample.starts.min()))
     return sample
 
 
