@@ -232,7 +232,7 @@ class TestShapes:
         signature = kit.signature("pipe", ("IN",), ("OUT",))
         outputs, _ = ensemble_outputs(signature, {"OUT": TensorValue(None, batched=True)})
         assert outputs == []
-        assert "ComposingModel models did not output tensor OUT" in caplog.text
+        assert "Composing models did not output tensor OUT" in caplog.text
 
 
 class TestHandingOn:
