@@ -203,7 +203,9 @@ def test_tritonserver_is_the_same_server(repository):
         assert status(f"{url}/v2/health/ready") == 200
         assert status(f"{url}/v2/models/echo/infer", ONE_ROW) == 200
         assert command.stop() == 0
-    assert [line for line in command.log if line.startswith("W")] == []
+    warnings = [line for line in command.log if line.startswith("W")]
+    assert len(warnings) <= 1  # that clients on other machines may load models
+    assert all("can load and unload models" in line for line in warnings)
 
 
 @pytest.mark.curl
@@ -248,9 +250,10 @@ def test_the_log_goes_to_the_given_file(repository, tmp_path):
     assert code == 1
     assert log[0] == "error: creating server: Internal - failed to load all models\n"
     assert len(log) == 2
-    written = path.read_text().splitlines()
-    assert re.match(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ server.py:\d+\] \"listening", written[0]
+    assert re.search(
+        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ server.py:\d+\] \"listening",
+        path.read_text(),
+        re.MULTILINE,
     )
 
 
