@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl as tls
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from shoal.client.result import Result
 from shoal.client.steps import ClientSession
 
 
-class BaseClient:
+class BaseClient(ABC):
     """A client without its transport."""
 
     def __init__(
@@ -60,13 +61,13 @@ class BaseClient:
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self._address.protocol}://{self._address.authority}')"
 
+    @abstractmethod
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
         """Make the transport."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _known_labels(self, result: Result, output: str) -> Sequence[str]:
         """The names of classes for `Result.top_k`."""
-        raise NotImplementedError
 
 
 def _codec(address: Address, headers: Headers) -> Codec:

@@ -33,7 +33,7 @@ class TraceSetting:
     """A value for each setting."""
 
     level: TraceLevel = TraceLevel.OFF
-    rate: int = 1000  # one in so many
+    rate: int = 1000  # one request in `rate` is traced
     count: int = -1  # how many more; -1: no limit
     log_frequency: int = 0
 

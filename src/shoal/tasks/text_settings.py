@@ -100,7 +100,7 @@ class TextSettings:
         return ids
 
     def options(self, request: TaskRequest, prompt_tokens: int) -> GenerationOptions:
-        """The options of a request whose prompt has so many tokens. Raises InvalidArgument."""
+        """The options of a request, given the length of its prompt. Raises InvalidArgument."""
         defaults, room = self.defaults, self.max_length - prompt_tokens
         max_tokens = request.integer(
             "max_tokens", min(defaults.max_tokens, room), lowest=1, highest=room

@@ -221,7 +221,7 @@ def check_inflated(message: Buffer, max_typed_bytes: int) -> None:
 
 
 def check_typed(size: int, max_typed_bytes: int) -> None:
-    """Refuse a request with so many bytes besides its raw contents, if that is too much."""
+    """Refuse a request that has too many bytes besides its raw contents."""
     if size > max_typed_bytes:
         raise LimitExceeded(
             f"the request has {size} bytes besides its raw_input_contents, and at most "

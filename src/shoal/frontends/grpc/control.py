@@ -316,7 +316,7 @@ class ControlFrames(ABC):
         self.sender.control(frames.ping(_KEEPALIVE_PING, ack=False))
 
     def sweep_stalled(self, most_sweeps: int) -> None:
-        """Give up on requests of which nothing arrived during so many sweeps."""
+        """Give up on requests of which nothing arrived during that number of sweeps."""
         stalled: list[ServerStream] = []
         for stream in self.streams.values():
             if stream.remote_closed or not stream.must_end:

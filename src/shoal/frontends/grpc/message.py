@@ -1,4 +1,4 @@
-"""From the bytes of a stream to messages: a flag, a length in four bytes, so many bytes.
+"""From the bytes of a stream to messages: a flag, a length in four bytes, the message.
 
     DATA frames --feed--> [ prefix | body ] --> one buffer per message
 

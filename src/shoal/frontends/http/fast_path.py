@@ -125,7 +125,7 @@ class _ResponseHeads:
         self._made = (-1, b"", b"", b"")  # for the last length of an id, and the last second
 
     def around(self, id_bytes: int, date_line: bytes) -> tuple[bytes, bytes]:
-        """The two parts, for an id of so many bytes and the current Date header."""
+        """The two parts, for an id of `id_bytes` bytes and the current Date header."""
         made_for, date, front, after = self._made
         if made_for != id_bytes or date is not date_line:
             after = b'",' + self._json if id_bytes else self._json

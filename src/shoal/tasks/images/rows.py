@@ -59,7 +59,7 @@ class ImageRows:
         return cls(spec.name, preparation, batch_dim, most)
 
     def requests(self, count: int) -> list[np.ndarray]:
-        """Empty arrays for the rows of so many photos, one array for each request."""
+        """Empty arrays for the rows of `count` photos, one array for each request."""
         shape, dtype = self.prepare.shape, self.prepare.table.dtype
         starts = range(0, count, self.most)
         return [np.empty((min(self.most, count - start), *shape), dtype) for start in starts]
