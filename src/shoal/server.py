@@ -31,6 +31,7 @@ from shoal.frontends.tcp import TcpListener
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.logs import Log
+from shoal.reloads import Reloads
 from shoal.repository.repository import ModelRepository
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.prometheus import MetricsRenderer
@@ -74,6 +75,7 @@ class Server:
         settings of `log`; without one, such requests have no effect.
         """
         self.options = options
+        self.reloads = Reloads()
         self._loop = LoopHandle()
         custom = CustomMetrics()
         self._cache = settings.cache_store(options)
@@ -273,6 +275,7 @@ class Server:
 
     async def _close_listeners(self) -> None:
         """Close all connections, those of the metrics port last."""
+        self.reloads.close()
         self._loop.release()
         if self._http is not None:
             self._http.abort_all()

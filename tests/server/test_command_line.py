@@ -292,6 +292,16 @@ def test_sigint_ends_the_server_with_and_without_uvloop(repository, before):
         assert command.end() == 0
 
 
+@pytest.mark.parametrize("before", ["pass", "sys.modules['uvloop'] = None"])
+def test_sighup_reloads_and_does_not_end_the_server(repository, before):
+    with Command("serve", repository, *ANY_PORT, before=before) as command:
+        url = command.http()
+        command.process.send_signal(signal.SIGHUP)
+        command.wait_for("SIGHUP: reloading")
+        assert status(f"{url}/v2/health/ready") == 200
+        assert command.stop() == 0
+
+
 def test_a_model_that_does_not_stop_changes_the_exit_code(repository):
     add_echo(repository, delay_ms=60_000)
     with Command("serve", repository, *ANY_PORT, "--exit-timeout-secs=1") as command:

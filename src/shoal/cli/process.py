@@ -1,6 +1,7 @@
 """The process of a server: its event loop, signals and exit code.
 
 SIGINT, SIGTERM --> Server.stop --> 0, or 1 when that took too long or starting failed
+SIGHUP --> Server.reloads: files are read again
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _open_log(options: Options) -> Log:
 async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[int, bool]:
     """Run the server. Returns the exit code and whether threads are still running."""
     server = Server(options, log=log)
-    with _signals() as stop_requested:
+    with _signals(server.reloads.request) as stop_requested:
         starting = asyncio.ensure_future(server.start())
         stopping = asyncio.ensure_future(stop_requested.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,25 +103,30 @@ def print_error(error: ShoalError) -> None:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set; further signals are ignored."""
+def _signals(reload: Callable[[], None]) -> Iterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set; further ones are ignored. SIGHUP calls `reload`."""
     loop = asyncio.get_running_loop()
     stop_requested = asyncio.Event()
 
-    def request_stop(number: int) -> None:
+    def obey(number: int) -> None:
         name = signal.Signals(number).name
-        if stop_requested.is_set():
+        if name == "SIGHUP":
+            logger.info("SIGHUP: reloading")
+            reload()
+        elif stop_requested.is_set():
             logger.info("%s: already stopping", name)
         else:
             logger.info("%s: stopping", name)
             stop_requested.set()
 
     def interrupted(number: int, _frame: object) -> None:
-        loop.call_soon_threadsafe(request_stop, number)
+        loop.call_soon_threadsafe(obey, number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform == "win32":  # Ctrl-Break, which service managers can send
         numbers.append(signal.SIGBREAK)
+    else:
+        numbers.append(signal.SIGHUP)
     # Unlike loop.add_signal_handler, this works on every platform; Python wakes the loop.
     before = {number: signal.signal(number, interrupted) for number in numbers}
     try:
