@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+SECONDS ?= 60
 
 # For `make accept`; see CONTRIBUTING.md.
 ACCEPTANCE ?=
@@ -17,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-modes coverage check docs layers constraints dist \
+.PHONY: help serve test test-quick test-modes fuzz coverage check docs layers constraints dist \
     bench bench-quick accept clean
 
 help: ## print this list
@@ -45,14 +46,19 @@ test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plan
 	        $(BIN)/python tools/run_tests.py $(ARGS) || exit 1; \
 	done; done
 
+fuzz: $(VENV)/.installed-dev ## search for inputs that break a parser, SECONDS for each (fuzz/README.md)
+	@$(PIP) --editable '.[fuzz]'
+	@$(BIN)/python -m fuzz --seconds $(SECONDS) $(ARGS)
+
 coverage: $(VENV)/.installed-dev ## run tests under coverage.py: unit and server tests, or those that ARGS names
 	@$(BIN)/python -m coverage erase
 	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python -m coverage run -m pytest -q $(or $(ARGS),tests/unit tests/server)
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report
 
-check: $(VENV)/.installed-dev ## ruff, mypy --strict, import-linter, GitHub's schemas, and the documentation builds
+check: $(VENV)/.installed-dev ## ruff, Bandit, mypy --strict, import-linter, GitHub's schemas, and the documentation builds
 	$(BIN)/ruff check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src demo tools fuzz
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache

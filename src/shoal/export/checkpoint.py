@@ -82,7 +82,8 @@ class Checkpoint:
         try:
             from transformers import AutoTokenizer
 
-            made = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
+            folder = str(self.folder)  # nothing is downloaded, so there is no revision to pin
+            made = AutoTokenizer.from_pretrained(folder, local_files_only=True)  # nosec B615
             return bytes(made.backend_tokenizer.to_str(), "utf-8")
         except ImportError as error:
             raise Unsupported(f"{error.name or error} is not installed. {_INSTALL}") from error

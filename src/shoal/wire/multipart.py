@@ -140,12 +140,12 @@ def _unquoted(value: str) -> str:
 
 
 def _decoded(value: str) -> str:
-    """A value in the notation of RFC 5987: charset'language'percent-encoded."""
+    """A value in the notation of RFC 5987: charset'language'percent-encoded.
+
+    Only the two charsets that it names are known: Python's others are not all made for text.
+    """
     charset, language, text = (
         _unquoted(value).split("'", 2) if value.count("'") >= 2 else ("", "", value)
     )
     del language
-    try:
-        return unquote(text, charset or "utf-8", "replace")
-    except LookupError:
-        return unquote(text)
+    return unquote(text, "latin-1" if charset.lower() == "iso-8859-1" else "utf-8", "replace")

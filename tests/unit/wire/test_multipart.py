@@ -129,6 +129,8 @@ def test_any_bytes_are_a_form_or_refused(body, boundary):
         (FIELD + b"; filename=\"a.jpg\"; filename*=UTF-8''b.jpg", "top", "a.jpg", ""),
         (FIELD + b"; filename*=iso-8859-1'en'%e4.jpg", "top", "\xe4.jpg", ""),
         (FIELD + b"; filename*=nonsense''a.jpg", "top", "a.jpg", ""),
+        (FIELD + b"; filename*=U\0TF''a.jpg", "top", "a.jpg", ""),  # no name of a codec
+        (FIELD + b"; filename*=idna''%c3%a4.jpg", "top", "\xe4.jpg", ""),
         (FIELD + '; filename="\xe4;=.jpg"'.encode(), "top", "\xe4;=.jpg", ""),
         (FIELD + b'; filename="a\\"b\\\\c.jpg"', "top", 'a"b\\c.jpg', ""),
         (FIELD + b'; filename="C:\\d\\e.jpg"', "top", "C:\\d\\e.jpg", ""),
