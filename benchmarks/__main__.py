@@ -27,7 +27,7 @@ def options() -> argparse.Namespace:
         prog="python -m benchmarks", description=__doc__.splitlines()[0]
     )
     add = parser.add_argument
-    add("--workloads", default="all", help="W1,W2,W3,W4,W4-echo or all (default)")
+    add("--workloads", default="all", help="names separated by commas, or all; see --list")
     add("--peers", default="all", help="names separated by commas, or all (default); see --list")
     add("--turns", type=int, default=3, help="rounds, with each peer once a round (default 3)")
     add("--seconds", type=float, default=2.0, help="length of a load on fast models (default 2)")
@@ -97,6 +97,7 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
     earlier = json.loads(path.read_text("utf-8")) if arguments.keep and path.exists() else None
 
     def save() -> None:
+        run["peers"] = _described(peers)  # some know their versions only once they have run
         run["load_average_after"] = machine.load_average()
         whole = report.merged(earlier, run) if earlier else run
         path.write_text(report.as_json(whole), encoding="utf-8")
@@ -119,13 +120,8 @@ def _interrupt(*_: object) -> None:
 
 def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]) -> dict[str, Any]:
     """The machine, the versions and the options of the run."""
-    from benchmarks import limit, machine
+    from benchmarks import machine
 
-    peers: dict[str, Any] = {
-        peer.name: {"title": peer.title, "settings": peer.settings, "versions": peer.versions()}
-        for peer in plan.peers
-    }
-    peers[LIMIT] = {"title": limit.TITLE, "settings": "", "versions": {}}
     return {
         "machine": where,
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
@@ -140,9 +136,21 @@ def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]
             }
             for one in plan.workloads
         ],
-        "peers": peers,
+        "peers": {},
         "tools": machine.tool_versions(),
     }
+
+
+def _described(peers: list[Any]) -> dict[str, Any]:
+    """Title, settings and versions of each peer, and of the limit."""
+    from benchmarks import limit
+
+    described: dict[str, Any] = {
+        peer.name: {"title": peer.title, "settings": peer.settings, "versions": peer.versions()}
+        for peer in peers
+    }
+    described[LIMIT] = {"title": limit.TITLE, "settings": "", "versions": {}}
+    return described
 
 
 def _choose(arguments: argparse.Namespace, results: Any) -> tuple[list[Any], list[Any]]:

@@ -84,7 +84,7 @@ def run(plan: Plan, workload: Workload, results: Results) -> None:
         for one in plan.peers
         if _is_meant(plan, one, workload) and _takes_part(one, workload, results)
     ]
-    if plan.with_limit:
+    if plan.with_limit and workload.batches:
         peers.append(None)
     for turn in range(plan.turns):
         begin = turn % max(len(peers), 1)

@@ -54,7 +54,9 @@ def ensure(name: str, requirements: tuple[str, ...], edition: str = "") -> Path:
     folder = HOME / name
     python = folder / "bin" / "python"
     stamp = folder / ".installed"
-    wanted = "\n".join([sys.version, *requirements, edition]) + "\n"
+    # Several trees may share the folder: Shoal's source is found by PYTHONPATH, not by this.
+    named = [one.replace(str(ROOT), ".") for one in requirements]
+    wanted = "\n".join([sys.version, *named, edition]) + "\n"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return python
     print(f"installing {name}: {' '.join(requirements)}", flush=True)

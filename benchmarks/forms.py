@@ -3,14 +3,14 @@
     inputs --encoding--> Exchange(body, headers) --load--> responses --Exchange.read--> outputs
 
     plain      tensors' bytes, or the JPEG          peers whose handlers get the raw body
-    as_json    {"INPUT0": [[...]], ...}             peers that take JSON
+    as_json    {"INPUT0": [[...]], ...}             peers that take JSON, or all in JSON workloads
     labels     the JPEG; the best classes in JSON   Shoal's task for photos
     v2_http    KServe v2 with binary tensors        Shoal, Triton
-    v2_json    KServe v2 with JSON tensors          MLServer
+    v2_json    KServe v2 with JSON tensors          MLServer; Shoal and Triton in JSON workloads
     v2_grpc    the same as a framed protobuf        Shoal, Triton, MLServer
 
-A load sends the same bytes repeatedly, so a request is encoded once; its response is decoded before
-and after the load.
+A load sends the same few bodies repeatedly, so a request is encoded once; the response to the first
+one is decoded before and after the load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads import Array, Workload
+from benchmarks.workloads import JSON, Array, Workload
 
 DATATYPES = {"int32": "INT32", "int64": "INT64", "float32": "FP32", "object": "BYTES"}
 DTYPES = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
@@ -39,6 +39,7 @@ class Exchange:
     body: bytes
     read: Read
     headers: dict[str, str] = field(default_factory=dict)
+    others: tuple[bytes, ...] = ()  # bodies with different numbers, sent in turn after `body`
 
 
 def plain(workload: Workload) -> Exchange:
@@ -50,9 +51,17 @@ def plain(workload: Workload) -> Exchange:
     return Exchange(body, _plain_reader(workload), {"content-type": "application/octet-stream"})
 
 
+def plain_or_json(workload: Workload) -> Exchange:
+    """As the workload asks for, for peers that take both."""
+    return as_json(workload) if workload.encoding == JSON else plain(workload)
+
+
 def as_json(workload: Workload) -> Exchange:
     """Numbers as JSON lists, in and out."""
-    body = json.dumps({name: value.tolist() for name, value in workload.inputs.items()})
+    body, *others = (
+        json.dumps({name: value.tolist() for name, value in inputs.items()}).encode()
+        for inputs in workload.requests
+    )
 
     def read(answer: bytes, _: Mapping[str, str]) -> dict[str, Array]:
         values = json.loads(answer)
@@ -60,7 +69,7 @@ def as_json(workload: Workload) -> Exchange:
             name: np.array(values[name], right.dtype) for name, right in workload.outputs.items()
         }
 
-    return Exchange(body.encode(), read, {"content-type": "application/json"})
+    return Exchange(body, read, {"content-type": "application/json"}, tuple(others))
 
 
 def labels(workload: Workload) -> Exchange:
@@ -120,8 +129,13 @@ def read_v2_http(answer: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
 
 def v2_json(workload: Workload) -> Exchange:
     """KServe v2 in JSON alone; an image is sent as base64."""
+    body, *others = (_v2_json_body(workload, inputs) for inputs in workload.requests)
+    return Exchange(body, read_v2_http, {"content-type": "application/json"}, tuple(others))
+
+
+def _v2_json_body(workload: Workload, tensors: dict[str, Array]) -> bytes:
     inputs: list[dict[str, Any]] = []
-    for name, value in workload.inputs.items():
+    for name, value in tensors.items():
         tensor: dict[str, Any] = {
             "name": name,
             "datatype": DATATYPES[value.dtype.name],
@@ -133,8 +147,7 @@ def v2_json(workload: Workload) -> Exchange:
         else:
             tensor["data"] = value.ravel().tolist()
         inputs.append(tensor)
-    body = json.dumps({"inputs": inputs}).encode()
-    return Exchange(body, read_v2_http, {"content-type": "application/json"})
+    return json.dumps({"inputs": inputs}).encode()
 
 
 def v2_grpc(workload: Workload) -> Exchange:

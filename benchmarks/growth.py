@@ -14,14 +14,11 @@ import resource
 import socket
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.loads import h2load, wrk
 from benchmarks.measures import Load, quietest
-from benchmarks.peers import repository
 from benchmarks.peers.base import Peer, Running, Target, serving
 from benchmarks.peers.shoal import Shoal
 from benchmarks.processes import metered
@@ -33,26 +30,6 @@ MODELS_CONNECTIONS = 64
 IDLE = 1000
 HTTP_REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-
-
-class ManyModels(Shoal):
-    """Shoal with copies of the workload's model beside it."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
-        """`add_sub` and its copies, which are called add_sub_1 and so on."""
-        line = super().launch(workload, ports, folder)
-        for name in self.names(workload)[1:]:
-            text = repository.config(workload, name, "onnxruntime")
-            path = folder / "models"
-            repository.write(path, name, text, "model.onnx", workload.model_path)
-        return line
-
-    def names(self, workload: Workload) -> list[str]:
-        """All models that are served."""
-        return [workload.model, *(f"{workload.model}_{place}" for place in range(1, self.count))]
 
 
 @dataclass
@@ -90,21 +67,18 @@ def _turn(
     for protocol in ("http", "grpc"):
         yield f"idle {protocol}", _idle(shoal, workload, protocol)
     for count in MODELS:
-        yield from _models(count, workload, seconds, quiet)
+        yield from _models(shoal, count, seconds, quiet)
 
 
 def _models(
-    count: int, workload: Workload, seconds: float, quiet: float
+    peer: Peer, count: int, seconds: float, quiet: float
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    peer = ManyModels(count)
-    peer.install()
-    with serving(peer, workload) as running:
-        http = next(one for one in running.targets if one.protocol == "http")
-        one = _loader(http, MODELS_CONNECTIONS)
+    with serving(peer, WORKLOADS[f"models-{count}"]) as running:
+        (each,) = running.targets
+        one = _loader(replace(each, paths=()), MODELS_CONNECTIONS)
         yield f"models one {count}", _cost(running, one, seconds, quiet)
-        paths = tuple(f"/v2/models/{name}/infer" for name in peer.names(workload))
-        each = partial(wrk.run, http, MODELS_CONNECTIONS, paths=paths)
-        yield f"models each {count}", _cost(running, each, seconds, quiet)
+        in_turn = _loader(each, MODELS_CONNECTIONS)
+        yield f"models each {count}", _cost(running, in_turn, seconds, quiet)
 
 
 def _loader(target: Target, connections: int) -> Callable[[float], Load]:

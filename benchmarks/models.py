@@ -6,6 +6,7 @@
     classifier  ResNet-18 with random weights: FP32[3,224,224] to 1000 scores  W2
     encoder     BERT-base with random weights: 128 token ids to 768 numbers    W3
     pool, echo  600 KB of FP32 to 16 sums, or to the same size doubled         W4
+    double      any number of FP32, doubled                                    JSON-1k, JSON-100k
     text        MiniLM's size, random weights: any number of tokens to 384     mixed_lengths
 
 Nothing is downloaded. Random weights take as long to compute as trained ones, and the outputs can
@@ -98,10 +99,19 @@ def pool() -> onnx.ModelProto:
 
 def echo() -> onnx.ModelProto:
     """A large tensor doubled: large both ways."""
-    graph = Graph("echo")
+    return _doubled("echo", LARGE)
+
+
+def double() -> onnx.ModelProto:
+    """A tensor of any length, doubled."""
+    return _doubled("double", ("numbers",))
+
+
+def _doubled(name: str, shape: tuple[int | str, ...]) -> onnx.ModelProto:
+    graph = Graph(name)
     graph.add("Add", "INPUT", "INPUT", output="OUTPUT")
     return graph.finish(
-        [_value("INPUT", TensorProto.FLOAT, LARGE)], [_value("OUTPUT", TensorProto.FLOAT, LARGE)]
+        [_value("INPUT", TensorProto.FLOAT, shape)], [_value("OUTPUT", TensorProto.FLOAT, shape)]
     )
 
 
@@ -215,6 +225,7 @@ MAKERS: dict[str, Callable[[], onnx.ModelProto]] = {
     "encoder": encoder,
     "pool": pool,
     "echo": echo,
+    "double": double,
     "text": text,
 }
 

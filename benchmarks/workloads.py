@@ -5,6 +5,8 @@
     W3       BERT-base at 128 tokens       compute-bound, 8 clients
     W4       600 KB in, 64 bytes out       what a large request costs
     W4-echo  600 KB in, 600 KB out         the same with a large response
+    JSON...  tensors as JSON numbers       16, 1,000 and 100,000 of them, other numbers every time
+    models-N copies of add_sub             requests go to N models in turn
 
 Every peer gets the same tensors, in its own encoding (`forms`).
 """
@@ -24,6 +26,9 @@ from benchmarks.shapes import LARGE, ROW, TOKENS
 Array = np.ndarray[Any, Any]
 
 SEED = 11
+BINARY, JSON = "binary", "json"
+V2_PEERS = ("shoal", "triton-onnx", "triton")
+HTTP_PEERS = (*V2_PEERS, "mosec", "fastapi")
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,12 @@ class Workload:
     picture: bool = False  # requests carry a JPEG, not tensors
     perf_analyzer: bool = False  # also driven by perf_analyzer, where the peer speaks its protocol
     tolerance: float = 0.0
-    batches: tuple[int, ...] = (1,)  # what the plain loop tries
+    batches: tuple[int, ...] = (1,)  # what the plain loop tries; empty: no limit is measured
     usual_peers: tuple[str, ...] = ()  # who takes part unless others are named; empty: everybody
+    encoding: str = BINARY  # how tensors are sent: BINARY or, over HTTP only, JSON
+    numbers: int = LARGE[0]  # in the input of a model that takes any number of them
+    variants: int = 1  # requests with different numbers, sent in turn
+    copies: int = 0  # if any: so many such models, requested in turn over HTTP
 
     @property
     def model_path(self) -> Path:
@@ -48,10 +57,23 @@ class Workload:
 
         return models.make(self.model, MODELS)
 
-    @functools.cached_property
+    @property
+    def model_names(self) -> list[str]:
+        """All models that are served: the model and its copies."""
+        return [self.model, *(f"{self.model}_{place}" for place in range(1, self.copies))]
+
+    @property
     def inputs(self) -> dict[str, Array]:
-        """The tensors of the request, which is sent repeatedly."""
+        """The tensors of the request, whose response is checked."""
+        return self.requests[0]
+
+    @functools.cached_property
+    def requests(self) -> list[dict[str, Array]]:
+        """The tensors of all requests, which are sent in turn, repeatedly."""
         random = np.random.default_rng(SEED)
+        return [self._draw(random) for _ in range(self.variants)]
+
+    def _draw(self, random: np.random.Generator) -> dict[str, Array]:
         if self.model == "add_sub":
             names = ("INPUT0", "INPUT1")
             return {name: random.integers(-999, 999, (1, *ROW), np.int32) for name in names}
@@ -60,7 +82,7 @@ class Workload:
             return {"input_ids": ids, "attention_mask": np.ones((1, *TOKENS), np.int64)}
         if self.picture:
             return {"image": np.array([[self.photo]], np.object_)}
-        return {"INPUT": random.standard_normal((1, *LARGE), np.float32)}
+        return {"INPUT": random.standard_normal((1, self.numbers), np.float32)}
 
     @functools.cached_property
     def photo(self) -> bytes:
@@ -75,7 +97,7 @@ class Workload:
         if self.model == "add_sub":
             first, second = self.inputs["INPUT0"], self.inputs["INPUT1"]
             return {"OUTPUT0": first + second, "OUTPUT1": first - second}
-        if self.model == "echo":
+        if self.model in {"echo", "double"}:
             return {"OUTPUT": self.inputs["INPUT"] * np.float32(2)}
         if self.model == "pool":
             return {"OUTPUT": self.inputs["INPUT"].reshape(1, 16, -1).sum(axis=2)}
@@ -141,7 +163,54 @@ WORKLOADS = {
             "600 KB of FP32 in and out",
             "echo",
             (16,),
-            usual_peers=("shoal", "triton", "mosec", "fastapi"),
+            perf_analyzer=True,
+            usual_peers=HTTP_PEERS,
+        ),
+        Workload(
+            "JSON",
+            "tiny model: two INT32[1,16] as JSON, other numbers in every request",
+            "add_sub",
+            (1, 16, 64),
+            batches=(),
+            encoding=JSON,
+            variants=64,
+            usual_peers=HTTP_PEERS,
+        ),
+        Workload(
+            "JSON-1k",
+            "1,000 FP32 numbers as JSON, in and out",
+            "double",
+            (16,),
+            tolerance=1e-5,
+            batches=(),
+            encoding=JSON,
+            numbers=1_000,
+            variants=16,
+            usual_peers=HTTP_PEERS,
+        ),
+        Workload(
+            "JSON-100k",
+            "100,000 FP32 numbers as JSON, in and out",
+            "double",
+            (16,),
+            tolerance=1e-5,
+            batches=(),
+            encoding=JSON,
+            numbers=100_000,
+            variants=4,
+            usual_peers=HTTP_PEERS,
+        ),
+        *(
+            Workload(
+                f"models-{copies}",
+                f"{copies:,} model{'s' * (copies > 1)} like W1's, a request to each in turn",
+                "add_sub",
+                (64,),
+                batches=(),
+                usual_peers=V2_PEERS,
+                copies=copies,
+            )
+            for copies in (1, 10, 100, 1_000)
         ),
     )
 }

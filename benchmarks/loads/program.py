@@ -68,9 +68,9 @@ def run(line: list[str], within_secs: float) -> str:
     return done.stdout + done.stderr
 
 
-def body_file(body: bytes) -> Path:
-    """Write the body of the request to a file for the load generator."""
+def body_file(body: bytes, place: int = 0) -> Path:
+    """Write the body of a request to a file for the load generator."""
     WORK.mkdir(parents=True, exist_ok=True)
-    path = WORK / "body.bin"
+    path = WORK / f"body-{place}.bin"
     path.write_bytes(body)
     return path

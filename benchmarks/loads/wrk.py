@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from benchmarks.loads import program
 from benchmarks.measures import Load
@@ -11,6 +12,13 @@ from benchmarks.places import WORK
 
 NAME = "wrk"
 FAILURES = ("connect", "read", "write", "status", "timeout")
+
+_READ = """local function read(name)
+  local file = io.open(name, "rb")
+  local data = file:read("*a")
+  file:close()
+  return data
+end"""
 
 _REPORT = """
 function done(summary, latency, requests)
@@ -23,29 +31,42 @@ end
 """
 
 
-def run(target: Target, concurrency: int, seconds: float, paths: tuple[str, ...] = ()) -> Load:
-    """Post the target's request over `concurrency` connections; with `paths`, to each of them in
-    turn. Raises LoadFailed, or Unavailable without wrk."""
+def run(target: Target, concurrency: int, seconds: float) -> Load:
+    """Post the target's requests in turn over `concurrency` connections.
+
+    Raises LoadFailed, or Unavailable without wrk.
+    """
     wrk = program.find(NAME, "wrk")
-    body = program.body_file(target.exchange.body)
+    exchange = target.exchange
+    bodies = [
+        str(program.body_file(body, place))
+        for place, body in enumerate((exchange.body, *exchange.others))
+    ]
     file = WORK / "load.lua"
-    file.write_text(script(str(body), target.exchange.headers, paths), encoding="utf-8")
+    file.write_text(script(bodies, exchange.headers, target.paths), encoding="utf-8")
     line = [wrk, "-t1", f"-c{concurrency}", f"-d{max(1, round(seconds))}s", "--timeout", "60s"]
     line += ["-s", str(file), f"http://127.0.0.1:{target.port}{target.path}"]
     return parse(program.run(line, seconds + 90))
 
 
-def script(body: str, headers: dict[str, str], paths: tuple[str, ...] = ()) -> str:
-    """The Lua script that makes wrk send POST requests and print its summary in one line."""
-    lines = ['wrk.method = "POST"', f'local file = io.open("{body}", "rb")']
-    lines += ['wrk.body = file:read("*a")', "file:close()"]
+def script(bodies: Sequence[str], headers: dict[str, str], paths: Sequence[str] = ()) -> str:
+    """The Lua script that makes wrk send POST requests and print its summary in one line.
+
+    With several files of bodies or several paths, requests go through them in turn.
+    """
+    lines = [_READ, f'wrk.method = "POST"\nwrk.body = read("{bodies[0]}")']
     lines += [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
-    if paths:
-        listed = ", ".join(f'"{path}"' for path in paths)
+    if len(bodies) > 1 or paths:
         lines += [
-            f"local paths, requests, place = {{{listed}}}, {{}}, 0",
+            f"local bodies, paths = {{{_listed(bodies)}}}, {{{_listed(paths)}}}",
+            "local requests, place = {}, 0",
             "function init(arguments)",
-            "  for i, path in ipairs(paths) do requests[i] = wrk.format(nil, path) end",
+            "  for i, name in ipairs(bodies) do bodies[i] = read(name) end",
+            "  if #paths == 0 then paths[1] = wrk.path end",
+            "  for i = 1, math.max(#bodies, #paths) do",
+            "    local path, body = paths[(i - 1) % #paths + 1], bodies[(i - 1) % #bodies + 1]",
+            "    requests[i] = wrk.format(nil, path, nil, body)",
+            "  end",
             "end",
             "function request()",
             "  place = place % #requests + 1",
@@ -53,6 +74,10 @@ def script(body: str, headers: dict[str, str], paths: tuple[str, ...] = ()) -> s
             "end",
         ]
     return "\n".join(lines) + "\n" + _REPORT
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(f'"{value}"' for value in values)
 
 
 def parse(text: str) -> Load:

@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import environments
@@ -24,7 +24,7 @@ from benchmarks.environments import Unavailable
 from benchmarks.forms import Exchange
 from benchmarks.places import LOGS, ROOT, WORK
 from benchmarks.processes import Family
-from benchmarks.workloads import Array, Workload
+from benchmarks.workloads import JSON, Array, Workload
 
 READY_WITHIN_SECS = 60.0
 ASK_EVERY_SECS = 0.02
@@ -47,6 +47,7 @@ class Target:
     exchange: Exchange
     v2_model: str = ""  # set where perf_analyzer can ask for this model
     statistics_port: int = 0  # where that model's statistics are, over HTTP
+    paths: tuple[str, ...] = ()  # of all models, if requests go to several in turn
 
     def ask(self, workload: Workload) -> int:
         """Send the request once and check the response; the number of bytes in its body.
@@ -105,6 +106,8 @@ class Peer:
     packages: tuple[str, ...] = ()  # whose versions the report names
     settings = ""  # how it is configured, in a sentence for the report
     light_workers = 1  # processes for models that take no time; others get one per core
+    takes_json = False  # it takes part in workloads whose tensors are JSON
+    most_copies = 1  # of the model that it can serve in one server
 
     @property
     def environment(self) -> str:
@@ -120,8 +123,12 @@ class Peer:
         """What is installed, for the report."""
         return environments.versions(self.environment, (*self.packages, "onnxruntime"))
 
-    def leaves_out(self, workload: Workload) -> str:  # noqa: ARG002  for peers that do
+    def leaves_out(self, workload: Workload) -> str:
         """Why this peer skips a workload; empty if it does not."""
+        if workload.encoding == JSON and not self.takes_json:
+            return "JSON tensors are compared with other peers"
+        if workload.copies > self.most_copies:
+            return f"it is set up for at most {self.most_copies} models"
         return ""
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
@@ -146,6 +153,7 @@ class Peer:
             "BENCH_PORT": str(ports[0]),
             "BENCH_WORKERS": str(self.workers(workload)),
             "BENCH_THREADS": "1",
+            "BENCH_JSON": "1" if workload.encoding == JSON else "0",
             "OMP_NUM_THREADS": "1",  # numpy's and OpenCV's own pools would only be in the way
         }
 
@@ -165,6 +173,8 @@ class Peer:
         running = Running(family, self.targets(workload, ports))
         try:
             for target in running.targets:
+                for path in target.paths:
+                    self._wait(workload, replace(target, path=path), family, begun)
                 running.answer_bytes[target.protocol] = self._wait(workload, target, family, begun)
         except BaseException:
             self.stop(running)

@@ -15,9 +15,12 @@ class FastApi(Peer):
 
     name = "fastapi"
     title = "FastAPI + ONNX Runtime"
-    requirements = ("fastapi", "uvicorn[standard]")
+    requirements = ("fastapi", "uvicorn[standard]", "orjson")
     packages = ("fastapi", "uvicorn")
-    settings = "uvicorn with uvloop and httptools, one process per core, raw bytes"
+    settings = (
+        "uvicorn with uvloop and httptools, one process per core, raw bytes, or JSON by orjson"
+    )
+    takes_json = True
     light_workers = CORES
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:  # noqa: ARG002
@@ -31,4 +34,4 @@ class FastApi(Peer):
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
         """HTTP."""
-        return [Target("http", ports[0], "/infer", forms.plain(workload))]
+        return [Target("http", ports[0], "/infer", forms.plain_or_json(workload))]

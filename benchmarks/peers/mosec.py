@@ -17,9 +17,10 @@ class Mosec(Peer):
 
     name = "mosec"
     title = "mosec"
-    requirements = ("mosec",)
+    requirements = ("mosec", "orjson")
     packages = ("mosec",)
-    settings = "one worker per core, raw bytes"
+    settings = "one worker per core, raw bytes, or JSON by orjson"
+    takes_json = True
     light_workers = CORES
     batch, wait_ms = 1, 0
 
@@ -45,7 +46,7 @@ class Mosec(Peer):
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
         """HTTP."""
-        return [Target("http", ports[0], "/inference", forms.plain(workload))]
+        return [Target("http", ports[0], "/inference", forms.plain_or_json(workload))]
 
 
 class MosecBatching(Mosec):

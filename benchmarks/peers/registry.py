@@ -11,11 +11,13 @@ from benchmarks.peers.mosec import Mosec, MosecBatching
 from benchmarks.peers.ray_serve import RayServe
 from benchmarks.peers.shoal import Shoal
 from benchmarks.peers.triton import Triton
+from benchmarks.peers.triton_onnx import TritonOnnx
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Shoal(),
+        TritonOnnx(),
         Triton(),
         Mosec(),
         MosecBatching(),

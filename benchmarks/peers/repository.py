@@ -12,12 +12,21 @@ MAX_BATCH = 64
 
 def config(workload: Workload, name: str, backend: str, more: str = "") -> str:
     """The text of config.pbtxt: dynamic batching without a delay, as both servers document it."""
-    inputs = _tensors("input", workload.inputs)
-    outputs = _tensors("output", workload.outputs)
+    dims = [-1] if workload.model == "double" else None  # Triton wants it as in the model's file
+    inputs = _tensors("input", workload.inputs, dims)
+    outputs = _tensors("output", workload.outputs, dims)
     return (
         f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: {MAX_BATCH}\n'
         f"{inputs}{outputs}dynamic_batching {{ }}\n{more}"
     )
+
+
+def write_all(
+    folder: Path, workload: Workload, backend: str, file: str, source: Path, more: str = ""
+) -> None:
+    """Write the workload's model and its copies."""
+    for name in workload.model_names:
+        write(folder, name, config(workload, name, backend, more), file, source)
 
 
 def write(folder: Path, name: str, text: str, file: str, source: Path) -> None:
@@ -28,9 +37,10 @@ def write(folder: Path, name: str, text: str, file: str, source: Path) -> None:
     (version / file).symlink_to(source)
 
 
-def _tensors(field: str, tensors: dict[str, Array]) -> str:
+def _tensors(field: str, tensors: dict[str, Array], dims: list[int] | None) -> str:
     return "".join(
-        f'{field} {{ name: "{name}" data_type: {_word(value)} dims: {list(value.shape[1:])} }}\n'
+        f'{field} {{ name: "{name}" data_type: {_word(value)} '
+        f"dims: {dims or list(value.shape[1:])} }}\n"
         for name, value in tensors.items()
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from benchmarks import environments, forms
@@ -10,7 +11,7 @@ from benchmarks.peers import repository
 from benchmarks.peers.base import GRPC_PATH, Peer, Target
 from benchmarks.places import ROOT
 from benchmarks.shapes import CLASSES, PICTURE
-from benchmarks.workloads import Workload
+from benchmarks.workloads import JSON, Workload
 
 # What the services do to a picture with OpenCV, in the words of task.json.
 TASK = {
@@ -32,6 +33,8 @@ class Shoal(Peer):
     settings = (
         "defaults; max_batch_size 64, dynamic batching without a wait; W2: one instance a core"
     )
+    takes_json = True
+    most_copies = 1_000
 
     def install(self) -> None:
         """What `pip install 'shoal[tasks]'` gives, and OpenCV, which resizes for all peers."""
@@ -41,19 +44,25 @@ class Shoal(Peer):
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
         """One model repository; all three ports are set, so that two servers never collide."""
-        text = repository.config(workload, workload.model, "onnxruntime")
+        models, source = folder / "models", workload.model_path
         if workload.picture:
             text = _classifier(workload, self.workers(workload))
-        repository.write(folder / "models", workload.model, text, "model.onnx", workload.model_path)
-        if workload.picture:
-            settings = folder / "models" / workload.model / "task.json"
+            repository.write(models, workload.model, text, "model.onnx", source)
+            settings = models / workload.model / "task.json"
             settings.write_text(json.dumps(TASK), encoding="utf-8")
+        else:
+            repository.write_all(models, workload, "onnxruntime", "model.onnx", source)
         return [
             str(self.python.with_name("shoal")),
             "serve",
-            str(folder / "models"),
+            str(models),
             *addresses(ports),
         ]
+
+    def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:
+        """Source of this tree first: several trees can share one environment."""
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        return {**super().variables(workload, ports), "PYTHONPATH": path}
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
         """Both protocols; photos are sent to the task, as the body."""
@@ -87,9 +96,15 @@ def addresses(ports: list[int]) -> list[str]:
 
 
 def v2_targets(workload: Workload, ports: list[int]) -> list[Target]:
-    """HTTP and gRPC with binary tensors."""
+    """HTTP and gRPC with binary tensors; HTTP alone for JSON and for requests to many models."""
     model = workload.model
     path = f"/v2/models/{model}/infer"
+    if workload.encoding == JSON:
+        return [Target("http", ports[0], path, forms.v2_json(workload), model, ports[0])]
+    if workload.copies:
+        paths = tuple(f"/v2/models/{name}/infer" for name in workload.model_names)
+        exchange = forms.v2_http(workload)
+        return [Target("http", ports[0], path, exchange, model, ports[0], paths)]
     return [
         Target("http", ports[0], path, forms.v2_http(workload), model, ports[0]),
         Target("grpc", ports[1], GRPC_PATH, forms.v2_grpc(workload), model, ports[0]),

@@ -29,6 +29,8 @@ class Triton(Peer):
     requirements = ("nvidia-pytriton>=0.7", "numpy<2")
     packages = ("nvidia-pytriton", "numpy")
     settings = "max_batch_size 64, dynamic batching without a wait, a batch is one execution"
+    takes_json = True
+    most_copies = 10  # each is a process
 
     def install(self) -> None:
         """Put the stub of this Python next to the backend, where the server looks for it."""
@@ -56,9 +58,8 @@ class Triton(Peer):
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
         """The same repository as Shoal's, with model.py instead of model.onnx."""
         instances = f"instance_group {{ count: {self.workers(workload)} kind: KIND_CPU }}\n"
-        text = repository.config(workload, workload.model, "python", instances)
         source = SERVICES / "triton_model.py"
-        repository.write(folder / "models", workload.model, text, "model.py", source)
+        repository.write_all(folder / "models", workload, "python", "model.py", source, instances)
         return self.serve(folder / "models", ports)
 
     def serve(self, models: Path, ports: list[int]) -> list[str]:

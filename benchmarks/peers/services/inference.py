@@ -7,7 +7,7 @@ What to serve stands in the environment, so that worker processes find it wherev
 
     BENCH_MODEL    path of the ONNX file     BENCH_THREADS  threads of one ONNX Runtime session
     BENCH_PICTURE  1 when requests are JPEG  BENCH_WORKERS  processes or replicas to start
-    BENCH_PORT     where to listen
+    BENCH_PORT     where to listen           BENCH_JSON     1 when requests are JSON lists by name
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Model:
             path or setting("MODEL"), options, providers=["CPUExecutionProvider"]
         )
         self.pictures = setting("PICTURE") == "1" if pictures is None else pictures
+        self.json = setting("JSON") == "1"
         self.inputs = [
             (one.name, DTYPES[one.type], tuple(one.shape[1:])) for one in self.session.get_inputs()
         ]
@@ -76,8 +77,19 @@ class Model:
         return outputs
 
     def answer(self, body: bytes) -> bytes:
-        """One plain request to its plain response."""
+        """One request to its response, plain or JSON."""
+        if self.json:
+            return self._answer_json(body)
         return b"".join(output.tobytes() for output in self.run(self.read(body)))
+
+    def _answer_json(self, body: bytes) -> bytes:
+        """Arrays by name, both ways."""
+        import orjson
+
+        values = orjson.loads(body)
+        feeds = {name: np.array(values[name], dtype) for name, dtype, _ in self.inputs}
+        outputs = dict(zip(self.outputs, self.run(feeds), strict=True))
+        return orjson.dumps(outputs, option=orjson.OPT_SERIALIZE_NUMPY)
 
     def answer_many(self, bodies: Sequence[bytes]) -> list[bytes]:
         """Several plain requests in one execution."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from benchmarks import forms
 from benchmarks.limit import Setting, settings
 from benchmarks.peers import repository
+from benchmarks.peers.shoal import v2_targets
 from benchmarks.workloads import WORKLOADS, Workload
 
 TINY = WORKLOADS["W1"]
@@ -55,6 +57,26 @@ def test_json_lists_both_ways():
     assert sent["INPUT1"] == TINY.inputs["INPUT1"].tolist()
     answer = json.dumps({name: value.tolist() for name, value in TINY.outputs.items()})
     assert TINY.fault(exchange.read(answer.encode(), {})) == ""
+
+
+@pytest.mark.parametrize("form", [forms.as_json, forms.v2_json])
+def test_json_requests_differ_in_their_numbers_only(form):
+    exchange = form(WORKLOADS["JSON"])
+    bodies = {exchange.body, *exchange.others}
+    assert len(bodies) == 64
+    assert len({re.sub(rb"-?\d+", b"0", body) for body in bodies}) == 1
+    assert forms.plain_or_json(WORKLOADS["JSON"]) != forms.plain(WORKLOADS["JSON"])
+
+
+def test_every_copy_of_a_model_is_written_and_requested(tmp_path):
+    workload = WORKLOADS["models-10"]
+    source = tmp_path / "model.onnx"
+    source.touch()
+    repository.write_all(tmp_path / "models", workload, "onnxruntime", "model.onnx", source)
+    names = sorted(one.name for one in (tmp_path / "models").iterdir())
+    assert names == sorted(workload.model_names)
+    (target,) = v2_targets(workload, [1, 2, 3])
+    assert target.paths == tuple(f"/v2/models/{name}/infer" for name in workload.model_names)
 
 
 def test_v2_http_puts_the_tensors_behind_its_header():
@@ -129,6 +151,7 @@ def test_config_names_the_tensors_as_the_server_does():
     assert 'name: "copy"\nbackend: "onnxruntime"\nmax_batch_size: 64\n' in text
     assert 'input { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }' in text
     assert text.endswith("dynamic_batching { }\ninstance_group { count: 2 }\n")
+    assert "TYPE_FP32 dims: [-1]" in repository.config(WORKLOADS["JSON-1k"], "double", "python")
     assert "TYPE_STRING dims: [1]" in repository.config(PICTURE, "classifier", "python")
 
 

@@ -58,16 +58,23 @@ def test_wrk_without_a_summary_is_a_failure():
 
 
 def test_wrk_script_posts_the_body_with_its_headers():
-    script = wrk.script("/somewhere/body.bin", {"content-type": "application/json"})
+    script = wrk.script(["/somewhere/body.bin"], {"content-type": "application/json"})
     assert 'wrk.method = "POST"' in script
-    assert '"/somewhere/body.bin"' in script
+    assert 'wrk.body = read("/somewhere/body.bin")' in script
     assert 'wrk.headers["content-type"] = "application/json"' in script
     assert "function request()" not in script  # wrk then sends one prepared request
 
 
-def test_wrk_script_goes_around_several_paths():
-    script = wrk.script("body", {}, ("/a", "/b"))
-    assert 'local paths, requests, place = {"/a", "/b"}, {}, 0' in script
+@pytest.mark.parametrize(
+    ("bodies", "paths", "listed"),
+    [
+        (["one"], ["/a", "/b"], '{"one"}, {"/a", "/b"}'),
+        (["one", "two"], [], '{"one", "two"}, {}'),
+    ],
+)
+def test_wrk_script_goes_around_several_paths_and_bodies(bodies, paths, listed):
+    script = wrk.script(bodies, {}, paths)
+    assert f"local bodies, paths = {listed}" in script
     assert "place % #requests + 1" in script
 
 
