@@ -27,15 +27,16 @@ from shoal.frontends.grpc.message import (
     SMALL_BYTES,
     Arrived,
     MessageFault,
-    MessageMemory,
     MessageReader,
     Packed,
+    no_room,
     pack_prefix,
     unpack_prefix,
 )
 from shoal.frontends.grpc.method import Kind, Method, Service
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
+from shoal.frontends.memory_budget import MemoryBudget
 from shoal.wire.http2_frames import H2Error
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class CallResources:
     """What all calls of a listener share."""
 
     settings: GrpcSettings
-    memory: MessageMemory
+    memory: MemoryBudget
     deadlines: Deadlines
     clock: Callable[[], int]
 
@@ -217,7 +218,7 @@ class Call(Receiver):
         else:
             sent = sender.message(stream, (packed,), len(packed), compressed=True)
         if not sent:
-            self._refuse(self._resources.memory.refusal())
+            self._refuse(no_room(self._resources.memory))
         elif stream.queued_bytes > self._resources.settings.limits.send_high_bytes:
             stream.waits_for_drain = True
 
@@ -445,12 +446,12 @@ class Call(Receiver):
         try:
             message = outcome.result()
             if not memory.has_room(message.nbytes):
-                raise memory.refusal()
+                raise no_room(memory)
         except MessageFault as fault:
             self._refuse(fault)
             return
         except MemoryError:
-            self._refuse(memory.refusal())
+            self._refuse(no_room(memory))
             return
         memory.hold(message)
         self._arrived(message)

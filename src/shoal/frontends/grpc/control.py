@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from shoal.frontends.grpc.flow import Sender, ServerStream
 from shoal.frontends.grpc.guard import FloodGuard, PingGuard
-from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.turns import GAP_NS, TURN_NS, Turns
+from shoal.frontends.memory_budget import MemoryBudget
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import ConnectionFault, H2Error, Setting, StreamFault
 
@@ -43,7 +43,7 @@ _NOT_ON_STREAM_ZERO = frozenset(
 class SharedByConnections:
     """What all connections of a listener share."""
 
-    memory: MessageMemory
+    memory: MemoryBudget
     turns: Turns
 
 

@@ -14,10 +14,10 @@ from shoal.frontends.grpc.control import ControlFrames, SharedByConnections
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.flow import ServerStream
 from shoal.frontends.grpc.headers import RequestHead
-from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.turns import Turns
+from shoal.frontends.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
     from shoal.frontends.grpc.fast_path import GrpcFastPath
@@ -37,7 +37,7 @@ class Dispatcher:
         self.settings = settings
         self.clock = clock
         self.deadlines = Deadlines(deadline_earlier)
-        self.memory = MessageMemory(settings.limits.max_buffered_bytes, pool)
+        self.memory = MemoryBudget(settings.limits.max_buffered_bytes, pool)
         self.shared = SharedByConnections(self.memory, Turns())
         self._fast_paths: list[GrpcFastPath] = []
         self._method = service.method

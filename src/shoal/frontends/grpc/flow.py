@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.core.tensor import Buffer
-from shoal.frontends.grpc.message import MessageMemory
+from shoal.frontends.grpc.message import no_room
 from shoal.frontends.grpc.status import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
     TABLE_SIZE_ZERO,
     status_block,
 )
+from shoal.frontends.memory_budget import MemoryBudget
 from shoal.wire import http2_frames as frames
 from shoal.wire.http2_frames import ConnectionFault, H2Error, StreamFault
 
@@ -122,7 +123,7 @@ class Sender:
         wake: Callable[[], None],
         ended: Callable[[ServerStream], None],
         low_bytes: int,
-        memory: MessageMemory,
+        memory: MemoryBudget,
         max_queued_bytes: int,
     ) -> None:
         """`memory` bounds what all connections queue, `max_queued_bytes` what this one does."""
@@ -159,7 +160,7 @@ class Sender:
             if self.message(stream, parts, size):
                 self.end(stream, OK_TRAILERS)
             else:
-                fault = self._memory.refusal()
+                fault = no_room(self._memory)
                 self.end(stream, status_block(fault.code, fault.message))
             return
         if total > _JOIN_BYTES:

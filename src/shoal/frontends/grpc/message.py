@@ -9,18 +9,16 @@ as soon as that is known, into which the socket may write by itself (`room`, `fi
 from __future__ import annotations
 
 import struct
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
 
-from shoal.core.buffers import BufferPool
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc import compression
 from shoal.frontends.grpc.compression import CompressionError, TooLarge
 from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.memory_budget import MemoryBudget
 
 PREFIX_BYTES = 5
 SMALL_BYTES = 32 << 10  # up to here a copy costs less than a separate buffer
@@ -43,63 +41,9 @@ class MessageFault(Exception):
         self.message = message
 
 
-class MessageMemory:
-    """What the messages of all connections of a listener may occupy, in both directions.
-
-    Small messages do not count: their number is bounded by that of the streams.
-    """
-
-    def __init__(self, max_bytes: int, pool: BufferPool) -> None:
-        self.max_bytes = max_bytes
-        self.pool = pool
-        self.unfinished_bytes = 0  # of large messages that are still arriving
-        self.queued_bytes = 0  # of responses that clients do not take
-        self._held_bytes = 0  # of large requests that are still in use
-        # Buffers are freed on any thread: their sizes are subtracted on the loop's.
-        self._freed: deque[int] = deque()
-        self._holds: dict[int, _Hold] = {}
-
-    @property
-    def held_bytes(self) -> int:
-        """What large requests occupy that have arrived and are still in use."""
-        freed = self._freed
-        while freed:
-            self._held_bytes -= freed.popleft()
-        return self._held_bytes
-
-    def has_room(self, size: int) -> bool:
-        """Whether `size` bytes more may be buffered."""
-        used = self.unfinished_bytes + self.queued_bytes + self.held_bytes
-        return used + size <= self.max_bytes
-
-    def hold(self, message: memoryview) -> None:
-        """Count a message, whose memory is that of an array, until nothing refers to it."""
-        size = message.nbytes
-        hold = _Hold(message.obj, self._free)  # type: ignore[arg-type]
-        hold.size = size
-        self._holds[id(hold)] = hold
-        self._held_bytes += size
-
-    def _free(self, hold: weakref.ref[np.ndarray]) -> None:
-        assert isinstance(hold, _Hold)
-        del self._holds[id(hold)]
-        self._freed.append(hold.size)
-
-    def refusal(self) -> MessageFault:
-        """What a client is told whose message has no room."""
-        return MessageFault(
-            StatusCode.RESOURCE_EXHAUSTED,
-            f"the server has buffered as much as it may for all clients, {self.max_bytes} bytes; "
-            f"try again later, or raise the limit with --max-buffered-bytes",
-        )
-
-
-class _Hold(weakref.ref[np.ndarray]):
-    """Counts a message as freed when its memory is."""
-
-    __slots__ = ("size",)
-
-    size: int
+def no_room(memory: MemoryBudget) -> MessageFault:
+    """What a client is told whose message has no room."""
+    return MessageFault(StatusCode.RESOURCE_EXHAUSTED, memory.refusal)
 
 
 class Packed:
@@ -148,7 +92,7 @@ class MessageReader:
 
     def __init__(
         self,
-        memory: MessageMemory,
+        memory: MemoryBudget,
         max_bytes: int,
         max_inflated_bytes: int,
         encoding: str,
@@ -225,7 +169,7 @@ class MessageReader:
         self.abandon()
         if self._length > SMALL_BYTES:
             if not self._memory.has_room(self._length):
-                raise self._memory.refusal()
+                raise no_room(self._memory)
             self._memory.hold(body)
         if self._compressed:
             max_bytes = self._max_inflated_bytes
@@ -296,4 +240,4 @@ class MessageReader:
         memory = self._memory
         memory.unfinished_bytes += count
         if not memory.has_room(0):
-            raise memory.refusal()
+            raise no_room(memory)

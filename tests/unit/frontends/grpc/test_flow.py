@@ -9,7 +9,7 @@ from hyperframe.frame import DataFrame, HeadersFrame, SettingsFrame, WindowUpdat
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.flow import PUMP_BYTES, Sender, ServerStream
-from shoal.frontends.grpc.message import MessageMemory
+from shoal.frontends.memory_budget import MemoryBudget
 
 
 def sizes(frames, stream_id):
@@ -106,7 +106,7 @@ def test_while_the_transport_is_full_only_control_frames_leave(tools):
 
 def test_a_pump_is_bounded():
     sender = Sender(
-        lambda: None, lambda stream: None, 0, MessageMemory(1 << 20, BufferPool()), 1 << 20
+        lambda: None, lambda stream: None, 0, MemoryBudget(1 << 20, BufferPool()), 1 << 20
     )
     stream = ServerStream(1, 1 << 30)
     sender.window = 1 << 30
@@ -122,7 +122,7 @@ def test_the_transport_is_woken_once():
         lambda: woken.append(1),
         lambda stream: None,
         0,
-        MessageMemory(1 << 20, BufferPool()),
+        MemoryBudget(1 << 20, BufferPool()),
         1 << 20,
     )
     stream = ServerStream(1, 1000)

@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 from shoal.core.buffers import BufferPool
-from shoal.frontends.grpc.message import MessageMemory
 from shoal.frontends.grpc.turns import Turns
+from shoal.frontends.memory_budget import MemoryBudget
 
 
 def test_work_of_one_owner_runs_in_order_one_at_a_time():
@@ -51,7 +51,7 @@ def test_failures_on_threads_arrive_as_such():
 
 
 def test_a_message_counts_until_nothing_refers_to_it():
-    memory = MessageMemory(1_000, BufferPool())
+    memory = MemoryBudget(1_000, BufferPool())
     message = memory.pool.take(600)
     memory.hold(message)
     assert memory.held_bytes == 600
@@ -66,7 +66,7 @@ def test_a_message_counts_until_nothing_refers_to_it():
 
 
 def test_what_waits_to_be_sent_counts_too():
-    memory = MessageMemory(1_000, BufferPool())
+    memory = MemoryBudget(1_000, BufferPool())
     memory.queued_bytes, memory.unfinished_bytes = 300, 300
     assert memory.has_room(400)
     assert not memory.has_room(401)
