@@ -1,6 +1,6 @@
 """Submits the template hits of one loop iteration as a group, and responds to them as a group.
 
-    pattern match --PlannedRequest--> requests --submit, once per iteration--> Engine.infer_group
+    pattern match --PlannedRequest--> groups --submit, once per iteration--> Engine.infer_group
     one write per call <-- write_all, once per batch <-- send_all <------------------'
 
 How a request is matched and how its response is written belongs to the protocol: `HttpFastPath`
@@ -23,9 +23,10 @@ from shoal.errors import ShoalError, Unsupported
 
 
 class Coalescer(ABC):
-    """Planned requests of one template that wait to be submitted.
+    """Planned requests that wait to be submitted, those of each template as a group.
 
-    Its methods belong to the loop, except `send_all`.
+    `template`, `model` and `requests` are the group that the last request belongs to: most loop
+    iterations have only one. Its methods belong to the loop, except `send_all`.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class Coalescer(ABC):
         and makes the error for clients; `decoupled_error` is the text for decoupled models."""
         self.inbox = inbox
         self.reply_type = call_type
-        self.requests: list[PlannedRequest] = []
-        self.template: RequestTemplate | None = None  # of all of them
+        self.template: RequestTemplate | None = None
         self.model: Any = None
+        self.requests: list[PlannedRequest] = []
         self.now_ns = 0  # when they arrived
+        self._groups: dict[RequestTemplate, tuple[Any, list[PlannedRequest]]] = {}
         self._engine = engine
         self._as_error = as_error
         self._decoupled_error = decoupled_error
@@ -52,18 +54,20 @@ class Coalescer(ABC):
     # ---- in
 
     def begin(self, template: RequestTemplate) -> bool:
-        """Submit what waits; the next requests are made from `template`. False if it is expired, or
-        if requests are traced, which takes the slow path."""
-        self.submit()
-        model = template.live_model()
-        if model is None or self._engine.tracer.active:
-            return False
+        """The next requests are made from `template`. False if it is expired, or if requests are
+        traced, which takes the slow path."""
+        group = self._groups.get(template)
+        if group is None:
+            model = template.live_model()
+            if model is None or self._engine.tracer.active:
+                return False
+            group = self._groups[template] = (model, [])
+            self.now_ns = time.monotonic_ns()
+            if not self._scheduled:  # other connections are read first
+                self._scheduled = True
+                self.inbox.after_reading(self._iteration_ended)
         self.template = template
-        self.model = model
-        self.now_ns = time.monotonic_ns()
-        if not self._scheduled:  # other connections are read first
-            self._scheduled = True
-            self.inbox.after_reading(self._iteration_ended)
+        self.model, self.requests = group
         return True
 
     def _iteration_ended(self) -> None:
@@ -73,11 +77,16 @@ class Coalescer(ABC):
     def submit(self) -> None:
         """Submit what waits: before a request that takes the slow path, so that requests are queued
         in the order of their arrival."""
-        template, self.template = self.template, None
-        model, self.model = self.model, None
-        if template is None or not self.requests:
-            return
-        requests, self.requests = self.requests, []
+        groups, self._groups = self._groups, {}
+        self.template = self.model = None
+        self.requests = []  # so that nothing here keeps them
+        for template, (model, requests) in groups.items():
+            if requests:
+                self._submit_group(template, model, requests)
+
+    def _submit_group(
+        self, template: RequestTemplate, model: Any, requests: Sequence[PlannedRequest]
+    ) -> None:
         try:
             for request in self._engine.infer_group(requests, model):
                 template.expired = True

@@ -18,8 +18,8 @@ import orjson
 
 Entry = TypeVar("Entry")
 
-MOST_ENTRIES = 1024
-MOST_BYTES = 4 * 1024 * 1024  # of keys, in all entries together
+MOST_ENTRIES = 8192  # several for each of a thousand models
+MOST_BYTES = 8 * 1024 * 1024  # of keys, in all entries together
 LONGEST_KEY = 16 * 1024  # a longer header is rarely repeated and would evict others
 
 # An id that needs no escaping, at the place where clients write it: first.

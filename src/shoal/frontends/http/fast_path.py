@@ -31,6 +31,8 @@ from shoal.wire.http_body import BINARY_TYPE, InferBody, binary_json
 from shoal.wire.template import LONGEST_KEY, TemplateCache, is_plain_id, split_json_id
 
 _ID_KEY = b'{"id":'
+_LONGEST_LINE_BYTES = 512  # of requests on the fast path
+_MOST_PATTERNS = 16  # with one request line
 _LARGEST_REQUEST_BYTES = 64 * 1024  # what a connection reads at once
 _LARGEST_RESPONSE_BYTES = 16 * 1024  # larger ones are sent from where they are
 _HEAD_LINES = response_lines(200, [(b"Content-Type", BINARY_TYPE), (LENGTH_NAME, b"%d")])
@@ -148,13 +150,20 @@ class HttpFastPath(Coalescer):
         self._longest_header = min(LONGEST_KEY, route.options.max_input_bytes)
         route.on_accepted = self._learn
         self._templates: TemplateCache[RequestTemplate] = TemplateCache()
-        self._patterns: TemplateCache[HttpPattern] = TemplateCache()  # for all connections
+        # By request line, for all connections. A model has few: one for each kind of client and
+        # each length of its ids.
+        self._patterns: TemplateCache[tuple[HttpPattern, ...]] = TemplateCache()
 
     # ---- in
 
+    def candidates(self, data: bytes) -> Sequence[HttpPattern]:
+        """The patterns that `data` may match: those with its request line."""
+        end = data.find(b"\r\n", 0, _LONGEST_LINE_BYTES)
+        return self._patterns.get(data[:end]) or ()
+
     def find(self, head: Head, data: bytes) -> HttpPattern | None:
-        """The pattern for requests like `data`, which is one with `head`; None if there is no
-        template for it, or if it comes from a web page that may not send it.
+        """A new pattern for requests like `data`, which is one with `head` and matches no other.
+        None if there is no template for it, or if it comes from a web page that may not send it.
 
         What matches a pattern has the same head, byte by byte, so it is checked only here.
         """
@@ -176,7 +185,7 @@ class HttpFastPath(Coalescer):
             return None  # the slow path responds
         request_id, rest = split_json_id(data[body_at : body_at + offset])
         template = self._templates.get((target.model, target.version, request_id is None, rest))
-        if template is None or template.live_model() is None:
+        if template is None or template.live_model() is None or self._engine.tracer.active:
             return None
         id_at = body_at
         id_bytes = 0
@@ -184,13 +193,19 @@ class HttpFastPath(Coalescer):
             id_at = data.index(b'"', body_at + len(_ID_KEY)) + 1
             id_bytes = len(request_id)
         before = data[:id_at]
-        key = (template, before, id_bytes)
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            after = data[id_at + id_bytes : body_at + offset]
-            pattern = HttpPattern(self, template, target, head, before, after, id_bytes)
-            self._patterns.put(key, pattern, len(before) + len(after))
+        after = data[id_at + id_bytes : body_at + offset]
+        pattern = HttpPattern(self, template, target, head, before, after, id_bytes)
+        self._add_candidate(head, pattern, body_at + offset)
         return pattern
+
+    def _add_candidate(self, head: Head, pattern: HttpPattern, pattern_bytes: int) -> None:
+        """Keep a pattern before the others that have its request line."""
+        line = head.raw[: head.raw.index(b"\r\n")]
+        others = self._patterns.get(line) or ()
+        most = min(_MOST_PATTERNS, LONGEST_KEY // pattern_bytes)
+        live = [other for other in others if other.template.live_model() is not None]
+        patterns = (pattern, *live[: max(0, most - 1)])
+        self._patterns.put(line, patterns, min(len(patterns) * pattern_bytes, LONGEST_KEY))
 
     def _learn(
         self, request: HttpRequest, target: Target, body: InferBody, accepted: Request

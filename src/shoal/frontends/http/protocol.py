@@ -41,7 +41,6 @@ Handler: TypeAlias = Callable[[ConnectionExchange], None]
 
 _SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
-_MOST_PATTERNS = 4  # of a connection's requests
 _MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
 _MISSES_PER_SEARCH = 64
 
@@ -100,7 +99,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_exchange",
         "_linger_left",
         "_misses",
-        "_patterns",
+        "_pattern",
         "_progress_seen",
         "_reader",
         "_reading",
@@ -123,8 +122,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(state.heads.parse, state.limits)
         self._transport: asyncio.Transport | None = None
         self._exchange: ConnectionExchange | HttpFastPathCall | None = None  # while BUSY
-        # Several, because the ids of a client have two or three lengths at a time.
-        self._patterns: tuple[HttpPattern, ...] = ()
+        self._pattern: HttpPattern | None = None  # of the last request on the fast path
         self._misses = 0  # requests in a row for which there was no pattern
         self._reading = True
         self._serving = False  # _serve is on the stack
@@ -169,7 +167,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 and self.writable
                 and reader.arriving is NOTHING
                 and not reader.inbox
-                and self._match(data)
+                and self._match(self._state.fast_path, data)
             ):
                 return
             reader.feed(data)
@@ -342,29 +340,35 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # --- from requests to exchanges ----------------------------------------------------------
 
-    def _match(self, data: bytes) -> bool:
-        """Begin the fast path with `data` if it is a request like one of the last; false, with
-        nothing done, if not."""
-        for pattern in self._patterns:
-            call = pattern.take(self, data)
-            if call is not None:
-                self._exchange = call
-                self.phase = _BUSY
-                return True
-        return False
+    def _match(self, fast_path: HttpFastPath, data: bytes) -> bool:
+        """Begin the fast path with `data` if it matches a pattern; false, with nothing done, if
+        not."""
+        pattern = self._pattern
+        call = None if pattern is None else pattern.take(self, data)
+        if call is None:
+            for pattern in fast_path.candidates(data):
+                call = pattern.take(self, data)
+                if call is not None:
+                    self._pattern = pattern
+                    break
+            else:
+                return False
+        self._exchange = call
+        self.phase = _BUSY
+        return True
 
     def _find_pattern(self, fast_path: HttpFastPath, head: Head, data: bytes) -> bool:
-        """As `_match`, for the first request of its kind on this connection."""
+        """As `_match`, for the first request of its kind."""
         misses = self._misses
         self._misses += 1
         if misses >= _MOST_MISSES and misses % _MISSES_PER_SEARCH:
             return False
         pattern = fast_path.find(head, data)
-        if pattern is None or pattern in self._patterns:  # which did not match
+        if pattern is None:
             return False
         self._misses = 0
-        self._patterns = (pattern, *self._patterns[: _MOST_PATTERNS - 1])
-        return self._match(data)
+        self._pattern = pattern
+        return self._match(fast_path, data)
 
     def _serve(self) -> None:
         """Hand requests to the application, one after the other, as far as they have arrived."""
@@ -394,7 +398,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             head, body = request.head, request.body
             if head.plain_offset and len(body) <= _SCRATCH_BYTES:
                 data = b"".join((head.raw, body))  # which may have arrived in several pieces
-                if self._match(data) or self._find_pattern(fast_path, head, data):
+                if self._match(fast_path, data) or self._find_pattern(fast_path, head, data):
                     return
             fast_path.submit()  # keeps the order of arrival
         self.phase = _BUSY

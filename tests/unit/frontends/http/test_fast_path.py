@@ -1223,7 +1223,19 @@ def test_connections_share_their_patterns(world, sides):
         data = change(SUM, id='"' + "7" * length + '"').data()
         world.compare(sides, [data] * 3)
         assert by_fast_path(world, sides, [data] * 3)[1] == 3
-    assert len(sides[0].application.fast_path._patterns) == 5
+    fast_path = sides[0].application.fast_path
+    assert len(fast_path.candidates(data)) == 5
+
+
+def test_a_connection_may_have_any_number_of_patterns(world, sides, monkeypatch):
+    requests = [one.data() for one in SOUND if one.model in ("sum", "free")]
+    requests += [change(SUM, id=f'"{"7" * length}"').data() for length in range(1, 9)]
+    for data in requests * 2:  # make templates, then patterns
+        world.compare(sides, [data])
+    fast_path = sides[0].application.fast_path
+    monkeypatch.setattr(fast_path, "find", lambda *_: pytest.fail("there is no pattern"))
+    for data in requests * 2:
+        assert by_fast_path(world, sides, [data])[1] == 1
 
 
 def test_calls_are_freed_at_once(world, sides):
