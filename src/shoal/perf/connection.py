@@ -47,7 +47,7 @@ class Endpoint(Address):
 class RequestSlot(Protocol):
     """Sends one request at a time."""
 
-    start_ns: int  # when its request was sent
+    start_ns: int  # when its request was sent, or was due in a load by schedule
     position: SequencePosition | None
     sequence: RunningSequence | None  # the one in progress
     moments: list[int]  # when responses arrived, of models that send several

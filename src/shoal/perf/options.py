@@ -78,7 +78,8 @@ class PerfOptions:
     )
     request_rate_range: str = _load(
         "",
-        "Requests per second instead of concurrency, regardless of responses.",
+        "Requests per second instead of concurrency, regardless of responses. Latency counts from "
+        "when a request was due, also if it was sent later.",
         form="<start:end:step>",
     )
     request_distribution: str = _load(

@@ -14,6 +14,7 @@ from shoal.perf.server_side import ServerSide
 from shoal.perf.worker_pool import LevelMeasurement
 
 PERCENTILES = (50, 90, 95, 99)
+TAIL = 99.9
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class LoadSummary:
     average_us: float
     deviation_us: float
     percentiles_us: dict[int, float]
+    tail_us: float  # the percentile TAIL
+    highest_us: float
     send_us: float
     receive_us: float
     overhead_percent: float  # share of the slots' time without a request in flight
@@ -78,7 +81,8 @@ def summarise(
     duration_ns = sum(measurement.duration_ns for measurement in measurements)
     seconds = duration_ns / 1e9
     percentiles = sorted({*PERCENTILES, *([percentile] if percentile is not None else [])})
-    found = np.percentile(latencies_us, percentiles) if count else np.zeros(len(percentiles))
+    shares = [*percentiles, TAIL, 100]
+    *found, tail, highest = np.percentile(latencies_us, shares) if count else np.zeros(len(shares))
     busy_us = float(latencies_us.sum())
     answered = max(1, count)
     return LoadSummary(
@@ -92,6 +96,8 @@ def summarise(
         average_us=busy_us / answered,
         deviation_us=float(latencies_us.std(ddof=1)) if count > 1 else 0.0,
         percentiles_us=dict(zip(percentiles, map(float, found), strict=True)),
+        tail_us=float(tail),
+        highest_us=float(highest),
         send_us=_sum(measurements, "send_ns") / answered / 1000,
         receive_us=_sum(measurements, "receive_ns") / answered / 1000,
         overhead_percent=(

@@ -12,7 +12,7 @@ from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import LevelResult
 from shoal.perf.search import Range
 from shoal.perf.server_side import ServerSide, Tally
-from shoal.perf.summary import LoadSummary
+from shoal.perf.summary import TAIL, LoadSummary
 
 
 def number(value: float) -> str:
@@ -111,6 +111,9 @@ def _client(options: PerfOptions, facts: ModelFacts, summary: LoadSummary) -> It
         yield f"    Avg latency: {mean} usec (standard deviation {deviation} usec)"
     for percentile, value in summary.percentiles_us.items():
         yield f"    p{percentile} latency: {int(value)} usec"
+    if options.by_rate:  # in a load by concurrency, a stall delays requests that nobody counts
+        yield f"    p{TAIL:g} latency: {int(summary.tail_us)} usec"
+        yield f"    Max latency: {int(summary.highest_us)} usec"
     yield f"    {_times(options, summary)}" if not facts.decoupled else "    "
 
 

@@ -369,7 +369,11 @@ class LoadWorker:
         slot.start(self._job.streams[sequence.stream][step], position)
 
     def _dispatch(self) -> None:
-        """Send the requests that are due."""
+        """Send the requests that are due.
+
+        Their latency counts from when they were due: one that had to wait for a free slot, because
+        the server stalled, waited for the server (correction of coordinated omission).
+        """
         try:
             while self._next_due_ns is not None:
                 now_ns = perf_counter_ns()
@@ -381,7 +385,9 @@ class LoadWorker:
                     return
                 if now_ns - self._next_due_ns > LATE_NS:
                     self._report.delayed += 1
-                self._issue(self._free_slot())
+                slot = self._free_slot()
+                self._issue(slot)
+                slot.start_ns = self._next_due_ns
                 self._next_due_ns = self._load.origin_ns + next(self._due)
                 if self._left == 0:
                     self._next_due_ns = None

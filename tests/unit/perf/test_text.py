@@ -128,6 +128,13 @@ def test_a_rate_that_was_not_kept(facts, result):
     ]
 
 
+def test_a_rate_shows_the_tail(facts, result):
+    level = result(100.0, [100] * 999 + [70_000])
+    said = list(text.level_block(options("--request-rate-range 100"), facts(), level))
+    assert said.index("    Max latency: 70000 usec") == said.index("    p99 latency: 100 usec") + 2
+    assert "    p99.9 latency: 169 usec" in said
+
+
 def test_a_decoupled_level(facts, result):
     level = result(1, [100] * 10, responses=30)
     said = list(text.level_block(options("-i grpc --streaming"), facts(decoupled=True), level))
