@@ -111,7 +111,7 @@ def _client(options: PerfOptions, facts: ModelFacts, summary: LoadSummary) -> It
         yield f"    Avg latency: {mean} usec (standard deviation {deviation} usec)"
     for percentile, value in summary.percentiles_us.items():
         yield f"    p{percentile} latency: {int(value)} usec"
-    if options.by_rate:  # in a load by concurrency, a stall delays requests that nobody counts
+    if options.by_rate:  # by concurrency, a stall also stops the requests that would show it
         yield f"    p{TAIL:g} latency: {int(summary.tail_us)} usec"
         yield f"    Max latency: {int(summary.highest_us)} usec"
     yield f"    {_times(options, summary)}" if not facts.decoupled else "    "
