@@ -22,6 +22,7 @@ from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal, ShoalError
 from shoal.instance import on_device
+from shoal.instance.own_time import own_ns, thread_cpu_ns
 from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.assembly import Assembly
 from shoal.scheduler.batch import (
@@ -48,6 +49,10 @@ _MOST_TEMPLATES = 64  # whose outputs are cached
 
 # The groups of a batch, each with its responses as a whole or with the outputs of each request.
 _GroupResponses: TypeAlias = list[tuple[Sequence[Request], list[list[Tensor]] | PlannedResponses]]
+_Computed: TypeAlias = tuple[_GroupResponses, Moments, int]  # with the model's own nanoseconds
+
+# Rows of a batch, the nanoseconds that the model computed, and the same by the clock.
+ComputeTime: TypeAlias = tuple[int, int, int]
 
 
 class Execution:
@@ -78,17 +83,16 @@ class Execution:
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
 
-    def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> int:
-        """Execute `batch` and answer every request in it; returns how many ns executing took.
+    def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
+        """Execute `batch` and answer every request in it; returns what computing took.
 
         Never raises.
         """
         start_ns = time.monotonic_ns()
         if isinstance(executor, RequestExecutor):
-            self._run_requests(executor, batch, start_ns)
-            return time.monotonic_ns() - start_ns
+            return self._run_requests(executor, batch, start_ns)
         try:
-            responses, moments = self._compute(executor, batch, start_ns)
+            responses, moments, model_ns = self._compute(executor, batch, start_ns)
         except BaseException as failure:  # noqa: BLE001 - a model's sys.exit() is an error, too
             pending = _without_fillers(batch)
             if len(pending) > 1:
@@ -96,7 +100,8 @@ class Execution:
                     self.run(executor, alone)
             else:
                 self._fail(pending, start_ns, failure)
-            return time.monotonic_ns() - start_ns
+            elapsed_ns = time.monotonic_ns() - start_ns
+            return sum(request.rows for request in batch), elapsed_ns, elapsed_ns
         rows = sum([request.rows for request in batch])
         self._statistics.executed(_without_fillers(batch), rows, moments)
         name = self._signature.model_name
@@ -114,11 +119,9 @@ class Execution:
                     request.state = DONE
                     request.moments = moments
                     request.reply.send(Response(name, self._version, request.id, outputs))
-        return moments.compute_end_ns - start_ns
+        return rows, model_ns, moments.output_start_ns - moments.input_end_ns
 
-    def _compute(
-        self, executor: Executor, batch: Sequence[Request], start_ns: int
-    ) -> tuple[_GroupResponses, Moments]:
+    def _compute(self, executor: Executor, batch: Sequence[Request], start_ns: int) -> _Computed:
         if self._plain:
             template = shared_template(batch)
             if template is not None:
@@ -133,9 +136,11 @@ class Execution:
         names = wanted_outputs(batch, self._signature)
         assembly = self._assembly
         inputs = join(batch) if assembly is None else assembly.join(batch)
+        cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
         if assembly is None:
             responses = split(batch, names, arrays, self._signature)
         else:
@@ -143,7 +148,7 @@ class Execution:
         if self._signature.state_outputs:
             self._keep_states(batch, dict(zip(names, arrays, strict=True)))
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [(batch, responses)], moments
+        return [(batch, responses)], moments, model_ns
 
     def _compute_planned(
         self,
@@ -151,19 +156,21 @@ class Execution:
         batch: Sequence[PlannedRequest],
         template: RequestTemplate,
         start_ns: int,
-    ) -> tuple[_GroupResponses, Moments]:
+    ) -> _Computed:
         """The same for requests made from one template: what holds for one holds for all."""
         outputs = self._planned_outputs.get(template) or self._outputs_of(template)
         names = outputs.names
         inputs = join_planned(batch, template)
+        cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
         response: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
         if response is None:
             response = split(batch, names, arrays, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [(batch, response)], moments
+        return [(batch, response)], moments, model_ns
 
     def _compute_mixed(
         self,
@@ -171,16 +178,18 @@ class Execution:
         batch: Sequence[Request],
         groups: Mapping[RequestTemplate | None, Sequence[int]],
         start_ns: int,
-    ) -> tuple[_GroupResponses, Moments]:
+    ) -> _Computed:
         """The same for planned and full requests: those of each template become a group.
 
         Planned requests have no tensors on a device and want none, so this is not for devices.
         """
         names = wanted_outputs(batch, self._signature)
         inputs = join_mixed(batch, groups)
+        cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
         starts = first_rows(batch)
         total = starts[-1] + batch[-1].rows
         whole = whole_outputs(names, arrays, self._signature, total)
@@ -198,7 +207,8 @@ class Execution:
             if response is None:
                 response = split_at(own, requests, whole, self._signature)
             responses.append((requests, response))
-        return responses, Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        return responses, moments, model_ns
 
     def _outputs_of(self, template: RequestTemplate) -> PlannedOutputs:
         # Threads of several instances may do this at once; losing an entry costs time only.
@@ -213,15 +223,17 @@ class Execution:
         executor: DeviceExecutor,
         batch: Sequence[Request],
         start_ns: int,
-    ) -> tuple[_GroupResponses, Moments]:
+    ) -> _Computed:
         names = wanted_outputs(batch, self._signature)
         inputs = on_device.join(batch)
+        cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         results = executor.run_on_device(inputs, names, on_device.kept(batch))
         output_start_ns = time.monotonic_ns()
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
         responses = on_device.split(batch, names, results, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        return [(batch, responses)], moments
+        return [(batch, responses)], moments, model_ns
 
     def _keep_states(self, batch: Sequence[Request], arrays: Mapping[str, np.ndarray]) -> None:
         """Store the states for the next requests of this batch's sequences."""
@@ -253,8 +265,9 @@ class Execution:
 
     def _run_requests(
         self, executor: RequestExecutor, batch: Sequence[Request], start_ns: int
-    ) -> None:
+    ) -> ComputeTime:
         """Have the executor answer the requests."""
+        cpu_ns = thread_cpu_ns()
         later = executor.answers_later
         pending = self._pending(batch, start_ns, later)
         failure: ShoalError | None = None
@@ -263,7 +276,9 @@ class Execution:
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         end_ns = time.monotonic_ns()
+        model_ns = own_ns(end_ns - start_ns, cpu_ns)
         self._settle(pending, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure, later)
+        return sum([request.rows for request in batch]), model_ns, end_ns - start_ns
 
     def _pending(
         self, batch: Sequence[Request], start_ns: int, later: bool

@@ -11,39 +11,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
-from shoal.instance.execution import Execution
-from shoal.instance.execution_placement import LOOP, SLOW_NS, STALL_NS, THREADS, ExecutionPlacement
-from shoal.instance.own_time import own_ns, usage_of_thread
+from shoal.instance.execution import ComputeTime, Execution
+from shoal.instance.execution_placement import (
+    LOOP,
+    SLOW_NS,
+    THREADS,
+    ExecutionMode,
+    ExecutionPlacement,
+)
 from shoal.scheduler.base import Scheduler
 
 logger = logging.getLogger(__name__)
 
 _BATCHES_PER_ITERATION = 2  # of the event loop; then sockets are read again
 _LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
-_LONGEST_APART_NS = 2_000_000  # for which sockets may have to wait
 
 ENOUGH_GAIN = 0.15  # requests that a repoll has to bring, for each that was there before
 TRY_EVERY = 32  # batches, while repolls are not worth it
 _SMOOTHING = 0.125
 
 
-def executions_of(batch: Sequence[Request]) -> int:
-    """In how many executions the loop runs a batch: in one or, where inputs are large, each
-    request alone and without a copy, which costs a quick model less than joining them."""
+def runs_apart(batch: Sequence[Request]) -> bool:
+    """Whether the loop runs each request of a batch alone: where inputs are large, this needs no
+    copy, and costs a quick model less than joining them."""
     first = batch[0]
-    if len(batch) == 1 or first.turn is not None:
-        return 1
+    if first.turn is not None:
+        return False
     if isinstance(first, PlannedRequest):  # it came whole in a small message
-        return 1
-    for tensor in first.inputs.values():
-        if tensor.has_raw and tensor.nbytes >= _LARGE_BYTES:
-            return len(batch)
-    return 1
+        return False
+    tensors = first.inputs.values()
+    return any(tensor.has_raw and tensor.nbytes >= _LARGE_BYTES for tensor in tensors)
 
 
 class SocketRepoll:
@@ -180,7 +183,7 @@ class LoopInstance:
         self._repoll = SocketRepoll()
         self._scheduled = False
         self._stopped = False
-        self._alone_ns = 0  # what a request of a batch with large inputs takes by itself
+        self._rest: Sequence[Request] = ()  # of a batch whose requests run one by one
         self._executing = threading.Lock()  # held while a batch runs, so that `stop` can wait
         self.busy_with = 0
 
@@ -189,9 +192,16 @@ class LoopInstance:
         if self._placement.mode is LOOP:
             self._take_over()
 
-    def observe(self, elapsed_ns: int) -> None:
+    def observe(self, batch: Sequence[Request], took: ComputeTime) -> None:
         """A worker thread has run a batch: the loop may take over from here."""
-        if self._placement.observe(elapsed_ns) is LOOP and not self._stopped:
+        rows, model_ns, _ = took
+        mode = self._placement.observe_on_thread(
+            rows,
+            model_ns,
+            waiting_rows=self._batcher.pending() * rows // len(batch),
+            rows_alone=batch[0].rows if runs_apart(batch) else 0,
+        )
+        if mode is LOOP and not self._stopped:
             self._take_over()
 
     def _take_over(self) -> None:
@@ -216,38 +226,48 @@ class LoopInstance:
             with self._executing:
                 if self._stopped:
                     return
-                batch, wait_ns = self._batcher.take_now()
+                batch, wait_ns = self._rest, None
+                if not batch:
+                    batch, wait_ns = self._batcher.take_now()
                 if not batch:
                     if wait_ns is not None:
                         self._handle.call_later(wait_ns / 1e9, self._arrived)
                     return
                 self.busy_with = len(batch)
-                elapsed_ns = self._run(batch)
-                self._batcher.finished(batch)
-                self.busy_with = 0
-            if self._placement.observe(elapsed_ns) is THREADS:
+                mode = self._run(batch)
+                self.busy_with = len(self._rest)
+            if mode is THREADS:
                 self._batcher.hand_to_instances()
-                return
-            if not self._batcher.pending():
+            if not self._rest and (mode is THREADS or not self._batcher.pending()):
                 return
         self._arrived()
 
-    def _run(self, batch: Sequence[Request]) -> int:
-        """Execute; returns the nanoseconds to judge the model by."""
-        if executions_of(batch) == 1 or self._alone_ns * len(batch) > _LONGEST_APART_NS:
+    def _run(self, batch: Sequence[Request]) -> ExecutionMode:
+        """Execute a batch, or the first requests of one that runs apart; returns the mode for the
+        next one. Sockets do not wait longer than for a slow batch."""
+        if len(batch) == 1 or not runs_apart(batch):
+            self._rest = ()
             return self._execute(batch)
-        took_ns = [self._execute([request]) for request in batch]
-        self._alone_ns = sum(took_ns) // len(took_ns)
-        return max(took_ns)
+        mode = LOOP
+        total_ns = count = 0
+        while count < len(batch) and total_ns <= SLOW_NS:
+            begun_ns = time.monotonic_ns()
+            mode = self._execute(batch[count : count + 1])
+            total_ns += time.monotonic_ns() - begun_ns
+            count += 1
+        self._rest = batch[count:]
+        return mode
 
-    def _execute(self, batch: Sequence[Request]) -> int:
-        before = usage_of_thread()
-        elapsed_ns = self._execution.run(self._executor, batch)
-        return elapsed_ns if elapsed_ns <= SLOW_NS else own_ns(elapsed_ns, before, STALL_NS)
+    def _execute(self, batch: Sequence[Request]) -> ExecutionMode:
+        rows, model_ns, elapsed_ns = self._execution.run(self._executor, batch)
+        self._batcher.finished(batch)
+        return self._placement.observe(rows, model_ns, elapsed_ns)
 
     def stop(self) -> None:
         """Give the queue back and wait for the batch at hand, if another thread runs one."""
         self._stopped = True
         self._batcher.hand_to_instances()
         with self._executing:
+            while self._rest:
+                self._run(self._rest)
             self._executor.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.config.model import ModelRateLimiter
 from shoal.core.request import Request
-from shoal.instance.execution import Execution
-from shoal.instance.inline import executions_of
+from shoal.instance.execution import ComputeTime, Execution
 from shoal.instance.rate_limiter import IdleInstances, ResourceGrant
 from shoal.scheduler.base import Scheduler
 
@@ -26,12 +24,12 @@ class InstanceWorker:
         execution: Execution,
         *,
         passive: bool = False,
-        observe: Callable[[int], None] | None = None,
+        observe: Callable[[Sequence[Request], ComputeTime], None] | None = None,
         rate_limiter: ModelRateLimiter | None = None,
         grant: ResourceGrant | None = None,
         idle_instances: IdleInstances | None = None,
     ) -> None:
-        """`observe` is called with the nanoseconds of CPU time that each execution took.
+        """`observe` is called with each batch and what it took to compute.
 
         With a `grant` every batch waits for the rate limiter; of the `idle_instances` the one
         that has run least takes the next batch.
@@ -66,14 +64,10 @@ class InstanceWorker:
             self.busy_with = len(batch)
             if takes_several and self.executor.ahead:  # type: ignore[union-attr]
                 self._run_several(batch)
-            elif self._observe is None:
-                self._execution.run(self.executor, batch)
             else:
-                # CPU time: on a thread, a quick model spends most of its time waiting for the GIL.
-                before_ns = time.thread_time_ns()
-                self._execution.run(self.executor, batch)
-                took_ns = time.thread_time_ns() - before_ns
-                self._observe(took_ns // executions_of(batch))
+                took = self._execution.run(self.executor, batch)
+                if self._observe is not None:
+                    self._observe(batch, took)
             self._batcher.finished(batch)
             self.busy_with = 0
             del batch  # an idle instance must not keep the last requests' tensors alive

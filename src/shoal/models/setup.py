@@ -61,7 +61,13 @@ def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> Execution
         return ExecutionPlacement(allowed=False, why="there is no event loop to run it on")
     if spec.limited:
         return ExecutionPlacement(allowed=False, why="its instances wait for the rate limiter")
-    return ExecutionPlacement(allowed=loaded.may_run_on_loop, forced=forced)
+    config = spec.config
+    batches = config.dynamic_batching is not None or config.sequence_batching is not None
+    return ExecutionPlacement(
+        allowed=loaded.may_run_on_loop,
+        forced=forced,
+        max_rows=config.max_batch_size if batches else 0,
+    )
 
 
 def _queue_of(batching: ModelDynamicBatching) -> RequestQueue:

@@ -9,9 +9,9 @@ from shoal.backends.base import Executor
 from shoal.core.dtypes import UINT8
 from shoal.core.tensor import Tensor
 from shoal.instance import inline
-from shoal.instance.execution_placement import ExecutionPlacement
-from shoal.instance.inline import LoopInstance, executions_of
-from tests.support.fakes import make_request
+from shoal.instance.execution_placement import SLOW_NS, ExecutionMode, ExecutionPlacement
+from shoal.instance.inline import LoopInstance, runs_apart
+from tests.support.fakes import FakeClock, make_request
 
 LARGE = 64 << 10
 
@@ -29,57 +29,118 @@ def request_of(size, *, raw=True):
 
 
 @pytest.mark.parametrize(
-    ("batch", "executions"),
+    ("batch", "apart"),
     [
-        ([request_of(LARGE)], 1),
-        ([request_of(LARGE), request_of(LARGE), request_of(LARGE)], 3),
-        ([request_of(LARGE - 1), request_of(LARGE - 1)], 1),
-        ([request_of(LARGE, raw=False), request_of(LARGE, raw=False)], 1),
+        ([request_of(LARGE)], True),
+        ([request_of(LARGE), request_of(LARGE), request_of(LARGE)], True),
+        ([request_of(LARGE - 1), request_of(LARGE - 1)], False),
+        ([request_of(LARGE, raw=False), request_of(LARGE, raw=False)], False),
     ],
 )
-def test_only_large_inputs_that_would_be_copied(batch, executions):
-    assert executions_of(batch) == executions
+def test_only_large_inputs_that_would_be_copied(batch, apart):
+    assert runs_apart(batch) == apart
 
 
 def test_a_batch_of_sequences_stays_together():
     batch = [request_of(LARGE), request_of(LARGE)]
     batch[0].turn = object()
-    assert executions_of(batch) == 1
-
-
-class Counting:
-    """Stands for an execution: each takes as long as it is told."""
-
-    def __init__(self, took_ns):
-        self.took_ns = took_ns
-        self.sizes = []
-
-    def run(self, executor, batch):
-        del executor
-        self.sizes.append(len(batch))
-        return self.took_ns
+    assert not runs_apart(batch)
 
 
 class Nothing(Executor):
+    def __init__(self):
+        self.closed = False
+
     def run(self, inputs, outputs):
         return []
 
-
-def loop_instance(took_ns):
-    execution = Counting(took_ns)
-    return LoopInstance(None, None, execution, Nothing(), ExecutionPlacement()), execution
+    def close(self):
+        self.closed = True
 
 
-def test_one_by_one_and_judged_by_the_slowest():
-    instance, execution = loop_instance(30_000)
-    assert instance._run([request_of(LARGE)] * 4) == 30_000
-    assert execution.sizes == [1, 1, 1, 1]
+class Stage:
+    """A loop instance whose batches and clock are the test's; each execution takes `took_ns`."""
+
+    def __init__(self, monkeypatch, took_ns, *batches):
+        self.took_ns = took_ns
+        self.batches = list(batches)
+        self.executed, self.finished_requests = [], []
+        self.scheduled = self.handed_back = 0
+        self.clock = FakeClock()
+        monkeypatch.setattr(inline.time, "monotonic_ns", self.clock)
+        self.executor = Nothing()
+        self.placement = ExecutionPlacement(clock=self.clock)
+        while self.placement.mode is ExecutionMode.THREADS:
+            self.placement.observe_on_thread(1, 1000)
+        self.instance = LoopInstance(self, self, self, self.executor, self.placement)
+
+    def run(self, executor, batch):  # as an execution
+        assert not executor.closed
+        self.executed.append([request.id for request in batch])
+        self.clock.advance(self.took_ns)
+        return len(batch), self.took_ns, self.took_ns
+
+    def pending(self):  # from here on as a batcher
+        return len(self.batches)
+
+    def take_now(self):
+        return (self.batches.pop(0) if self.batches else []), None
+
+    def finished(self, batch):
+        self.finished_requests += [request.id for request in batch]
+
+    def hand_to_instances(self):
+        self.handed_back += 1
+
+    def call_soon(self, callback):  # as a loop
+        self.scheduled += 1
+        return True
 
 
-def test_not_when_sockets_would_wait_too_long(monkeypatch):
-    monkeypatch.setattr(inline, "own_ns", lambda elapsed_ns, *_: elapsed_ns)
-    instance, execution = loop_instance(inline._LONGEST_APART_NS // 4 + 1)
-    instance._run([request_of(LARGE)] * 4)  # how long one takes is not known yet
-    instance._run([request_of(LARGE)] * 4)
-    instance._run([request_of(LARGE)] * 3)
-    assert execution.sizes == [1, 1, 1, 1, 4, 1, 1, 1]
+def large(count):
+    requests = [request_of(LARGE) for _ in range(count)]
+    for number, request in enumerate(requests):
+        request.id = str(number)
+    return requests
+
+
+def test_one_by_one(monkeypatch):
+    stage = Stage(monkeypatch, 30_000, large(4))
+    stage.instance._flush()
+    assert stage.executed == [["0"], ["1"], ["2"], ["3"]]
+    assert stage.finished_requests == ["0", "1", "2", "3"]
+    assert not stage.scheduled
+
+
+def test_sockets_are_read_in_between(monkeypatch):
+    """However many there are: in each slice the loop is busy no longer than for a slow batch."""
+    stage = Stage(monkeypatch, SLOW_NS // 3 + 1, large(16))
+    executed = []
+    while len(stage.executed) < 16:
+        before = len(stage.executed)
+        stage.instance._flush()
+        executed.append(len(stage.executed) - before)
+        assert stage.instance.busy_with == 16 - len(stage.executed)
+    assert executed == [6, 6, 4]  # two slices in each iteration
+    assert stage.scheduled == 2
+    assert stage.finished_requests == [str(number) for number in range(16)]
+    assert stage.placement.mode is ExecutionMode.LOOP
+
+
+def test_the_rest_is_run_on_the_loop_when_the_queue_goes_to_threads(monkeypatch):
+    stage = Stage(monkeypatch, 2 * SLOW_NS, large(6))
+    while len(stage.executed) < 6:
+        stage.instance._flush()
+        stage.instance._scheduled = False
+    assert stage.placement.mode is ExecutionMode.THREADS
+    assert stage.handed_back
+    assert stage.finished_requests == [str(number) for number in range(6)]
+
+
+def test_stopping_answers_the_rest(monkeypatch):
+    stage = Stage(monkeypatch, SLOW_NS // 2, large(9))
+    stage.instance._flush()
+    assert 0 < len(stage.executed) < 9
+    stage.instance.stop()
+    assert stage.finished_requests == [str(number) for number in range(9)]
+    assert stage.executor.closed

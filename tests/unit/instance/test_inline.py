@@ -11,7 +11,6 @@ import pytest
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
-from shoal.instance import inline
 from shoal.instance.execution import Execution
 from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
 from shoal.instance.inline import LoopHandle, LoopInstance
@@ -158,10 +157,9 @@ def test_a_model_that_turns_slow_leaves_the_loop(run, monkeypatch):
 
     def as_if(self, executor, batch):
         real(self, executor, batch)
-        return taken_ns[-1]  # as if it had taken that long
+        return len(batch), taken_ns[-1], taken_ns[-1]  # as if it had taken that long
 
     monkeypatch.setattr(Execution, "run", as_if)
-    monkeypatch.setattr(inline, "own_ns", lambda elapsed_ns, *_: elapsed_ns)
 
     async def scenario(stage):
         before = stage.ask()
@@ -175,7 +173,7 @@ def test_a_model_that_turns_slow_leaves_the_loop(run, monkeypatch):
 
     placement = ExecutionPlacement()
     for _ in range(8):
-        placement.observe(1000)
+        placement.observe_on_thread(1, 1000)
     stage = run(placement, scenario)
     main = threading.main_thread()
     assert [thread is main for thread in stage.threads] == [True, True, False]
