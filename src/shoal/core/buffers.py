@@ -50,7 +50,8 @@ class BufferPool:
         """
         skipped = -aligned_at % ALIGNMENT
         memory = self._find(_rounded(size + skipped))
-        lent = memory[skipped : skipped + size]
+        # Not a slice: numpy lets arrays of a slice's memory refer to what was sliced instead.
+        lent = np.frombuffer(memory.data, np.uint8, size, skipped)
         loan = _Loan(lent, self._take_back)
         loan.memory = memory
         loan.key = id(lent)

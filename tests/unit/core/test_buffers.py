@@ -30,6 +30,25 @@ def test_the_byte_that_is_named_lies_on_a_boundary(size, aligned_at):
         del view
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda view: np.frombuffer(view, np.uint8),
+        lambda view: np.ndarray((10, 10_000), np.uint8, view),
+        lambda view: np.ndarray((100_000,), np.uint8, view)[5:].reshape(5, -1).T,
+        lambda view: np.asarray(view)[::2],
+        lambda view: view[7:].cast("B"),
+    ],
+)
+def test_an_array_of_the_memory_keeps_it(wrap):
+    pool = BufferPool()
+    wrapped = wrap(pool.take(100_000))
+    assert (pool.lent, pool.kept_bytes) == (1, 0)
+    del wrapped
+    assert pool.lent == 0
+    assert pool.kept_bytes >= 100_000
+
+
 def test_memory_is_lent_again_once_nobody_has_it():
     pool = BufferPool()
     view = pool.take(100_000)

@@ -11,9 +11,11 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure
 from shoal.scheduler.batch import (
+    POOLED_BYTES,
     PlannedOutputs,
     group_by_template,
     join,
+    join_mixed,
     join_planned,
     rows_at,
     shared_template,
@@ -113,6 +115,26 @@ def planned(*rows, outputs=()):
         places = (slice(6, 6 + 8 * count),)
         made.append(PlannedRequest(template, message, places, "", None, None, 0))
     return template, made, [request(*own, outputs=outputs) for own in rows]
+
+
+def test_large_inputs_of_a_batch_do_not_share_memory():
+    width, count = 2_000, 8
+    inputs = tuple((name, dtypes.INT32, (1, width)) for name in ("a", "b", "c"))
+    template = RequestTemplate("m", -1, inputs, (), {}, 0, 0, 1, (), Replies())
+    places = tuple(slice(4 * width * index, 4 * width * (index + 1)) for index in range(3))
+    made = []
+    for number in range(count):
+        message = np.repeat([number, 100 + number, 200 + number], width).astype(np.int32)
+        made.append(PlannedRequest(template, message.tobytes(), places, "", None, None, 0))
+    assert 4 * width * count >= POOLED_BYTES
+    mixed = [*made[:-1], make_request(*made[-1].inputs.values(), rows=1)[0]]
+    for joined in (
+        join_planned(made, template),
+        join(made),
+        join_mixed(mixed, {template: range(count - 1), None: [count - 1]}),
+    ):
+        for first, name in ((0, "a"), (100, "b"), (200, "c")):
+            assert joined[name][:, 0].tolist() == list(range(first, first + count))
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3])
