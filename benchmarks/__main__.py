@@ -32,6 +32,7 @@ def options() -> argparse.Namespace:
     add("--turns", type=int, default=3, help="rounds, with each peer once a round (default 3)")
     add("--seconds", type=float, default=2.0, help="length of a load on fast models (default 2)")
     add("--slow-seconds", type=float, default=6.0, help="the same for W2 and W3 (default 6)")
+    add("--tail-seconds", type=float, default=30.0, help="the same for tails (default 30)")
     add("--concurrency", default="", help="1,16,64: replaces the levels of each workload")
     add(
         "--quiet",
@@ -86,6 +87,7 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
         turns=arguments.turns,
         seconds=arguments.seconds,
         slow_seconds=arguments.slow_seconds,
+        tail_seconds=arguments.tail_seconds,
         concurrencies=tuple(int(one) for one in arguments.concurrency.split(",") if one),
         tools=bench.available_tools(results),
         named=arguments.peers != "all",

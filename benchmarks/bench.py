@@ -8,24 +8,24 @@ Only one server runs at a time: others would use the caches and, some of them, C
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from benchmarks import limit
+from benchmarks import changing, limit
 from benchmarks.environments import Unavailable
-from benchmarks.loads import h2load, perf_analyzer, program, wrk
+from benchmarks.loads import h2load, perf_analyzer, program, shoal_perf, wrk
 from benchmarks.loads.program import LoadFailed, NeverEnded
 from benchmarks.measures import Load, Measurement, quietest
 from benchmarks.peers.base import Peer, Running, Target, WrongAnswer, serving
+from benchmarks.peers.shoal import Shoal
 from benchmarks.processes import metered
-from benchmarks.workloads import Workload
+from benchmarks.workloads import CHANGING, TAILS, Workload
 
 WARM_UP_SECS = 1.0
 WARM_UP_REQUESTS = 16
+PEAK_SECS = 3.0
 MAX_HANGS = 2
 
 
@@ -39,8 +39,9 @@ class Plan:
     turns: int
     seconds: float  # of one load on a fast model
     slow_seconds: float  # the same for a slow model, as a number of requests
+    tail_seconds: float = 30.0  # the same for the workload of the slowest requests
     concurrencies: tuple[int, ...] = ()  # replaces those of each workload
-    tools: tuple[str, ...] = (wrk.NAME, h2load.NAME, perf_analyzer.NAME)
+    tools: tuple[str, ...] = (wrk.NAME, h2load.NAME, perf_analyzer.NAME, shoal_perf.NAME)
     named: bool = False  # the peers were selected by name, so each runs every workload
     quiet_cores: float = 0.0  # CPU use of others that invalidates a measurement; 0: none does
 
@@ -66,6 +67,7 @@ def available_tools(results: Results) -> tuple[str, ...]:
         (wrk.NAME, lambda: program.find(wrk.NAME, "wrk")),
         (h2load.NAME, lambda: program.find(h2load.NAME, "nghttp2-client")),
         (perf_analyzer.NAME, program.perf_analyzer),
+        (shoal_perf.NAME, Shoal().install),
     ):
         try:
             have()
@@ -120,6 +122,13 @@ def _one_peer(plan: Plan, peer: Peer, workload: Workload, turn: int, results: Re
 def _all_doors(
     plan: Plan, peer: Peer, workload: Workload, turn: int, running: Running, results: Results
 ) -> Iterator[Measurement]:
+    if workload.method == CHANGING:
+        try:
+            yield from changing.run(peer.name, workload, turn, running)
+        except (LoadFailed, OSError) as error:
+            print(f"  {peer.name}: {workload.name} failed: {error}", flush=True)
+            results.leave_out(peer.name, workload.name, f"turn {turn + 1}: {error}")
+        return
     for target in running.targets:
         for tool in _tools(workload, target):
             if tool not in plan.tools:
@@ -137,7 +146,12 @@ def _all_doors(
 
 
 def _tools(workload: Workload, target: Target) -> list[str]:
-    """For HTTP wrk, for gRPC h2load; h2load for both if the number of requests is fixed."""
+    """For HTTP wrk, for gRPC h2load; h2load for both if the number of requests is fixed.
+
+    The slowest requests are those over HTTP, of clients that wait and of clients that do not.
+    """
+    if workload.method == TAILS:
+        return [wrk.NAME, shoal_perf.NAME] if target.protocol == "http" else []
     tools = [h2load.NAME if workload.compute_bound or target.protocol == "grpc" else wrk.NAME]
     if workload.perf_analyzer and target.v2_model:
         tools.append(perf_analyzer.NAME)
@@ -156,6 +170,7 @@ class Job:
     target: Target
     tool: str
     concurrency: int
+    rate: float = 0.0  # requests a second, if it is fixed
 
     def until_ended(self) -> Measurement:
         """`measure`, repeated if the load generator hung. Raises what `measure` raises."""
@@ -195,10 +210,16 @@ class Job:
             usage.load_cores,
             usage.others_cores,
             load.errors,
+            p999_us=load.p999_us if self.workload.method == TAILS else None,
+            max_us=load.max_us if self.workload.method == TAILS else None,
         )
 
     def _warm_up(self) -> int:
         """A short load of the same kind; returns the number of requests if that is fixed."""
+        if self.tool == shoal_perf.NAME:
+            peak = shoal_perf.run(self.target, PEAK_SECS, clients=self.concurrency)
+            self.rate = shoal_perf.SHARE * peak.per_second
+            return 0
         if not self.workload.compute_bound:
             if self._quick_tool in self.plan.tools:
                 self._quick(WARM_UP_SECS)
@@ -213,11 +234,14 @@ class Job:
             return perf_analyzer.run(
                 self.target, self.workload, self.concurrency, self.plan.seconds
             )
+        if self.tool == shoal_perf.NAME:
+            return shoal_perf.run(self.target, self.plan.tail_seconds, rate=self.rate)
         if requests:
             return h2load.run(
                 self.target, self.concurrency, requests=requests, answer=self._answer_bytes
             )
-        return self._quick(self.plan.seconds)
+        tails = self.workload.method == TAILS
+        return self._quick(self.plan.tail_seconds if tails else self.plan.seconds)
 
     @property
     def _quick_tool(self) -> str:
@@ -233,14 +257,10 @@ class Job:
         return self.running.answer_bytes[self.target.protocol]
 
     def _served(self) -> int:
-        """The server's own request count: perf_analyzer only reports its last windows."""
-        if self.tool != perf_analyzer.NAME:
+        """The server's own request count: some tools only report their last windows."""
+        if self.tool not in {perf_analyzer.NAME, shoal_perf.NAME}:
             return 0
-        target = self.target
-        url = f"http://127.0.0.1:{target.statistics_port}/v2/models/{target.v2_model}/stats"
-        with urllib.request.urlopen(url, timeout=10) as response:
-            models = json.load(response)["model_stats"]
-        return int(models[0]["inference_stats"]["success"]["count"])
+        return self.target.served()
 
 
 def _limit(plan: Plan, workload: Workload, turn: int) -> Measurement:
@@ -255,6 +275,10 @@ def _limit(plan: Plan, workload: Workload, turn: int) -> Measurement:
 def _keep(results: Results, measurement: Measurement) -> None:
     results.measurements.append(measurement.record())
     p50 = "" if measurement.p50_us is None else f"  p50 {measurement.p50_us / 1e3:9.2f} ms"
+    if measurement.p999_us is not None and measurement.max_us is not None:
+        p50 += f"  p99.9 {measurement.p999_us / 1e3:.2f}  max {measurement.max_us / 1e3:.2f} ms"
+    if measurement.settle_secs is not None:
+        p50 += f"  {measurement.of_steady:.0%} of steady after {measurement.settle_secs:.2f} s"
     cpu = "" if measurement.cpu_us is None else f"  CPU {measurement.cpu_us:9,.1f} us"
     others = measurement.others_cores or 0.0
     print(

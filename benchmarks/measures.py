@@ -20,6 +20,10 @@ FIGURES = (
     "per_second",
     "p50_us",
     "p99_us",
+    "p999_us",
+    "max_us",
+    "settle_secs",
+    "of_steady",
     "cpu_us",
     "memory_mb",
     "resident_mb",
@@ -42,6 +46,8 @@ class Load:
     p50_us: float
     p99_us: float
     errors: dict[str, int] = field(default_factory=dict)
+    p999_us: float | None = None
+    max_us: float | None = None
 
     def note(self, kind: str, count: int) -> None:
         """Count errors of one kind, if there were any."""
@@ -71,6 +77,10 @@ class Measurement:
     others_cores: float | None = None  # cores that everybody else on the machine kept busy
     errors: dict[str, int] = field(default_factory=dict)
     note: str = ""
+    p999_us: float | None = None
+    max_us: float | None = None
+    settle_secs: float | None = None  # after a change of the load, until the rate is steady
+    of_steady: float | None = None  # the rate after a change, as a share of the steady one
 
     def record(self) -> dict[str, Any]:
         """The measurement for the JSON file of results."""

@@ -11,6 +11,14 @@ from benchmarks.measures import ratio, summarise
 
 Row = dict[str, Any]
 NOTHING = "-"
+PROTOCOLS = {"grpc": "gRPC", "json": "HTTP with JSON", "rows": "HTTP with 64 rows a request"}
+TOOLS = {"shoal perf": "shoal perf at 70 % of the peak rate, Poisson arrivals"}
+MORE = {  # columns of workloads that have these figures
+    "p999_us": ("p99.9 ms", 1e-3),
+    "max_us": ("maximum ms", 1e-3),
+    "settle_secs": ("steady after s", 1.0),
+    "of_steady": ("share of the steady rate", 1.0),
+}
 
 
 def markdown(run: dict[str, Any], plots: list[str]) -> str:
@@ -108,7 +116,8 @@ def _workload(run: dict[str, Any], name: str, rows: list[Row]) -> list[str]:
     loads = dict.fromkeys((row["tool"], row["protocol"]) for row in rows if row["peer"] != LIMIT)
     for tool, protocol in loads:
         here = [row for row in rows if (row["tool"], row["protocol"]) == (tool, protocol)]
-        parts.append(f"**{'gRPC' if protocol == 'grpc' else 'HTTP'}, load from {tool}**")
+        title = PROTOCOLS.get(protocol, "HTTP")
+        parts.append(f"**{title}, load from {TOOLS.get(tool, tool)}**")
         parts.append(_table(run, name, tool, protocol, here))
     return parts
 
@@ -116,11 +125,13 @@ def _workload(run: dict[str, Any], name: str, rows: list[Row]) -> list[str]:
 def _table(run: dict[str, Any], name: str, tool: str, protocol: str, rows: list[Row]) -> str:
     levels = sorted({row["concurrency"] for row in rows})
     heads = " / ".join(str(level) for level in levels)
+    more = [name for name in MORE if any(row.get(name) is not None for row in rows)]
     columns = (
         "server",
         f"requests/s at {heads}",
         "p50 ms",
         "p99 ms",
+        *(MORE[name][0] for name in more),
         "server CPU µs per request",
         "errors",
         "memory MB",
@@ -137,9 +148,10 @@ def _table(run: dict[str, Any], name: str, tool: str, protocol: str, rows: list[
             _series(mine, "per_second"),
             _series(mine, "p50_us", 1e-3),
             _series(mine, "p99_us", 1e-3),
+            *(_series(mine, name, MORE[name][1]) for name in more),
             _series(mine, "cpu_us"),
             str(sum(row["errors"] for row in mine if row)),
-            number(max((row["memory_mb"] or 0.0) for row in mine if row)),
+            number(max((row["memory_mb"] or 0.0) for row in mine if row) or None),
         ]
         for figure in ("per_second", "cpu_us"):
             ratios = [

@@ -7,6 +7,8 @@
     W4-echo  600 KB in, 600 KB out         the same with a large response
     JSON...  tensors as JSON numbers       16, 1,000 and 100,000 of them, other numbers every time
     models-N copies of add_sub             requests go to N models in turn
+    changing W1 in four kinds of requests  the load changes every two seconds
+    tails    W1 for half a minute          the slowest requests, also at 70 % of the peak rate
 
 Every peer gets the same tensors, in its own encoding (`forms`).
 """
@@ -27,6 +29,7 @@ Array = np.ndarray[Any, Any]
 
 SEED = 11
 BINARY, JSON = "binary", "json"
+LOADS, CHANGING, TAILS = "loads", "changing", "tails"  # methods
 V2_PEERS = ("shoal", "triton-onnx", "triton")
 HTTP_PEERS = (*V2_PEERS, "mosec", "fastapi")
 
@@ -49,6 +52,8 @@ class Workload:
     numbers: int = LARGE[0]  # in the input of a model that takes any number of them
     variants: int = 1  # requests with different numbers, sent in turn
     copies: int = 0  # if any: so many such models, requested in turn over HTTP
+    rows: int = 1  # of each request to add_sub
+    method: str = LOADS  # how it is measured
 
     @property
     def model_path(self) -> Path:
@@ -76,7 +81,8 @@ class Workload:
     def _draw(self, random: np.random.Generator) -> dict[str, Array]:
         if self.model == "add_sub":
             names = ("INPUT0", "INPUT1")
-            return {name: random.integers(-999, 999, (1, *ROW), np.int32) for name in names}
+            shape = (self.rows, *ROW)
+            return {name: random.integers(-999, 999, shape, np.int32) for name in names}
         if self.model == "encoder":
             ids = random.integers(1, 30_000, (1, *TOKENS), np.int64)
             return {"input_ids": ids, "attention_mask": np.ones((1, *TOKENS), np.int64)}
@@ -211,6 +217,24 @@ WORKLOADS = {
                 copies=copies,
             )
             for copies in (1, 10, 100, 1_000)
+        ),
+        Workload(
+            "changing",
+            "the tiny model under a load that changes every two seconds",
+            "add_sub",
+            (64,),
+            batches=(),
+            usual_peers=V2_PEERS,
+            method=CHANGING,
+        ),
+        Workload(
+            "tails",
+            "the tiny model's slowest requests",
+            "add_sub",
+            (16,),
+            batches=(),
+            usual_peers=V2_PEERS,
+            method=TAILS,
         ),
     )
 }

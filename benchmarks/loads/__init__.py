@@ -1,1 +1,1 @@
-"""The load generators, none of them ours: wrk, h2load and perf_analyzer."""
+"""The load generators: wrk, h2load and perf_analyzer, and for open loops `shoal perf`."""

@@ -54,11 +54,17 @@ def perf_analyzer() -> str:
     return str(script)
 
 
-def run(line: list[str], within_secs: float) -> str:
+def run(line: list[str], within_secs: float, variables: dict[str, str] | None = None) -> str:
     """The output of the program. Raises LoadFailed if it fails, NeverEnded if it takes longer."""
     try:
         done = subprocess.run(
-            line, capture_output=True, text=True, errors="replace", check=False, timeout=within_secs
+            line,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=within_secs,
+            env={**os.environ, **(variables or {})},
         )
     except subprocess.TimeoutExpired:
         raise NeverEnded(f"{Path(line[0]).name} did not end within {within_secs:.0f} s") from None

@@ -24,9 +24,9 @@ _REPORT = """
 function done(summary, latency, requests)
   local e = summary.errors
   io.write(string.format("RESULT requests=%d micros=%d bytes=%d connect=%d read=%d write=%d " ..
-    "status=%d timeout=%d p50=%d p99=%d\\n", summary.requests, summary.duration, summary.bytes,
-    e.connect, e.read, e.write, e.status, e.timeout,
-    latency:percentile(50), latency:percentile(99)))
+    "status=%d timeout=%d p50=%d p99=%d p999=%d max=%d\\n", summary.requests, summary.duration,
+    summary.bytes, e.connect, e.read, e.write, e.status, e.timeout,
+    latency:percentile(50), latency:percentile(99), latency:percentile(99.9), latency.max))
 end
 """
 
@@ -93,6 +93,8 @@ def parse(text: str) -> Load:
         values["requests"] / seconds if seconds else 0.0,
         values["p50"],
         values["p99"],
+        p999_us=values["p999"],
+        max_us=values["max"],
     )
     for kind in FAILURES:
         load.note(kind, values[kind])

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,6 +61,13 @@ class Target:
         if fault:
             raise WrongAnswer(fault)
         return body
+
+    def served(self) -> int:
+        """How many requests to its model the server has answered, by its own statistics."""
+        url = f"http://127.0.0.1:{self.statistics_port}/v2/models/{self.v2_model}/stats"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            models = json.load(response)["model_stats"]
+        return int(models[0]["inference_stats"]["success"]["count"])
 
     def _call(self) -> tuple[int, dict[str, Array]]:
         if self.protocol == "grpc":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.loads import h2load, perf_analyzer, wrk
+from benchmarks.loads import h2load, perf_analyzer, shoal_perf, wrk
 from benchmarks.loads.program import LoadFailed
 
 WRK = """Running 1s test @ http://127.0.0.1:47475/v2/models/add_sub/infer
   1 threads and 16 connections
   18571 requests in 1.00s, 9.19MB read
 Requests/sec:  18480.23
-RESULT requests=18571 micros=1004912 bytes=9638349 connect=0 read=1 write=0 status=2 timeout=0 p50=517 p99=5531
+RESULT requests=18571 micros=1004912 bytes=9638349 connect=0 read=1 write=0 status=2 timeout=0 p50=517 p99=5531 p999=7001 max=9002
 """
 
 H2LOAD = """starting benchmark...
@@ -48,6 +48,7 @@ def log(count, *, gap_us=1000, took_us=500):
 def test_wrk_summary():
     load = wrk.parse(WRK)
     assert (load.requests, load.p50_us, load.p99_us) == (18571, 517, 5531)
+    assert (load.p999_us, load.max_us) == (7001, 9002)
     assert load.per_second == pytest.approx(18480.2, rel=1e-4)
     assert load.errors == {"read": 1, "status": 2}
 
@@ -139,3 +140,10 @@ def test_perf_analyzer_result():
 def test_perf_analyzer_failures_say_why(text, words):
     with pytest.raises(LoadFailed, match=words):
         perf_analyzer.parse(text)
+
+
+def test_shoal_perf_reports_the_tail():
+    tail = "    p99.9 latency: 9001 usec\n    Max latency: 12002 usec\n"
+    text = PERF_ANALYZER.replace("  Server:\n", f"{tail}  Server:\n")
+    load = shoal_perf.parse(text)
+    assert (load.p99_us, load.p999_us, load.max_us) == (7294, 9001, 12002)

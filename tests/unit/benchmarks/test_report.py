@@ -154,3 +154,11 @@ def test_the_report_shows_how_cost_grows():
     assert "| 100, one request to each in turn | 9,000 |" in text
     assert "An idle gRPC connection uses **5.8 KB** (over 1,000 connections)." in text
     assert "![x-growth.png](x-growth.png)" in text
+
+
+def test_a_workload_shows_the_figures_that_it_has():
+    slow = {**record("shoal", 30, 1.0), "p999_us": 4000.0, "max_us": 9000.0}
+    written = markdown(run_of([slow]), [])
+    assert "| p99 ms | p99.9 ms | maximum ms | server CPU" in written
+    assert "| 2.00 | 4.00 | 9.00 |" in written
+    assert "p99.9 ms" not in markdown(run_of([record("shoal", 30, 1.0)]), [])
