@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuzz.outcomes import outcome, pieces
+from shoal.core import buffers
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.head import HeadCache, check_partial_head, parse_head
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import CHUNKED, HttpFault
 from shoal.frontends.http.reader import RequestReader
 from shoal.frontends.http.routes import resolve
+from shoal.frontends.memory_budget import MemoryBudget
 from shoal.statistics import trace_context
 from shoal.wire import compression, multipart
 
@@ -43,7 +45,9 @@ def http_requests(data: bytes) -> None:
 
 def _read(stream: Iterable[bytes]) -> tuple[list[tuple[str, str, bytes]], bool]:
     """Every request of a stream, and whether an error ended it."""
-    reader = RequestReader(parse_head, _LIMITS, lambda: 0)
+    reader = RequestReader(
+        parse_head, _LIMITS, MemoryBudget(_MOST_BYTES * 4, buffers.pool), lambda: 0
+    )
     found = []
     try:
         for piece in stream:

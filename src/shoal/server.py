@@ -145,6 +145,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._loop.bind(loop)
         inbox = LoopInbox(loop, self._loop.after_reading)
+        clients = settings.client_limits(options)
         if options.allow_http:
             self._application = Application(
                 self.engine,
@@ -156,7 +157,10 @@ class Server:
             )
             application = self._application
             self._http = HttpListener(
-                application.handle, settings.http_limits(options), application.fast_path
+                application.handle,
+                settings.http_limits(options),
+                application.fast_path,
+                clients,
             )
             self.http_port = await _open(
                 self._http,
@@ -165,7 +169,7 @@ class Server:
                 reuse_port=options.reuse_http_port,
             )
         if options.allow_grpc:
-            self._grpc = GrpcPort(self.engine, inbox, options, self._memory)
+            self._grpc = GrpcPort(self.engine, inbox, options, self._memory, clients)
             self.grpc_port = await _open(
                 self._grpc,
                 "grpc",
@@ -173,7 +177,7 @@ class Server:
                 reuse_port=options.reuse_grpc_port,
             )
         if options.tcp_port >= 0:
-            self._tcp = TcpListener(self.engine, settings.tcp_limits(options))
+            self._tcp = TcpListener(self.engine, settings.tcp_limits(options), clients)
             self.tcp_port = await _open(self._tcp, "tcp", (options.tcp_address, options.tcp_port))
         if self._render_metrics is not None:
             metrics = MetricsApplication(self._render_metrics)

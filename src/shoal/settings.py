@@ -18,6 +18,7 @@ from shoal.cache.store import CacheStore
 from shoal.config.options import Options
 from shoal.engine import Engine
 from shoal.errors import NotFound, Unsupported
+from shoal.frontends.client_limits import ClientLimits, most_connections
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
@@ -110,12 +111,23 @@ def http_options(options: Options) -> HttpOptions:
     )
 
 
+def client_limits(options: Options) -> ClientLimits:
+    """What the clients of all inference ports together may occupy."""
+    return ClientLimits.of(
+        options.max_buffered_bytes,
+        options.max_connections or most_connections(),
+        options.max_connections_per_address,
+    )
+
+
 def http_limits(options: Options) -> HttpLimits:
     """Size and time limits of HTTP connections."""
     return HttpLimits(
         max_body_bytes=options.http_max_body_size,
         head_timeout_secs=options.http_head_timeout_secs,
         body_idle_timeout_secs=options.http_body_timeout_secs,
+        body_total_secs=options.http_body_total_timeout_secs,
+        min_rate=options.http_min_rate,
         keepalive_idle_secs=options.http_idle_timeout_secs,
         write_stall_secs=options.http_write_timeout_secs,
     )
@@ -139,6 +151,7 @@ def tcp_limits(options: Options) -> TcpLimits:
         max_object_bytes=options.http_max_input_size,
         idle_secs=options.http_idle_timeout_secs,
         object_idle_secs=options.http_body_timeout_secs,
+        min_rate=options.http_min_rate,
         write_stall_secs=options.http_write_timeout_secs,
     )
 

@@ -65,13 +65,14 @@ class AttackedServer:
         try:
             found = {
                 kind: int(self._wait_for(rf"listening for {kind} on \S+:(\d+)").group(1))
-                for kind in ("http", "grpc")
+                for kind in ("http", "grpc", "metrics")
             }
             self._wait_for("the server is")
         except BaseException:
             self.stop()
             raise
         self.http_port, self.grpc_port = found["http"], found["grpc"]
+        self.metrics_port = found["metrics"]
         self._reader = threading.Thread(target=self._log.extend, args=(self.process.stderr,))
         self._reader.start()
 
@@ -117,36 +118,42 @@ class Neighbour:
     """Asks over HTTP and gRPC, again and again, in the background; the answers are checked."""
 
     def __init__(self, server):
-        self.asked = 0
+        self.answers = {"http": 0, "grpc": 0}
         self.longest_secs = 0.0  # to be printed; a busy machine makes it long
         self._faults = []
         self._server = server
         self._stopped = threading.Event()
         self._changed = threading.Condition()
         self._threads = [
-            threading.Thread(target=self._run, args=(client,), daemon=True)
-            for client in (self._over_http, self._over_grpc)
+            threading.Thread(target=self._run, args=(protocol, client), daemon=True)
+            for protocol, client in (("http", self._over_http), ("grpc", self._over_grpc))
         ]
         for thread in self._threads:
             thread.start()
 
     def check(self):
-        """Every answer so far was right, and the server answers still."""
-        self._wait_for_answers(4)
+        """Every answer so far was right, and the server answers still, on both ports."""
+        with self._changed:
+            before = dict(self.answers)
+
+            def more():
+                return all(self.answers[each] >= before[each] + 2 for each in before)
+
+            done = self._changed.wait_for(lambda: more() or self._faults, WAIT_SECS)
+            assert done, "the neighbour got no answer any more"
         assert not self._faults, self._faults[:3]
+
+    @property
+    def asked(self):
+        """How many answers it got."""
+        return sum(self.answers.values())
 
     def stop(self):
         self._stopped.set()
         for thread in self._threads:
             thread.join(WAIT_SECS)
 
-    def _wait_for_answers(self, count):
-        with self._changed:
-            enough = self.asked + count
-            done = self._changed.wait_for(lambda: self.asked >= enough or self._faults, WAIT_SECS)
-            assert done, "the neighbour got no answer any more"
-
-    def _run(self, client):
+    def _run(self, protocol, client):
         try:
             with client() as ask:
                 number = 0
@@ -157,7 +164,7 @@ class Neighbour:
                     if answer != [2.0 * number] * 4:
                         raise AssertionError(f"asked {number}, got {answer}")
                     with self._changed:
-                        self.asked += 1
+                        self.answers[protocol] += 1
                         self.longest_secs = max(self.longest_secs, time.monotonic() - start)
                         self._changed.notify_all()
                     self._stopped.wait(0.002)

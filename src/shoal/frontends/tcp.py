@@ -18,6 +18,8 @@ from typing import cast
 
 from shoal.engine import Engine
 from shoal.errors import Internal, InvalidArgument, ShoalError
+from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.pace import Pace, is_too_slow
 from shoal.statistics.trace import Trace
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_limits
@@ -36,8 +38,10 @@ class TcpLimits:
     """Limits of one connection. A time of 0 means no limit."""
 
     max_object_bytes: int = 64 << 20
+    max_buffered_bytes: int = 4 << 30  # of all connections together
     idle_secs: float = 600.0  # without a question, before the connection is closed
     object_idle_secs: float = 60.0  # between two reads of one object
+    min_rate: float = 500.0  # bytes a second of one object, after that time; 0: any
     write_stall_secs: float = 60.0  # without the client reading, before an abort
     linger_secs: float = 5.0  # after the last error, for the client to read it
 
@@ -63,9 +67,16 @@ class _Question:
 class TcpListener:
     """One listening port and its connections. Everything happens on the loop that started it."""
 
-    def __init__(self, engine: Engine, limits: TcpLimits | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        limits: TcpLimits | None = None,
+        clients: ClientLimits | None = None,
+    ) -> None:
+        """`clients` may be shared with other listeners."""
         self.engine = engine
         self.limits = limits or TcpLimits()
+        self.clients = clients or ClientLimits.of(self.limits.max_buffered_bytes)
         self.draining = False
         self.connections: set[QuestionConnection] = set()
         self._server: asyncio.AbstractServer | None = None
@@ -131,6 +142,10 @@ class QuestionConnection(asyncio.Protocol):
         self._ended = False  # the client has closed its side
         self._last = False  # accept no more questions; close after these
         self._lingering = False
+        self._pace = Pace()
+        self._answers = 0
+        self._address = ""
+        self._counted = 0  # our part of the memory budget's unfinished bytes
 
     # ---- callbacks of the event loop
 
@@ -138,6 +153,14 @@ class QuestionConnection(asyncio.Protocol):
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by type
         self._listener.connections.add(self)
+        peername = transport.get_extra_info("peername")
+        self._address = str(peername[0]) if peername else ""
+        clients = self._listener.clients.connections
+        refusal = clients.admit(self._address)
+        if refusal and clients.crowded:
+            self.abort()
+        elif refusal:
+            self._refuse(refusal, final=True)
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -145,7 +168,12 @@ class QuestionConnection(asyncio.Protocol):
             return
         self._active = self._loop.time()
         self._objects.feed(data)
-        self.advance()
+        self._count_buffered()
+        memory = self._listener.clients.memory
+        if memory.has_room(0):
+            self.advance()
+        else:
+            self._refuse(memory.refusal, final=True)
 
     def eof_received(self) -> bool:
         """The client sends nothing more, but may still wait for its answers."""
@@ -168,6 +196,9 @@ class QuestionConnection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """The client has disconnected: cancel its questions."""
         self._listener.connections.discard(self)
+        self._listener.clients.connections.leave(self._address)
+        self._objects = JsonObjects(0)
+        self._count_buffered()
         self._last = True
         for question in self._questions:
             if question.task is not None:
@@ -191,7 +222,10 @@ class QuestionConnection(asyncio.Protocol):
         elif self._questions:
             return
         elif self._objects.begun:
-            if limits.object_idle_secs and quiet_secs >= limits.object_idle_secs:
+            secs, moved = self._pace.measure(self._answers, self._objects.buffered_bytes, now)
+            if is_too_slow(secs, moved, limits.object_idle_secs, limits.min_rate):
+                self._refuse("the object arrives too slowly", final=True)
+            elif limits.object_idle_secs and quiet_secs >= limits.object_idle_secs:
                 self._refuse(f"no byte of the object arrived for {quiet_secs:.0f} s", final=True)
         elif limits.idle_secs and quiet_secs >= limits.idle_secs:
             self._transport.close()
@@ -216,11 +250,17 @@ class QuestionConnection(asyncio.Protocol):
             if message is None:
                 break
             self._begin(message)
+        self._count_buffered()
         # While the server drains, an object that has begun to arrive is still read.
         more = not self._last and (self._objects.begun or not self._listener.draining)
         self._listen(more and len(self._questions) < _MOST_RUNNING and self._stalled is None)
         if not self._questions and self._stalled is None:
             self._close_if_over()
+
+    def _count_buffered(self) -> None:
+        buffered = self._objects.buffered_bytes
+        self._listener.clients.memory.unfinished_bytes += buffered - self._counted
+        self._counted = buffered
 
     def _begin(self, message: Message) -> None:
         question = _Question(message)
@@ -279,6 +319,7 @@ class QuestionConnection(asyncio.Protocol):
         """Send the answers at the head of the queue."""
         while self._questions and self._questions[0].text is not None and self._stalled is None:
             question = self._questions.popleft()
+            self._answers += 1
             trace = question.trace
             if trace is not None:
                 trace.event("TCP_SEND_START")

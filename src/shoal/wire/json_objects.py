@@ -56,6 +56,11 @@ class JsonObjects:
         """Whether the buffer has part of an object, or a complete one that was not taken yet."""
         return bool(self._buffer)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """How much has been fed and not been taken."""
+        return len(self._buffer)
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Some more of the stream has arrived."""
         self._buffer += data

@@ -60,10 +60,21 @@ class Options:
     )
     max_buffered_bytes: int = _server(
         4 << 30,
-        "Maximum bytes of large requests and unsent responses that are kept in memory for all gRPC "
-        "clients together; beyond it calls end with RESOURCE_EXHAUSTED.",
+        "Maximum bytes of large requests and unread responses that are kept in memory for all "
+        "clients together; beyond it requests get 503 or RESOURCE_EXHAUSTED.",
         form="<bytes>",
         limits=(1, None),
+    )
+    max_connections: int = _server(
+        0,
+        "Maximum number of clients connected to the HTTP, gRPC and TCP ports together; 0 allows as "
+        "many as the limit of open files, less a reserve.",
+        limits=(0, None),
+    )
+    max_connections_per_address: int = _server(
+        0,
+        "Maximum number of connections from one address; 0 sets no limit.",
+        limits=(0, None),
     )
     drain_secs: float = _server(
         0.0,
@@ -203,6 +214,18 @@ class Options:
     http_body_timeout_secs: float = _http(
         60.0,
         "Seconds that a client may pause within a request body; 0 sets no limit.",
+        limits=(0, None),
+    )
+    http_body_total_timeout_secs: float = _http(
+        3600.0,
+        "Seconds in which a client must send a whole request body; 0 sets no limit.",
+        limits=(0, None),
+    )
+    http_min_rate: float = _http(
+        500.0,
+        "Minimum bytes per second at which a client must send a request body and read a response, "
+        "apart from one permitted pause; 0 sets no limit.",
+        form="<bytes>",
         limits=(0, None),
     )
     http_write_timeout_secs: float = _http(

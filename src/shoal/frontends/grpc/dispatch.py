@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.core import buffers
 from shoal.core.buffers import BufferPool
+from shoal.frontends.client_limits import ClientLimits, ConnectionLimits
 from shoal.frontends.grpc import status
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
 from shoal.frontends.grpc.control import ControlFrames, SharedByConnections
@@ -33,11 +34,16 @@ class Dispatcher:
         deadline_earlier: Callable[[int], None],
         clock: Callable[[], int] = time.monotonic_ns,
         pool: BufferPool = buffers.pool,
+        clients: ClientLimits | None = None,
     ) -> None:
+        """`clients` may be shared with other listeners; else there is `pool` for their requests."""
         self.settings = settings
         self.clock = clock
         self.deadlines = Deadlines(deadline_earlier)
-        self.memory = MemoryBudget(settings.limits.max_buffered_bytes, pool)
+        self.clients = clients or ClientLimits(
+            MemoryBudget(settings.limits.max_buffered_bytes, pool), ConnectionLimits()
+        )
+        self.memory = self.clients.memory
         self.shared = SharedByConnections(self.memory, Turns())
         self._fast_paths: list[GrpcFastPath] = []
         self._method = service.method

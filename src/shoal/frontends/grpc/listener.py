@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from shoal.core import buffers
 from shoal.core.buffers import BufferPool
+from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.call import Service
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
@@ -33,10 +34,13 @@ class GrpcListener:
         settings: GrpcSettings | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         pool: BufferPool = buffers.pool,
+        clients: ClientLimits | None = None,
     ) -> None:
         self._settings = settings or GrpcSettings()
         self._clock = clock
-        self._dispatcher = Dispatcher(service, self._settings, self._deadline_earlier, clock, pool)
+        self._dispatcher = Dispatcher(
+            service, self._settings, self._deadline_earlier, clock, pool, clients
+        )
         self._registry: ConnectionRegistry | None = None
         self._server: asyncio.Server | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None

@@ -13,6 +13,7 @@ from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument
+from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.grpcio_transport import GrpcioListener, ssl_credentials
 from shoal.frontends.grpc.listener import GrpcListener
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
@@ -24,7 +25,12 @@ class GrpcPort:
     """One port. Its methods belong to the loop on which it was made."""
 
     def __init__(
-        self, engine: Engine, inbox: LoopInbox, options: Options, memory: SharedMemory
+        self,
+        engine: Engine,
+        inbox: LoopInbox,
+        options: Options,
+        memory: SharedMemory,
+        clients: ClientLimits | None = None,
     ) -> None:
         """Nothing is opened yet. Raises a ShoalError for settings that cannot be."""
         self._options = options
@@ -34,7 +40,7 @@ class GrpcPort:
         if options.grpc_transport == "grpcio":
             self._listener = GrpcioListener(self._service, settings)
         else:
-            self._listener = GrpcListener(self._service, settings)
+            self._listener = GrpcListener(self._service, settings, clients=clients)
         self._draining: asyncio.Future[bool] | None = None
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:

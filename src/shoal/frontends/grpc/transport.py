@@ -108,6 +108,7 @@ class Transport(asyncio.BufferedProtocol):
         self._ending = False
         self._ending_ns: int | None = None
         self._transport: asyncio.Transport | None = None
+        self._address = ""  # the peer without its port; empty for a Unix socket
 
     # What asyncio calls.
 
@@ -117,6 +118,11 @@ class Transport(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self.connection.peer = _peer(transport.get_extra_info("peername"))
         self._registry.add(self)
+        address = transport.get_extra_info("peername")
+        self._address = str(address[0]) if isinstance(address, tuple) else ""
+        if self._registry.dispatcher.clients.connections.admit(self._address):
+            # Without a word: after a GOAWAY grpc-core would connect again at once, and again.
+            self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - we know better
         """Where the next bytes go."""
@@ -221,6 +227,7 @@ class Transport(asyncio.BufferedProtocol):
         self.connection.close()
         self._pending = b""
         self._registry.remove(self)
+        self._registry.dispatcher.clients.connections.leave(self._address)
         if exc is not None:
             _log.debug("connection from %s lost: %s", self.connection.peer, exc)
 

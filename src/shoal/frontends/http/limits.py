@@ -16,9 +16,12 @@ class HttpLimits:
     max_target_bytes: int = 8_192  # what stands between method and version; more is 414
     max_headers: int = 256  # more is 431
     max_body_bytes: int | None = 2 << 30  # None: as much as memory holds; more is 413
+    max_buffered_bytes: int = 4 << 30  # of large bodies and unread responses, in all; then 503
     max_chunks: int = 65_536  # non-empty chunks in one chunked body; more is 400
     head_timeout_secs: float = 30.0  # from a head's first byte to its last; then 408
     body_idle_timeout_secs: float = 60.0  # between two reads of a body; then 408
+    body_total_secs: float = 3600.0  # from a body's first byte to its last; then 408
+    min_rate: float = 500.0  # bytes a second of a body or a response, after the idle time; 0: any
     keepalive_idle_secs: float = 600.0  # without a request; then the connection is closed
     write_stall_secs: float = 60.0  # a client that stopped reading; then the connection is cut
     linger_secs: float = 5.0  # after a refusal, so that the client gets to read why
@@ -36,6 +39,7 @@ class HttpLimits:
         clocks = (
             self.head_timeout_secs,
             self.body_idle_timeout_secs,
+            self.body_total_secs,
             self.keepalive_idle_secs,
             self.write_stall_secs,
             self.linger_secs,

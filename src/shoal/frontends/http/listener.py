@@ -14,6 +14,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import date_line
 from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
@@ -33,10 +34,12 @@ class HttpListener:
         handle: Handler,
         limits: HttpLimits | None = None,
         fast_path: HttpFastPath | None = None,
+        clients: ClientLimits | None = None,
     ) -> None:
-        """`handle` gets what does not match a template of `fast_path`."""
+        """`handle` gets what does not match a template of `fast_path`; `clients` may be shared with
+        other listeners."""
         self._limits = limits or HttpLimits()
-        self._state = ListenerState(handle, self._limits, fast_path)
+        self._state = ListenerState(handle, self._limits, fast_path, clients)
         self._state.on_empty = self._all_gone
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None

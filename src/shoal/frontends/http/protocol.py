@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.exchange import JSON_CONTENT, ConnectionExchange
 from shoal.frontends.http.head import HeadCache
 from shoal.frontends.http.limits import HttpLimits
@@ -31,6 +32,7 @@ from shoal.frontends.http.message import (
     response_head,
 )
 from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
+from shoal.frontends.pace import Pace, is_too_slow
 
 if TYPE_CHECKING:
     from shoal.frontends.http.fast_path import HttpFastPath, HttpFastPathCall, HttpPattern
@@ -43,6 +45,8 @@ _SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
 _MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
 _MISSES_PER_SEARCH = 64
+_TURN_NS = 5_000_000  # of one connection, before the others have theirs
+_RETRY_AFTER = (b"Retry-After", b"1")
 
 
 class ConnectionPhase(enum.Enum):
@@ -62,6 +66,7 @@ class ListenerState:
     """What the connections of one listener share."""
 
     __slots__ = (
+        "clients",
         "connections",
         "date_line",
         "defer",
@@ -70,15 +75,24 @@ class ListenerState:
         "handle",
         "heads",
         "limits",
+        "memory",
         "on_empty",
         "scratch",
     )
 
     def __init__(
-        self, handle: Handler, limits: HttpLimits, fast_path: HttpFastPath | None = None
+        self,
+        handle: Handler,
+        limits: HttpLimits,
+        fast_path: HttpFastPath | None = None,
+        clients: ClientLimits | None = None,
     ) -> None:
+        """`clients` may be shared with other listeners."""
         self.handle = handle
         self.limits = limits
+        clients = clients or ClientLimits.of(limits.max_buffered_bytes)
+        self.memory = clients.memory
+        self.clients = clients.connections
         self.fast_path = fast_path
         self.heads = HeadCache()
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
@@ -103,12 +117,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_progress_seen",
         "_reader",
         "_reading",
+        "_receiving",
         "_responses",
+        "_sending",
         "_serving",
         "_since",
         "_state",
         "_transport",
+        "_unsent",
         "_written",
+        "address",
         "peer",
         "phase",
         "writable",
@@ -117,9 +135,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, state: ListenerState) -> None:
         self.phase = _OPEN
         self.peer = ""
+        self.address = ""  # the peer without its port; empty for a Unix socket
         self.writable = True
         self._state = state
-        self._reader = RequestReader(state.heads.parse, state.limits)
+        self._reader = RequestReader(state.heads.parse, state.limits, state.memory)
         self._transport: asyncio.Transport | None = None
         self._exchange: ConnectionExchange | HttpFastPathCall | None = None  # while BUSY
         self._pattern: HttpPattern | None = None  # of the last request on the fast path
@@ -133,6 +152,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._written = 0
         self._drained_seen = -1
         self._since = 0.0
+        self._receiving = Pace()
+        self._sending = Pace()
+        self._unsent = 0  # our part of the memory budget's queued bytes
 
     # --- called by the transport -------------------------------------------------------------
 
@@ -144,7 +166,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._state.connections.add(self)
+        state = self._state
+        state.connections.add(self)
+        peername = transport.get_extra_info("peername")
+        self.address = str(peername[0]) if isinstance(peername, tuple) else ""
+        refusal = state.clients.admit(self.address)
+        if refusal and state.clients.crowded:
+            self.abort()
+        elif refusal:
+            self._refuse(HttpFault(503, refusal))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
         """Where the socket shall write: into the body's own memory when one is arriving."""
@@ -155,7 +185,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The socket has written `nbytes`."""
         reader = self._reader
         if reader.target is not None:
-            if reader.fill(nbytes):
+            try:
+                complete = reader.fill(nbytes)
+            except HttpFault as fault:
+                self._refuse(fault)
+                return
+            if complete:
                 self._serve()
             return
         phase = self.phase
@@ -191,10 +226,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
         self.writable = False
+        self._count_unsent()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.writable = True
+        self._count_unsent()
         if self._exchange is not None:
             self._exchange.client_writable()
         else:
@@ -206,10 +243,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             logger.debug("%s: connection lost: %s", self.peer, exc)
         self.phase = _CLOSED
         self._transport = None
+        self._count_unsent()
         self._reader.drop()
         self._drop_exchange()
         state = self._state
         state.connections.discard(self)
+        state.clients.leave(self.address)
         if not state.connections and state.on_empty is not None:
             state.on_empty()
 
@@ -231,6 +270,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if transport is not None:
             self._written += len(data)
             transport.write(data)
+            if not self.writable:
+                self._count_unsent()
 
     def finish(self, exchange: ConnectionExchange, keep_alive: bool) -> None:
         """The response to `exchange` has been written: continue with the next request, or close."""
@@ -275,6 +316,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         transport, self._transport = self._transport, None
         if transport is not None:
             self.phase = _CLOSED
+            self._count_unsent()
             self._reader.drop()
             transport.abort()
             self._drop_exchange()
@@ -302,12 +344,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         unsent = transport.get_write_buffer_size()
         if unsent and self.phase is not _LINGER:
             drained = self._written - unsent
-            if drained != self._drained_seen:
+            secs, moved = self._sending.measure(self, drained, now)
+            if is_too_slow(secs, moved, limits.write_stall_secs, limits.min_rate):
+                logger.debug("%s reads its answer too slowly: connection cut", self.peer)
+                self.abort()
+            elif drained != self._drained_seen:
                 self._drained_seen = drained
                 self._since = now
             elif limits.write_stall_secs and now - self._since >= limits.write_stall_secs:
                 logger.debug("%s stopped reading its answer: connection cut", self.peer)
                 self.abort()
+            return
+        self._sending.end()
+        if self._reader.arriving is not Arriving.BODY:
+            self._receiving.end()
+        elif self.phase is _OPEN and self._body_is_late(now):
             return
         progress = self._reader.progress + self._responses
         if progress != self._progress_seen:
@@ -318,6 +369,34 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self.phase is _OPEN:
             self._wait_for_client(waited)
         elif self.phase is _LINGER and limits.linger_secs and waited >= limits.linger_secs:
+            self.abort()
+
+    def _body_is_late(self, now: float) -> bool:
+        """Refuse a request whose body takes too long; false if it does not."""
+        limits = self._state.limits
+        reader = self._reader
+        secs, moved = self._receiving.measure(reader.begun_ns, reader.body_bytes, now)
+        if limits.body_total_secs and secs >= limits.body_total_secs:
+            text = f"the request body did not arrive within {limits.body_total_secs:g} seconds"
+        elif is_too_slow(secs, moved, limits.body_idle_timeout_secs, limits.min_rate):
+            text = (
+                f"the request body arrives too slowly: {moved} bytes in {secs:.0f} seconds; at "
+                f"least {limits.min_rate:g} a second are expected (--http-min-rate)"
+            )
+        else:
+            return False
+        self._refuse(HttpFault(408, text))
+        return True
+
+    def _count_unsent(self) -> None:
+        """Count what this client does not read, and cut the connection if all have no room."""
+        transport = self._transport
+        unsent = 0 if self.writable or transport is None else transport.get_write_buffer_size()
+        memory = self._state.memory
+        memory.queued_bytes += unsent - self._unsent
+        self._unsent = unsent
+        if unsent and not memory.has_room(0):
+            logger.warning("%s does not read its answer, and %s", self.peer, memory.refusal)
             self.abort()
 
     def _wait_for_client(self, waited: float) -> None:
@@ -376,12 +455,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._serving = True
         reader = self._reader
+        turn_end_ns = 0
         try:
             while self.phase is _OPEN and self.writable:
                 request = reader.take()
                 if request is None:
                     break
                 self._dispatch(request)
+                if reader.inbox:  # more requests, which were sent ahead
+                    now_ns = time.monotonic_ns()
+                    turn_end_ns = turn_end_ns or now_ns + _TURN_NS
+                    if now_ns > turn_end_ns:
+                        self._state.defer(self._serve)
+                        break
         except HttpFault as error:
             self._refuse(error)
         finally:
@@ -436,7 +522,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             len(body),
             self._state.date_line,
         )
-        self.write(response_head(error.status, (JSON_CONTENT,), closing) + body)
+        headers = (JSON_CONTENT, _RETRY_AFTER) if error.status == 503 else (JSON_CONTENT,)
+        self.write(response_head(error.status, headers, closing) + body)
         self._linger()
 
     def _close_after_response(self) -> None:

@@ -19,7 +19,8 @@ from shoal.frontends.http.body import SMALL_BYTES, BodyBuffer
 from shoal.frontends.http.chunked import ChunkedDecoder
 from shoal.frontends.http.head import check_partial_head
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import CHUNKED, GradualRequest, Head, HttpRequest
+from shoal.frontends.http.message import CHUNKED, GradualRequest, Head, HttpFault, HttpRequest
+from shoal.frontends.memory_budget import MemoryBudget
 
 _CARRIAGE_RETURN = 0x0D
 
@@ -39,16 +40,18 @@ class RequestReader:
     """Reads the requests of one connection."""
 
     __slots__ = (
-        "_begun_ns",
         "_body",
         "_clock",
+        "_counted",
         "_decoder",
         "_head",
         "_limits",
+        "_memory",
         "_parse_head",
         "_position",
         "_scanned",
         "arriving",
+        "begun_ns",
         "inbox",
         "owes_continue",
         "progress",
@@ -59,13 +62,15 @@ class RequestReader:
         self,
         parse_head: Callable[[bytes, HttpLimits], Head],
         limits: HttpLimits,
+        memory: MemoryBudget,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`clock` is read where a body begins, never to decide anything."""
         self._parse_head = parse_head
         self._limits = limits
+        self._memory = memory
         self._clock = clock
-        self._begun_ns = 0
+        self.begun_ns = 0  # when the body began, if one is arriving
         self.arriving = NOTHING
         self.progress = 0  # changes whenever a client that is expected to send has sent enough
         self.owes_continue = False  # the client waits for a 100 before it sends its body
@@ -78,6 +83,13 @@ class RequestReader:
         self._head: Head | None = None
         self._body: BodyBuffer | None = None
         self._decoder: ChunkedDecoder | None = None
+        self._counted = 0  # of a large body: our part of the memory budget's unfinished bytes
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of the body has arrived."""
+        body = self._decoder.body if self._decoder is not None else self._body
+        return 0 if body is None else body.filled
 
     @property
     def waiting_bytes(self) -> int:
@@ -93,11 +105,15 @@ class RequestReader:
         self._position = 0
 
     def fill(self, count: int) -> bool:
-        """Count in bytes that were written to `target`; true when a request is complete."""
+        """Count in bytes that were written to `target`; true when a request is complete.
+
+        Raises HttpFault if the clients have sent more than the server may buffer.
+        """
         body = self._body
         assert body is not None
         body.advance(count)
         self.progress += 1
+        self._count(body)
         self.target = None if body.complete else body.room()
         return body.complete
 
@@ -139,6 +155,7 @@ class RequestReader:
         self._keep_from(len(self.inbox))
         self._head = self._body = self._decoder = self.target = None
         self.arriving = NOTHING
+        self._uncount()
 
     def _keep_from(self, position: int) -> None:
         """Everything before `position` has been dealt with."""
@@ -162,12 +179,14 @@ class RequestReader:
     def _begin_body(self, head: Head, start: int) -> HttpRequest | None:
         """A body follows whose beginning, maybe all of it, is in the inbox from `start` on."""
         self._head = head
-        self._begun_ns = self._clock()
+        self.begun_ns = self._clock()
         self.arriving = _BODY
         if head.body_length == CHUNKED:
             self._keep_from(start)
             self._decoder = ChunkedDecoder(BodyBuffer(head.tensor_offset, None), self._limits)
         else:
+            if not self._memory.has_room(head.body_length):
+                raise HttpFault(503, self._memory.refusal)
             end = min(start + head.body_length, len(self.inbox))
             body = BodyBuffer(head.tensor_offset, head.body_length)
             body.append(memoryview(self.inbox)[start:end])
@@ -185,10 +204,12 @@ class RequestReader:
         if decoder is not None:
             data = self.inbox[self._position :]
             self._keep_from(len(self.inbox))
-            if not decoder.feed(data):
+            complete = decoder.feed(data)
+            body = decoder.body
+            self._count(body)
+            if not complete:
                 return None
             self.inbox = decoder.rest
-            body = decoder.body
         else:
             assert self._body is not None
             body = self._body
@@ -196,4 +217,23 @@ class RequestReader:
                 return None
         self._head = self._body = self._decoder = None
         self.arriving = NOTHING
-        return GradualRequest(head, body.take(), self._begun_ns)
+        content = body.take()
+        if self._counted:
+            self._uncount()
+            assert isinstance(content, memoryview), "it is large"
+            self._memory.hold(content)
+        return GradualRequest(head, content, self.begun_ns)
+
+    def _count(self, body: BodyBuffer) -> None:
+        """Count what has arrived of a large body. Raises HttpFault beyond the budget."""
+        if body.filled <= SMALL_BYTES:
+            return
+        memory = self._memory
+        memory.unfinished_bytes += body.filled - self._counted
+        self._counted = body.filled
+        if not memory.has_room(0):
+            raise HttpFault(503, memory.refusal)
+
+    def _uncount(self) -> None:
+        self._memory.unfinished_bytes -= self._counted
+        self._counted = 0

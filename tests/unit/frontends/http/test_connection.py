@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.protocol import ConnectionPhase, HttpConnection, ListenerState
@@ -374,7 +375,7 @@ def test_a_slow_head_is_refused_however_steadily_it_drips():
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 999", b"Transfer-Encoding: chunked"])
 def test_a_stalled_body_is_refused(framing):
-    client = Client(body_idle_timeout_secs=60)
+    client = Client(body_idle_timeout_secs=60, min_rate=0)
     client.send(b"POST /" + HOST + framing + b"\r\n\r\n")
     client.connection.sweep(0)
     client.send(b"5")
@@ -416,7 +417,7 @@ def test_a_client_that_stops_reading_is_cut():
 
 
 def test_a_client_that_reads_slowly_is_not_cut():
-    client = Client(echo, write_stall_secs=60, keepalive_idle_secs=1)
+    client = Client(echo, write_stall_secs=60, min_rate=0, keepalive_idle_secs=1)
     client.send(b"GET /" + HOST + b"\r\n")
     for now in range(50):
         client.transport.unsent = 50 - now
@@ -440,6 +441,8 @@ def test_clocks_set_to_zero_never_run_out():
     forever = {
         "head_timeout_secs": 0,
         "body_idle_timeout_secs": 0,
+        "body_total_secs": 0,
+        "min_rate": 0,
         "keepalive_idle_secs": 0,
         "write_stall_secs": 0,
     }
@@ -561,3 +564,146 @@ def test_the_listener_hears_of_the_last_connection():
     assert empty == []
     other.connection_lost(None)
     assert empty == [1]
+
+
+# --- rates, budgets, turns -------------------------------------------------------------------
+
+
+def test_a_body_that_trickles_in_is_refused():
+    client = Client(body_idle_timeout_secs=60, min_rate=500)
+    client.send(b"POST /" + HOST + b"Content-Length: 100000\r\n\r\n")
+    client.connection.sweep(0)
+    now = 0
+    while client.transport.written == b"":
+        now += 30
+        client.send(b"x")
+        client.connection.sweep(now)
+        assert now <= 90
+    assert client.status == 408
+    assert b"3 bytes in 90 seconds" in client.transport.written
+
+
+def test_a_slow_body_is_fine_if_it_keeps_the_rate():
+    client = Client(body_idle_timeout_secs=60, min_rate=500)
+    client.send(b"POST /" + HOST + b"Content-Length: 60000\r\n\r\n")
+    for now in range(0, 120, 2):
+        client.connection.sweep(now)
+        client.send(b"x" * 1000)
+    assert len(client.exchanges) == 1
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 1000000", b"Transfer-Encoding: chunked"])
+def test_a_body_has_a_time_in_all(framing):
+    client = Client(body_total_secs=100, min_rate=0)
+    client.send(b"POST /" + HOST + framing + b"\r\n\r\n")
+    for now in range(0, 100, 10):
+        client.connection.sweep(now)
+        client.send(b"a\r\n0123456789\r\n")
+    assert client.transport.written == b""
+    client.connection.sweep(100)
+    assert client.status == 408
+    assert b"within 100 seconds" in client.transport.written
+
+
+def test_a_response_that_trickles_out_is_cut_off():
+    client = Client(write_stall_secs=60, min_rate=500)
+    client.send(b"GET /" + HOST + b"\r\n")
+    client.exchanges[0].respond(200, (), (b"x" * 100_000,))
+    for now in range(0, 120, 30):
+        client.transport.unsent = 100_000 - now
+        client.connection.sweep(now)
+    assert client.transport.aborted
+
+
+def test_bodies_beyond_the_budget_are_refused_before_they_arrive():
+    client = Client(max_buffered_bytes=1_000_000)
+    client.send(b"POST /" + HOST + b"Content-Length: 1000001\r\n\r\n")
+    assert client.status == 503
+    assert b"Retry-After: 1\r\n" in client.transport.written
+    assert b"--max-buffered-bytes" in client.transport.written
+
+
+def another(state):
+    """A second connection of the same listener."""
+    client = Client()
+    client.connection.connection_lost(None)
+    client.state = state
+    client.connection = HttpConnection(state)
+    client.connection.connection_made(client.transport)
+    return client
+
+
+def test_what_all_clients_have_sent_counts_until_it_is_freed():
+    first = Client(max_buffered_bytes=1_000_000)
+    memory = first.state.memory
+    post = b"POST /" + HOST + b"Content-Length: 600000\r\n\r\n"
+    first.send(post + b"x" * 600_000)
+    assert memory.held_bytes == 600_000
+    second = another(first.state)
+    second.send(post)
+    assert second.status == 503
+    first.exchanges.clear()
+    first.connection.connection_lost(None)
+    del first
+    third = another(second.state)
+    third.send(post + b"x" * 300_000)
+    assert (memory.held_bytes, memory.unfinished_bytes) == (0, 300_000)
+    third.connection.connection_lost(None)
+    assert memory.unfinished_bytes == 0
+
+
+def test_chunked_bodies_count_as_they_arrive():
+    client = Client(max_buffered_bytes=100_000)
+    client.send(b"POST /" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+    client.send(b"c350\r\n" + b"x" * 50_000 + b"\r\n")
+    assert client.state.memory.unfinished_bytes == 50_000
+    client.send(b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n")
+    assert client.status == 503
+    assert client.state.memory.unfinished_bytes == 0
+
+
+def test_unread_responses_count_until_they_are_read():
+    client = Client(max_buffered_bytes=1_000_000)
+    memory = client.state.memory
+    client.transport.unsent = 400_000
+    client.connection.pause_writing()
+    assert memory.queued_bytes == 400_000
+    client.transport.unsent = 0
+    client.connection.resume_writing()
+    assert memory.queued_bytes == 0
+    client.transport.unsent = 1_000_001
+    client.connection.pause_writing()
+    assert client.transport.aborted
+    assert memory.queued_bytes == 0
+
+
+def test_requests_sent_ahead_leave_others_a_turn(monkeypatch):
+    clock = iter(range(0, 10**12, 2_000_000))
+    monkeypatch.setattr("shoal.frontends.http.protocol.time.monotonic_ns", lambda: next(clock))
+    served = []
+
+    def respond(exchange):
+        served.append(exchange.request.target)
+        exchange.respond(200)
+
+    client = Client(respond)
+    client.send((b"GET /" + HOST + b"\r\n") * 10)
+    assert len(served) == 4
+    while client.deferred:
+        client.deferred.pop()()
+    assert len(served) == 10
+
+
+def test_one_connection_too_many_is_told_so():
+    first = Client()
+    state = ListenerState(
+        first.exchanges.append, HttpLimits(), clients=ClientLimits.of(1 << 20, max_connections=1)
+    )
+    state.date_line = b""
+    clients = [another(state) for _ in range(2)]
+    assert clients[0].transport.written == b""
+    assert clients[1].status == 503
+    assert b"Retry-After" in clients[1].transport.written
+    clients[1].connection.connection_lost(None)
+    clients[0].connection.connection_lost(None)
+    assert state.clients.count == 0

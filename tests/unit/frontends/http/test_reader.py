@@ -5,17 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core import buffers
 from shoal.frontends.http.body import ALIGNMENT, SMALL_BYTES
 from shoal.frontends.http.head import parse_head
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import HttpFault, HttpRequest
 from shoal.frontends.http.reader import Arriving, RequestReader
+from shoal.frontends.memory_budget import MemoryBudget
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
 
 
 def reader(**limits) -> RequestReader:
-    return RequestReader(parse_head, HttpLimits(**limits))
+    return RequestReader(parse_head, HttpLimits(**limits), MemoryBudget(1 << 20, buffers.pool))
 
 
 def receive(source: RequestReader, data: bytes) -> list[HttpRequest]:
