@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 _CLASSES = 17  # the last one has everything above 32,768 rows
 _RECENT_NS = 2_000_000_000  # an older size no longer counts, unless it is all there is
-_RISE = 0.25  # of the difference, with each longer execution
+_SMOOTHING = 0.125
 
 
 @dataclass(slots=True)
@@ -41,11 +41,11 @@ class ComputeCost:
             self._classes[index] = _SizeClass(rows, own_ns, now_ns)
             return
         known.last_ns = now_ns
-        known.rows += _RISE * (rows - known.rows)
+        known.rows += _SMOOTHING * (rows - known.rows)
         if own_ns < known.ns:
             known.ns = own_ns
         else:
-            known.ns += _RISE * (own_ns - known.ns)
+            known.ns += _SMOOTHING * (own_ns - known.ns)
 
     def of(self, rows: int) -> int:
         """The nanoseconds that a batch of `rows` takes to compute; 0 if nothing was measured."""
@@ -70,8 +70,9 @@ class ComputeCost:
         small, large = known[0], known[-1]
         if small is large:
             return 0.0, small.ns / small.rows
-        row_ns = max(0.0, (large.ns - small.ns) / (large.rows - small.rows))
-        return max(0.0, small.ns - row_ns * small.rows), row_ns
+        small_ns = min(small.ns, large.ns)  # fewer rows never take longer
+        row_ns = (large.ns - small_ns) / (large.rows - small.rows)
+        return max(0.0, small_ns - row_ns * small.rows), row_ns
 
 
 def _class_of(rows: int) -> int:

@@ -140,7 +140,8 @@ class ExecutionPlacement:
             self._slow_after_leaving += judged_ns > QUICK_NS
         self._quick_streak = self._quick_streak + 1 if expected_ns <= QUICK_NS else 0
         if self._is_too_slow(judged_ns, 0):
-            self._ready_ns = now_ns + self._hold_ns
+            if judged_ns > SLOW_NS:
+                self._ready_ns = now_ns + self._hold_ns
         elif self._quick_streak >= _FIRST_STREAK and now_ns >= self._ready_ns:
             self._enter(now_ns)
         return self.mode
