@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from shoal.backends.base import Placement
+from shoal.backends.base import ArrayForm, Placement
 from shoal.config.model import ModelConfig, ModelInput, ModelOutput
 from shoal.core import dtypes
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument
@@ -166,6 +166,52 @@ def test_results_outlive_the_next_run_and_the_model(loader, datatype):
     executor.close()
     loader.close()
     assert same(kept, first)
+
+
+def form(name, array):
+    return ArrayForm(name, array.shape, array.dtype)
+
+
+@pytest.mark.parametrize("datatype", dtypes.ALL, ids=str)
+def test_a_bound_run_gives_the_same(loader, datatype):
+    executor = loader.executor(models.identity(datatype, dims=(8,)))
+    arrays = [sample(datatype, (2, 8)), sample(datatype, (2, 8))[::-1].copy()]
+    run = executor.bind([form("INPUT0", arrays[0])], [form("OUTPUT0", arrays[0])])
+    if datatype in (dtypes.BYTES, dtypes.BF16):
+        assert run is None
+        return
+    kept = [run([array.tobytes()]) for array in arrays]
+    assert kept == [[array.tobytes()] for array in arrays]
+
+
+def test_bound_outputs_come_in_their_order(loader):
+    executor = loader.executor(models.add_sub(dims=(1,)))
+    array = np.array([[5]], np.int32)
+    inputs = [form("INPUT1", array), form("INPUT0", array)]
+    run = executor.bind(inputs, [form("OUTPUT1", array), form("OUTPUT0", array)])
+    results = run([np.int32(2).tobytes(), np.int32(5).tobytes()])
+    assert [np.frombuffer(result, np.int32).item() for result in results] == [3, 7]
+    assert executor.bind(inputs[:1], [form("OUTPUT0", array)]) is None  # INPUT0 is required
+
+
+def test_what_is_not_bound(loader):
+    """An output of any size, whose contents decide about it."""
+    output = ModelOutput(name="OUTPUT0", data_type="TYPE_FP32", dims=(-1, 2))
+    given = ModelInput(name="INPUT0", data_type="TYPE_FP32", dims=(-1, 2))
+    config = ModelConfig(max_batch_size=4, input=(given,), output=(output,))
+    executor = loader.executor(models.unknown_rank(), config)
+    array = np.zeros((1, 3, 2), np.float32)
+    assert executor.bind([form("INPUT0", array)], [form("OUTPUT0", array)]) is None
+
+
+def test_a_bound_run_fails_as_the_model_does(loader, capfd):
+    executor = loader.executor(models.picker(4))
+    (result,) = executor.run({"INPUT0": np.array([[3]])}, ["OUTPUT0"])
+    run = executor.bind([form("INPUT0", np.array([[3]]))], [form("OUTPUT0", result)])
+    with pytest.raises(Exception, match="must be within the inclusive range"):
+        run([np.array([[9]]).tobytes()])
+    assert run([np.array([[2]]).tobytes()]) == [np.array([[20]], result.dtype).tobytes()]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_shape_that_was_not_declared(loader):

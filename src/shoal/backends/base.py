@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from shoal.config.parameters import Parameters
 from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
-from shoal.core.tensor import Tensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import ShoalError
 from shoal.statistics.custom import CustomMetrics
 
@@ -89,6 +89,18 @@ class LoadContext:
         return Parameters(backend, self.config, self.settings, self.file)
 
 
+class ArrayForm(NamedTuple):
+    """An array without its contents."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+# Takes the contents of each input, and returns those of each output.
+BoundRun: TypeAlias = Callable[[Sequence[Buffer]], list[bytes]]
+
+
 class Executor(ABC):
     """One instance: runs a batch whose inputs have been joined along the batch dimension."""
 
@@ -99,6 +111,15 @@ class Executor(ABC):
         BYTES tensors are object arrays of `bytes`, BF16 tensors are `uint16`. The returned arrays
         must stay valid after the next call. An exception fails the batch with its text.
         """
+
+    def bind(
+        self,
+        inputs: Sequence[ArrayForm],  # noqa: ARG002 - for subclasses
+        outputs: Sequence[ArrayForm],  # noqa: ARG002
+    ) -> BoundRun | None:
+        """A faster `run` for batches of exactly these arrays, which are small; None if there is
+        none. Where it raises, the batch goes to `run`; where that succeeds, all later ones do."""
+        return None
 
     def close(self) -> None:
         """Release the instance's resources. Called once, after its last `run`."""

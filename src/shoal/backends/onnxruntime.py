@@ -17,7 +17,14 @@ import numpy as np
 import onnxruntime
 
 from shoal.backends import graph_config, onnx_session
-from shoal.backends.base import Executor, LoadContext, LoadedModel, Placement
+from shoal.backends.base import (
+    ArrayForm,
+    BoundRun,
+    Executor,
+    LoadContext,
+    LoadedModel,
+    Placement,
+)
 from shoal.backends.file_backend import FileBackend
 from shoal.backends.graph import Graph, GraphTensor
 from shoal.backends.onnx_options import (
@@ -38,6 +45,7 @@ from shoal.backends.onnx_types import (
 )
 from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BF16, BYTES
+from shoal.core.tensor import Buffer
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
 
 Device = tuple[str, int]
@@ -176,6 +184,20 @@ class OnnxRuntimeExecutor(Executor):
         self._bf16_outputs = frozenset(
             name for name, tensor in graph.outputs.items() if tensor.datatype is BF16
         )
+        # Outputs that are read from memory that was allocated before the run. Elsewhere than in
+        # their first dimension, the batch, sizes may depend on the contents of inputs.
+        self._bindable: frozenset[str] = frozenset()
+        if session.get_providers() == [CPU] and hasattr(session, "_sess"):
+            self._bindable = (
+                frozenset(
+                    name
+                    for name, tensor in graph.outputs.items()
+                    if tensor.dims
+                    and min(tensor.dims[1:], default=1) > 0
+                    and name not in self._finish
+                )
+                - self._bf16_outputs
+            )
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
         """Compute the named outputs. Raises BackendFailure with what the runtime said, or
@@ -213,6 +235,17 @@ class OnnxRuntimeExecutor(Executor):
             ]
         return results
 
+    def bind(self, inputs: Sequence[ArrayForm], outputs: Sequence[ArrayForm]) -> BoundRun | None:
+        """Bind memory of its own to the inputs and outputs, which saves half of a small run."""
+        names = {form.name for form in inputs}
+        if (
+            not self._required <= names
+            or not names.isdisjoint(self._prepare)
+            or not self._bindable.issuperset(form.name for form in outputs)
+        ):
+            return None
+        return _bound_run(self._session, self._run_options, inputs, outputs)
+
     def close(self) -> None:
         """Let go of the session."""
         self._session = None
@@ -237,6 +270,29 @@ class OnnxRuntimeExecutor(Executor):
             f"model '{self._model_name}' cannot run without {missing}: the configuration marks it "
             "optional, but the model has no value of its own for it. Send it with every request"
         )
+
+
+def _bound_run(
+    session: Any, run_options: Any, inputs: Sequence[ArrayForm], outputs: Sequence[ArrayForm]
+) -> BoundRun:
+    """See `Executor.bind`."""
+    binding = session.io_binding()
+    # As with `run`: the wrapper, which checks for captured graphs, takes ten times as long.
+    run_bound, bound = session._sess.run_with_iobinding, binding._iobinding
+    arrays = [np.empty(shape, dtype) for _, shape, dtype in (*inputs, *outputs)]
+    binds = [binding.bind_input] * len(inputs) + [binding.bind_output] * len(outputs)
+    for bind, form, array in zip(binds, (*inputs, *outputs), arrays, strict=True):
+        bind(form.name, "cpu", 0, form.dtype.type, form.shape, array.ctypes.data)
+    views = [array.reshape(-1).view(np.uint8).data for array in arrays]  # keep the memory
+    targets, results = views[: len(inputs)], views[len(inputs) :]
+
+    def run(contents: Sequence[Buffer]) -> list[bytes]:
+        for target, content in zip(targets, contents, strict=True):
+            target[:] = content
+        run_bound(bound, run_options)
+        return [result.tobytes() for result in results]
+
+    return run
 
 
 def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:

@@ -14,8 +14,13 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from shoal.backends.base import DeviceExecutor, Executor, RequestExecutor
-from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
+from shoal.backends.base import ArrayForm, BoundRun, DeviceExecutor, Executor, RequestExecutor
+from shoal.core.planned import (
+    PlannedRequest,
+    PlannedResponses,
+    RequestTemplate,
+    ResponseLayout,
+)
 from shoal.core.request import DONE, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -32,6 +37,7 @@ from shoal.scheduler.batch import (
     join,
     join_mixed,
     join_planned,
+    joined_contents,
     rows_at,
     shared_template,
     split,
@@ -46,6 +52,8 @@ from shoal.statistics.model import ModelStatistics, Moments
 logger = logging.getLogger(__name__)
 
 _MOST_TEMPLATES = 64  # whose outputs are cached
+_MOST_BOUND_REQUESTS = 4  # in a batch: for larger ones it saves little
+_MOST_BOUND_BYTES = 16 * 1024  # of inputs: larger ones take longer to copy than it saves
 
 # The groups of a batch, each with its responses as a whole or with the outputs of each request.
 _GroupResponses: TypeAlias = list[tuple[Sequence[Request], list[list[Tensor]] | PlannedResponses]]
@@ -79,6 +87,10 @@ class Execution:
         self._statistics = statistics
         self._assembly = assembly
         self._planned_outputs: dict[RequestTemplate, PlannedOutputs] = {}
+        # By executor, template and number of requests; None where an executor cannot bind it.
+        self._bound: dict[
+            tuple[Executor, RequestTemplate, int], tuple[BoundRun, ResponseLayout] | None
+        ] = {}
         # Padding, ragged batches and states are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
@@ -158,6 +170,13 @@ class Execution:
         start_ns: int,
     ) -> _Computed:
         """The same for requests made from one template: what holds for one holds for all."""
+        key = executor, template, len(batch)
+        bound = self._bound.get(key)
+        if bound is not None:
+            try:
+                return self._compute_bound(*bound, batch, start_ns)
+            except Exception:  # noqa: BLE001, S110 - what happens below counts
+                pass
         outputs = self._planned_outputs.get(template) or self._outputs_of(template)
         names = outputs.names
         inputs = join_planned(batch, template)
@@ -170,7 +189,31 @@ class Execution:
         if response is None:
             response = split(batch, names, arrays, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        if bound is not None:  # only the bound run has failed
+            self._bound[key] = None
+        elif len(batch) <= _MOST_BOUND_REQUESTS and key not in self._bound:
+            self._bound[key] = _bind(executor, inputs, outputs.last_form(len(batch)))
         return [(batch, response)], moments, model_ns
+
+    def _compute_bound(
+        self,
+        run: BoundRun,
+        layout: ResponseLayout,
+        batch: Sequence[PlannedRequest],
+        start_ns: int,
+    ) -> _Computed:
+        """The same for a small batch, from bytes to bytes."""
+        contents = joined_contents(batch)
+        cpu_ns = thread_cpu_ns()
+        input_end_ns = time.monotonic_ns()
+        results = run(contents)
+        end_ns = time.monotonic_ns()
+        moments = Moments(start_ns, input_end_ns, end_ns, end_ns)
+        return (
+            [(batch, PlannedResponses(layout, results))],
+            moments,
+            own_ns(end_ns - input_end_ns, cpu_ns),
+        )
 
     def _compute_mixed(
         self,
@@ -216,7 +259,13 @@ class Execution:
         self._planned_outputs[template] = outputs
         for oldest in list(self._planned_outputs)[:-_MOST_TEMPLATES]:
             self._planned_outputs.pop(oldest, None)
+            self._bound = {}  # all at once: this is rare
         return outputs
+
+    def close(self, executor: Executor | RequestExecutor) -> None:
+        """Close an executor, which has no batch, and what was bound to it."""
+        self._bound = {key: bound for key, bound in self._bound.items() if key[0] is not executor}
+        executor.close()
 
     def _compute_on_device(
         self,
@@ -343,6 +392,26 @@ class Execution:
             exc_info=failure,
         )
         return BackendFailure(f"{type(failure).__name__}: {failure}")
+
+
+def _bind(
+    executor: Executor,
+    inputs: Mapping[str, np.ndarray],
+    form: tuple[ResponseLayout, Sequence[tuple[str, tuple[int, ...], np.dtype]]] | None,
+) -> tuple[BoundRun, ResponseLayout] | None:
+    """Bind small batches with such inputs and outputs, if that is possible."""
+    if form is None or sum([array.nbytes for array in inputs.values()]) > _MOST_BOUND_BYTES:
+        return None
+    layout, outputs = form
+    try:
+        run = executor.bind(
+            [ArrayForm(name, array.shape, array.dtype) for name, array in inputs.items()],
+            [ArrayForm(*output) for output in outputs],
+        )
+    except Exception:
+        logger.exception("binding the inputs and outputs of a batch failed")
+        return None
+    return None if run is None else (run, layout)
 
 
 def _without_fillers(batch: Sequence[Request]) -> Sequence[Request]:

@@ -270,4 +270,4 @@ class LoopInstance:
         with self._executing:
             while self._rest:
                 self._run(self._rest)
-            self._executor.close()
+            self._execution.close(self._executor)

@@ -122,6 +122,6 @@ class InstanceWorker:
 
     def discard(self) -> None:
         """Release the executor and resources; the thread has ended, or was never started."""
-        self.executor.close()
+        self._execution.close(self.executor)
         if self._grant is not None:
             self._grant.leave()

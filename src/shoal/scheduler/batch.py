@@ -113,6 +113,18 @@ def join_planned(
     return inputs
 
 
+def joined_contents(requests: Sequence[PlannedRequest]) -> list[bytes]:
+    """The bytes of each input, as `join_planned` joins them."""
+    first = requests[0]
+    if len(requests) == 1:
+        message = first.message
+        return [message[place] for place in first.places]
+    return [
+        b"".join([request.message[request.places[index]] for request in requests])
+        for index in range(len(first.places))
+    ]
+
+
 def join_mixed(
     batch: Sequence[Request], groups: Mapping[RequestTemplate | None, Sequence[int]]
 ) -> dict[str, np.ndarray]:
@@ -245,6 +257,23 @@ class PlannedOutputs:
         if self._order is not None:
             contents = [contents[index] for index in self._order]
         return PlannedResponses(last.layout, contents)
+
+    def last_form(
+        self, count: int
+    ) -> tuple[ResponseLayout, list[tuple[str, tuple[int, ...], np.dtype]]] | None:
+        """The layout of the last responses, and name, shape and type of the arrays, in the order
+        of the response, that give the same for `count` requests; None if they are not small."""
+        last = self._last
+        if last is None or count > last.most:
+            return None
+        total = count * self._template.rows
+        arrays = [
+            (name, (total, *row_shape), dtype)
+            for name, (row_shape, dtype) in zip(self.names, last.arrays, strict=True)
+        ]
+        if self._order is not None:
+            arrays = [arrays[index] for index in self._order]
+        return last.layout, arrays
 
     def _split_anew(self, count: int, arrays: Sequence[np.ndarray]) -> PlannedResponses | None:
         signature = self._signature

@@ -74,6 +74,9 @@ class Stage:
             self.placement.observe_on_thread(1, 1000)
         self.instance = LoopInstance(self, self, self, self.executor, self.placement)
 
+    def close(self, executor):  # as an execution
+        executor.close()
+
     def run(self, executor, batch):  # as an execution
         assert not executor.closed
         self.executed.append([request.id for request in batch])

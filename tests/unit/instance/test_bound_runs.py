@@ -1,0 +1,160 @@
+"""Small batches of one template run from bytes to bytes, where the executor can bind them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from shoal.backends.base import Executor
+from shoal.core import dtypes
+from shoal.core.planned import PlannedRequest, RequestTemplate
+from shoal.core.signature import Signature, TensorSpec
+from shoal.instance.execution import Execution
+from shoal.statistics.model import ModelStatistics
+from tests.support.fakes import Collector
+
+OUTPUTS = ("double", "negative")
+SIGNATURE = Signature(
+    "m",
+    64,
+    {"a": TensorSpec("a", dtypes.INT32, (2,))},
+    {name: TensorSpec(name, dtypes.INT32, (2,)) for name in OUTPUTS},
+)
+
+
+class Model(Executor):
+    """Doubles and negates. Values from 1,000 on it refuses; a bound run takes some less."""
+
+    def __init__(self, bound_below=1000, *, binds=True):
+        self.log = []
+        self._bound_below = bound_below
+        self._binds = binds
+
+    def run(self, inputs, outputs):
+        self.log.append("run")
+        return self._compute(inputs["a"], outputs, 1000)
+
+    def bind(self, inputs, outputs):
+        if not self._binds:
+            return None
+        (form,) = inputs
+        self.log.append(("bind", form.shape, [output.name for output in outputs]))
+
+        def run(contents):
+            self.log.append("bound")
+            array = np.frombuffer(contents[0], form.dtype).reshape(form.shape)
+            names = [output.name for output in outputs]
+            return [made.tobytes() for made in self._compute(array, names, self._bound_below)]
+
+        return run
+
+    def _compute(self, array, outputs, below):
+        if (array >= below).any():
+            raise ValueError("too large")
+        made = {"double": array * 2, "negative": -array}
+        return [made[name] for name in outputs]
+
+
+class Replies:
+    reply_type = Collector
+
+    def send_all(self, responses, requests):
+        for index, request in enumerate(requests):
+            request.reply.send(responses.response(index, request.id))
+
+
+class Stage:
+    def __init__(self, model, outputs=OUTPUTS, rows=1):
+        self.execution = Execution(SIGNATURE, 1, ModelStatistics("m", 1))
+        self.model = model
+        inputs = (("a", dtypes.INT32, (rows, 2)),)
+        self.template = RequestTemplate("m", -1, inputs, outputs, {}, 0, 0, rows, (), Replies())
+        self.rows = rows
+
+    def run(self, *numbers):
+        """Execute a batch of requests with these values; what each was answered."""
+        batch = []
+        for number in numbers:
+            message = np.full((self.rows, 2), number, np.int32).tobytes()
+            places = (slice(0, len(message)),)
+            batch.append(PlannedRequest(self.template, message, places, "", Collector(), None, 1))
+        self.execution.run(self.model, batch)
+        return [self._answer(request.reply.responses) for request in batch]
+
+    def _answer(self, responses):
+        (response,) = responses
+        if response.error is not None:
+            return str(response.error)
+        return [(tensor.name, tensor.array.tolist()) for tensor in response.outputs]
+
+
+def expected(number, rows=1, outputs=OUTPUTS):
+    made = {"double": 2 * number, "negative": -number}
+    return [(name, [[made[name]] * 2] * rows) for name in outputs]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("outputs", [OUTPUTS, OUTPUTS[::-1], OUTPUTS[1:]])
+def test_later_batches_are_bound(rows, outputs):
+    stage = Stage(Model(), outputs, rows)
+    for number in range(3):
+        assert stage.run(number) == [expected(number, rows, outputs)]
+    assert stage.model.log == ["run", ("bind", (rows, 2), [*outputs]), "bound", "bound"]
+
+
+def test_each_small_size_is_bound():
+    stage = Stage(Model())
+    for _ in range(2):
+        for count in (1, 2, 4):
+            assert stage.run(*range(count)) == [expected(number) for number in range(count)]
+    assert stage.model.log.count("run") == stage.model.log.count("bound") == 3
+
+
+def test_large_batches_and_large_inputs_are_not():
+    many = Stage(Model())
+    large = Stage(Model(), rows=3000)
+    for _ in range(3):
+        many.run(*range(5))
+        large.run(1)
+    assert many.model.log == large.model.log == ["run"] * 3
+
+
+def test_an_executor_that_cannot_bind():
+    stage = Stage(Model(binds=False))
+    assert [stage.run(7) for _ in range(3)] == [[expected(7)]] * 3
+    assert stage.model.log == ["run"] * 3
+
+
+def test_a_failing_model_stays_bound():
+    stage = Stage(Model())
+    stage.run(1)
+    assert stage.run(1000) == ["ValueError: too large"]
+    assert stage.run(2) == [expected(2)]
+    assert stage.model.log[2:] == ["bound", "run", "bound"]
+
+
+def test_of_a_failing_batch_only_one_request_fails():
+    stage = Stage(Model())
+    stage.run(1, 2)
+    assert stage.run(1000, 2) == ["ValueError: too large", expected(2)]
+
+
+def test_where_only_the_bound_run_fails_it_ends():
+    stage = Stage(Model(bound_below=100))
+    stage.run(1)
+    assert stage.run(500) == [expected(500)]
+    assert stage.run(2) == [expected(2)]
+    assert stage.model.log[2:] == ["bound", "run", "run"]
+
+
+def test_a_closed_executor_is_freed():
+    stage = Stage(Model())
+    stage.run(1)
+    stage.execution.close(stage.model)
+    freed = weakref.ref(stage.model)
+    stage.model = None
+    gc.collect()
+    assert freed() is None
