@@ -185,7 +185,7 @@ class RequestReader:
             self._keep_from(start)
             self._decoder = ChunkedDecoder(BodyBuffer(head.tensor_offset, None), self._limits)
         else:
-            if not self._memory.has_room(head.body_length):
+            if head.body_length > SMALL_BYTES and not self._memory.has_room(head.body_length):
                 raise HttpFault(503, self._memory.refusal)
             end = min(start + head.body_length, len(self.inbox))
             body = BodyBuffer(head.tensor_offset, head.body_length)

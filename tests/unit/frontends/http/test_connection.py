@@ -642,9 +642,13 @@ def test_what_all_clients_have_sent_counts_until_it_is_freed():
     second = another(first.state)
     second.send(post)
     assert second.status == 503
+    small = another(first.state)
+    small.send(b"POST /" + HOST + b"Content-Length: 9\r\n\r\n")
+    small.send(b"123456789")
+    assert small.transport.written == b"", "small bodies do not count"
     first.exchanges.clear()
     first.connection.connection_lost(None)
-    del first
+    del first, small
     third = another(second.state)
     third.send(post + b"x" * 300_000)
     assert (memory.held_bytes, memory.unfinished_bytes) == (0, 300_000)
