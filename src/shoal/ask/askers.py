@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
 
 from shoal.ask.question import (
     HTTP_PORT,
@@ -32,6 +34,8 @@ from shoal.client.sockets import RECEIVE_BYTES, Deadline, SocketConnection
 from shoal.client.steps import RoundTrip
 
 CONNECT_SECS = 5.0
+TlsSettings: TypeAlias = Mapping[str, Any]
+_NO_TLS: TlsSettings = MappingProxyType({"ca": None, "cert": None, "key": None, "verify": True})
 
 
 class Asker(Protocol):
@@ -152,12 +156,14 @@ class TcpAsker:
 class HttpAsker:
     """POST …/answer on a persistent connection."""
 
-    def __init__(self, address: Address, model: str, timeout_secs: float) -> None:
+    def __init__(
+        self, address: Address, model: str, timeout_secs: float, tls: TlsSettings = _NO_TLS
+    ) -> None:
         """Connects. Raises ConnectionFailed and Timeout when there is no server."""
         self._address = address
         self._model = model
         self._timeout_secs = timeout_secs
-        encryption = context(address, None, None, None, None, verify=True)
+        encryption = context(address, None, **tls)
         self._transport = HttpTransport(address, encryption, Limits(CONNECT_SECS, 1))
         self._send(
             f"GET {address.prefix}/v2/health/live HTTP/1.1\r\nHost: {address.authority}\r\n"
@@ -168,7 +174,7 @@ class HttpAsker:
     def description(self) -> str:
         """Host, port and protocol."""
         kind = "HTTPS" if self._address.encrypted else "HTTP"
-        return f"{self._address.authority} over {kind}"
+        return f"{self._address.shown} over {kind}"
 
     def ask(self, question: Question) -> tuple[Answer, float]:
         """See `Asker`."""
@@ -188,9 +194,16 @@ class HttpAsker:
 
 
 def find(
-    host: str, *, port: int | None, http: str, model: str, timeout_secs: float
+    host: str,
+    *,
+    port: int | None,
+    http: str,
+    model: str,
+    timeout_secs: float,
+    tls: TlsSettings = _NO_TLS,
 ) -> TcpAsker | HttpAsker:
-    """A connected asker; `http` and `port` choose the protocol.
+    """A connected asker; `http` and `port` choose the protocol. `tls` are the arguments ca, cert,
+    key and verify of a client.
 
     Otherwise the default TCP port is tried first, then that of HTTP. Raises InvalidInput for
     contradicting arguments, ConnectionFailed and Timeout when there is no server.
@@ -201,7 +214,9 @@ def find(
         address = parse(http)
         if address.protocol != "http":
             raise InvalidInput(f"--http takes an HTTP address, found '{http}'")
-        return HttpAsker(address, model, timeout_secs)
+        return HttpAsker(address, model, timeout_secs, tls)
+    if any((tls["ca"], tls["cert"], tls["key"])):
+        raise InvalidInput("--ca, --cert and --key are for HTTPS; add --http https://<host>")
     if port is not None:
         return TcpAsker(host, port, model, timeout_secs)
     http_address = Address("http", host, HTTP_PORT, encrypted=False)

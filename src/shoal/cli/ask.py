@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.cli.parser import CommandParser, help_requested, port, seconds
+from shoal.cli.parser import (
+    CommandParser,
+    add_tls_options,
+    help_requested,
+    port,
+    seconds,
+    tls_settings,
+)
 from shoal.config.options import OptionError
 
 if TYPE_CHECKING:  # imported after the options are checked
@@ -35,7 +42,11 @@ Examples:
 Server:
       --host HOST        the machine [default: localhost]
       --port PORT        its port for questions over TCP (shoal serve --tcp-port)
-      --http URL         use HTTP instead: localhost:8000, https://host/prefix
+      --http URL         use HTTP instead: localhost:8000, https://host/prefix, unix:///path
+      --ca FILE          for https://: the certificates to trust (PEM) [default: the system's]
+      --cert FILE        the client's own certificate (PEM)
+      --key FILE         its private key [default: in --cert]
+      --insecure         do not check the server's certificate
   -m, --model MODEL      the model [default: the only one for questions]
       --timeout SECS     how long to wait for an answer [default: 60]
 
@@ -77,6 +88,7 @@ def run(words: Sequence[str]) -> int:
         http=options.http,
         model=options.model,
         timeout_secs=options.timeout,
+        tls=tls_settings(options),
     )
     try:
         screen = _screen()
@@ -219,6 +231,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--http", default="")
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("--timeout", type=seconds, default=60.0)
+    add_tls_options(parser)
     parser.add_argument("--text-file", default="")
     parser.add_argument("-q", "--question", action="append", default=[])
     parser.add_argument("--quiet", action="store_true")

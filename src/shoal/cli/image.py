@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from shoal.cli.parser import CommandParser, help_requested, integer
+from shoal.cli.parser import (
+    TLS_HELP,
+    CommandParser,
+    add_tls_options,
+    help_requested,
+    integer,
+    tls_settings,
+)
 from shoal.config.options import OptionError
 from shoal.errors import ShoalError
 
@@ -48,7 +55,7 @@ Options:
   -a, --async                   send several requests at once
       --streaming               send all requests on one stream (gRPC only)
   -H, --header NAME:VALUE       a header to send with each request; may be repeated
-  -v, --verbose                 print the model's inputs
+{tls}  -v, --verbose                 print the model's inputs
 
 A folder stands for the images in it, by name. Reading images needs Pillow:
 pip install 'shoal[image]'.
@@ -68,7 +75,8 @@ def run(words: Sequence[str]) -> int:
 
     files = image_files(options.images)
     url = options.url or ("localhost:8001" if options.protocol == "grpc" else "localhost:8000")
-    with Client(url, protocol=options.protocol, headers=dict(options.header)) as client:
+    settings = {"protocol": options.protocol, "headers": dict(options.header)}
+    with Client(url, **settings, **tls_settings(options)) as client:
         model = _classifier(client, options)
         _check_batch(model, options.batch_size)
         check_scaling(options.scaling, model)
@@ -83,7 +91,7 @@ def help_text() -> str:
     from shoal.image.pixels import SCALINGS
 
     lines = [f"{' ' * 32}{name:<10}{kind.words}" for name, kind in SCALINGS.items()]
-    return HELP.format(scalings="\n".join(lines))
+    return HELP.format(scalings="\n".join(lines), tls=TLS_HELP)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
@@ -103,6 +111,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-a", "--async", dest="at_once", action="store_true")
     parser.add_argument("--streaming", action="store_true")
     parser.add_argument("-H", "--header", type=_header, action="append", default=[])
+    add_tls_options(parser)
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("images", nargs="*")
     options = parser.parse_intermixed_args(list(words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from shoal.config.options import OptionError
 
@@ -52,6 +52,33 @@ def seconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?|\.[0-9]+", text) or not float(text):
         raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found '{text}'")
     return float(text)
+
+
+# As `shoal image` prints them; other commands have narrower columns.
+TLS_HELP = """\
+      --ca FILE                 for https:// and grpcs://: the certificates to trust (PEM)
+                                [default: those of the system]
+      --cert FILE               the client's own certificate (PEM)
+      --key FILE                its private key [default: in --cert]
+      --insecure                do not check the server's certificate
+"""
+
+
+def add_tls_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `TLS_HELP`."""
+    for name in ("--ca", "--cert", "--key"):
+        parser.add_argument(name)
+    parser.add_argument("--insecure", action="store_true")
+
+
+def tls_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a client for these options."""
+    return {
+        "ca": options.ca,
+        "cert": options.cert,
+        "key": options.key,
+        "verify": not options.insecure,
+    }
 
 
 def check_html(path: str) -> None:

@@ -178,7 +178,7 @@ def _running(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
         target = QuestionTarget("tcp", options.host, options.port or TCP_PORT, options.model)
         return ExistingServer(target, plan)
     address = parse(options.url)
-    if address.protocol != "http" or address.encrypted:
+    if address.protocol != "http" or address.encrypted or address.socket:
         raise OptionError(
             f"--url takes a plain HTTP address, such as localhost:8000, found '{options.url}'"
         )

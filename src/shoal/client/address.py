@@ -1,6 +1,7 @@
 """Server addresses, parsed.
 
-"localhost:8000", "https://host/prefix", "grpc://host:8001", "grpcs://host", "[::1]:8000"
+"localhost:8000", "https://host/prefix", "grpc://host:8001", "grpcs://host", "[::1]:8000",
+"unix:///run/shoal.sock"
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _DEFAULT_PORTS = {
     (GRPC, False): 8001,
     (GRPC, True): 443,
 }
+_UNIX = re.compile(r"(?i:unix):(?://(?=/))?(?P<path>[^\s?#]+)")
 _FORM = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?"
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/?#\[\]@]+)"
@@ -41,10 +43,18 @@ class Address:
     port: int
     encrypted: bool
     prefix: str = ""  # of every path, for servers behind a proxy
+    socket: str = ""  # the file of a Unix socket, instead of host and port
+
+    @property
+    def shown(self) -> str:
+        """The address in messages: `host:port`, or the Unix socket."""
+        return f"unix:{self.socket}" if self.socket else self.authority
 
     @property
     def authority(self) -> str:
-        """`host:port`, as in requests and error messages."""
+        """`host:port`, as in requests."""
+        if self.socket:
+            return self.host
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -53,6 +63,11 @@ def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Add
     """Parse `url`. Raises InvalidInput."""
     if protocol not in (None, HTTP, GRPC):
         raise InvalidInput(f"protocol is 'http' or 'grpc', found {protocol!r}")
+    unix = _UNIX.fullmatch(url.strip())
+    if unix is not None and encrypted:
+        raise InvalidInput(f"{url!r} is a Unix socket, which is not encrypted; leave TLS out")
+    if unix is not None:
+        return Address(protocol or HTTP, "localhost", 0, encrypted=False, socket=unix["path"])
     match = _FORM.fullmatch(url.strip())
     if match is None:
         raise InvalidInput(
@@ -66,7 +81,7 @@ def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Add
         except KeyError:
             raise InvalidInput(
                 f"{url!r} has the scheme '{match['scheme']}://', which is not supported; "
-                f"use one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+                f"use one of {', '.join(f'{scheme}://' for scheme in (*_SCHEMES, 'unix'))}"
             ) from None
         if protocol == GRPC and named == HTTP:  # http://host:8001 with protocol="grpc"
             named = GRPC

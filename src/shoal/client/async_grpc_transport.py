@@ -11,7 +11,7 @@ from collections import deque
 
 from shoal.client.address import Address
 from shoal.client.codec import SMALL_BYTES, RawResponse
-from shoal.client.connecting import Limits, foreign, late, lost, refused
+from shoal.client.connecting import Limits, foreign, late, lost, open_transport, refused
 from shoal.client.errors import ClientError, ProtocolError, Timeout
 from shoal.client.http2 import Http2Connection
 from shoal.client.http2_stream import Ended, Http2Stream
@@ -112,7 +112,7 @@ class AsyncGrpcTransport:
                 await asyncio.wait_for(waiter, timeout_secs)
             except asyncio.TimeoutError:
                 raise Timeout(
-                    f"the server at {self._address.authority} accepted no more calls for "
+                    f"the server at {self._address.shown} accepted no more calls for "
                     f"{timeout_secs:g} s"
                 ) from None
 
@@ -127,9 +127,7 @@ class AsyncGrpcTransport:
         link = _Link(loop, self._address)
         try:
             await asyncio.wait_for(
-                loop.create_connection(
-                    lambda: link, self._address.host, self._address.port, ssl=self._encryption
-                ),
+                open_transport(self._address, self._encryption, link),
                 self._limits.connect_secs,
             )
         except asyncio.TimeoutError:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from shoal.client.address import Address
 from shoal.client.codec import SMALL_BYTES, RawRequest, RawResponse
-from shoal.client.connecting import Limits, NoResponse, foreign, late, lost, refused
+from shoal.client.connecting import Limits, NoResponse, foreign, late, lost, open_transport, refused
 from shoal.client.errors import ClientError, ProtocolError, Timeout
 from shoal.client.http1 import Http1Response
 from shoal.client.steps import RoundTrip
@@ -132,9 +132,7 @@ class AsyncHttpTransport:
         made = _Connection(loop, self._address)
         try:
             await asyncio.wait_for(
-                loop.create_connection(
-                    lambda: made, self._address.host, self._address.port, ssl=self._encryption
-                ),
+                open_transport(self._address, self._encryption, made),
                 self._limits.connect_secs,
             )
         except BaseException as error:

@@ -59,7 +59,9 @@ class BaseClient(ABC):
         self._connect(address, encryption, Limits(connect_timeout, connections))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}('{self._address.protocol}://{self._address.authority}')"
+        address = self._address
+        shown = address.shown if address.socket else f"{address.protocol}://{address.authority}"
+        return f"{type(self).__name__}('{shown}')"
 
     @abstractmethod
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:

@@ -1,4 +1,4 @@
-"""Opening connections: TCP, TLS, and the errors when that fails."""
+"""Opening connections: TCP, TLS, Unix sockets, and the errors when that fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import ssl as tls
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.client.address import GRPC, Address
 from shoal.client.errors import (
@@ -15,6 +16,9 @@ from shoal.client.errors import (
     ProtocolError,
     Timeout,
 )
+
+if TYPE_CHECKING:  # the blocking client does without it
+    import asyncio
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ def open_socket(
     """A connected socket, with TLS if given. Raises ConnectionFailed and Timeout."""
     connection: socket.socket | None = None
     try:
+        if address.socket:
+            return _open_unix(address.socket, connect_secs)
         connection = socket.create_connection((address.host, address.port), connect_secs)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if encryption is not None:
@@ -80,9 +86,35 @@ def open_socket(
     return connection
 
 
+def _open_unix(path: str, connect_secs: float | None) -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError("this system has no Unix sockets")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(connect_secs)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+async def open_transport(
+    address: Address, encryption: tls.SSLContext | None, protocol: asyncio.Protocol
+) -> None:
+    """Connect `protocol` on this loop. Raises OSError."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    if address.socket:
+        await loop.create_unix_connection(lambda: protocol, address.socket)
+    else:
+        await loop.create_connection(lambda: protocol, address.host, address.port, ssl=encryption)
+
+
 def refused(address: Address, error: OSError, connect_secs: float | None) -> ClientError:
     """The error when connecting failed."""
-    where = address.authority
+    where = address.shown
     if isinstance(error, tls.SSLCertVerificationError):
         return ConnectionFailed(
             f"the certificate of {where} is not trusted: {error.verify_message}; pass its "
@@ -97,6 +129,11 @@ def refused(address: Address, error: OSError, connect_secs: float | None) -> Cli
     if isinstance(error, TimeoutError):
         shown = "" if connect_secs is None else f" within {connect_secs:g} s"
         return Timeout(f"no connection to {where}{shown}; is the address right?")
+    if address.socket:
+        return ConnectionFailed(
+            f"no server answers at {where}; is it running, and is this its socket for "
+            f"{'gRPC' if address.protocol == GRPC else 'HTTP'}? ({error.strerror or error})"
+        )
     port = "gRPC (8001)" if address.protocol == GRPC else "HTTP (8000)"
     return ConnectionFailed(
         f"no server answers at {where}; is it running? Start one with 'shoal serve', and check "
@@ -108,19 +145,19 @@ def lost(address: Address, error: OSError | None) -> ConnectionFailed:
     """The error when a connection ends during a call."""
     reason = f" ({error.strerror or error})" if error is not None else ""
     return ConnectionFailed(
-        f"the server at {address.authority} closed the connection before it answered{reason}"
+        f"the server at {address.shown} closed the connection before it answered{reason}"
     )
 
 
 def late(address: Address, limit_secs: float | None) -> Timeout:
     """The error when a response does not arrive in time."""
     shown = "" if limit_secs is None else f" within {limit_secs:g} s"
-    return Timeout(f"no response from {address.authority}{shown}")
+    return Timeout(f"no response from {address.shown}{shown}")
 
 
 def foreign(address: Address, error: ProtocolError) -> ProtocolError:
     """The error when something other than the expected protocol answers."""
-    where = address.authority
+    where = address.shown
     spoken, other, scheme = (
         ("gRPC", "HTTP", "http")
         if address.protocol == GRPC

@@ -148,9 +148,7 @@ class LoadConnection(ABC):
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError as error:
-            raise LoadError(
-                f"the connection to {self._endpoint.authority} broke: {error}"
-            ) from None
+            raise LoadError(f"the connection to {self._endpoint.shown} broke: {error}") from None
         if sent == len(data):
             return True
         self._left = memoryview(data)[sent:]
@@ -166,9 +164,7 @@ class LoadConnection(ABC):
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return b""
         except OSError as error:
-            raise LoadError(
-                f"the connection to {self._endpoint.authority} broke: {error}"
-            ) from None
+            raise LoadError(f"the connection to {self._endpoint.shown} broke: {error}") from None
         if not data:
             self._ended()
         return data
@@ -182,7 +178,7 @@ class LoadConnection(ABC):
         return b"".join(parts)
 
     def _ended(self) -> None:
-        raise LoadError(f"the server at {self._endpoint.authority} closed the connection")
+        raise LoadError(f"the server at {self._endpoint.shown} closed the connection")
 
 
 class SlotConnection(LoadConnection):

@@ -135,7 +135,7 @@ class GrpcSlot(Http2Stream):
         status = ended.headers.get(":status", "200")
         if status != "200":
             raise LoadError(
-                f"{self._link.authority} responded to gRPC with HTTP status {status}; "
+                f"{self._link.shown} responded to gRPC with HTTP status {status}; "
                 f"is that its gRPC port?"
             )
         if ended.code == 0:
@@ -151,7 +151,7 @@ class GrpcConnection(LoadConnection):
     def __init__(self, setup: ConnectionSetup, headers: CallHeaders) -> None:
         self.slots = 0
         self.http2 = Http2Connection()
-        self.authority = setup.endpoint.authority
+        self.shown = setup.endpoint.shown
         self.begun_ns = 0  # when what is being processed was received
         encoder = hpack.Encoder()
         self.block = headers.block(encoder)  # of the next call; the first fills the HPACK table
@@ -176,7 +176,7 @@ class GrpcConnection(LoadConnection):
         try:
             http2.receive(self._read())
         except ProtocolError as error:
-            raise LoadError(f"{self.authority}: {error.message}") from None
+            raise LoadError(f"{self.shown}: {error.message}") from None
         if http2.closing:
             raise LoadError(f"the server closes the connection ({http2.closing_reason})")
         if http2.pending:

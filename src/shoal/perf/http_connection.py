@@ -45,7 +45,7 @@ class HttpLoadConnection(SlotConnection):
         if not data:
             return
         if not self.waiting:
-            raise LoadError(f"{self._endpoint.authority} sent more than one response to a request")
+            raise LoadError(f"{self._endpoint.shown} sent more than one response to a request")
         self._first_ns = self._first_ns or begun_ns
         if self._missing:
             self._missing -= len(data)
@@ -63,7 +63,7 @@ class HttpLoadConnection(SlotConnection):
         if not self._missing:
             self._done()
         elif self._missing < 0:
-            raise LoadError(f"{self._endpoint.authority} sent more than it announced")
+            raise LoadError(f"{self._endpoint.shown} sent more than it announced")
 
     def _done(self) -> None:
         self.waiting = False
@@ -79,7 +79,7 @@ class HttpLoadConnection(SlotConnection):
         try:
             complete = response.feed(data) if data else response.end()
         except ProtocolError as error:
-            raise LoadError(f"{self._endpoint.authority}: {error.message}") from None
+            raise LoadError(f"{self._endpoint.shown}: {error.message}") from None
         head = response.head
         if not complete or head is None:
             if not data:

@@ -53,7 +53,13 @@ def endpoint(options: PerfOptions) -> Endpoint:
             options.ssl_https_verify_host,
         )
     return Endpoint(
-        options.protocol, address.host, address.port, address.encrypted, address.prefix, tls
+        options.protocol,
+        address.host,
+        address.port,
+        address.encrypted,
+        address.prefix,
+        address.socket,
+        tls,
     )
 
 
@@ -67,8 +73,8 @@ class MeasuredServer:
         if where.tls is not None:
             encryption = tls_context(where.tls, h2=scheme == "grpc")
             scheme += "s"
-        url = f"{scheme}://{where.authority}{where.prefix}"
-        self.client = Client(url, headers=dict(headers), ssl=encryption)
+        url = where.shown if where.socket else f"{scheme}://{where.authority}{where.prefix}"
+        self.client = Client(url, protocol=where.protocol, headers=dict(headers), ssl=encryption)
         self._where = where
         self._statistics: bool | None = None
 
@@ -113,7 +119,7 @@ class MeasuredServer:
     def _explained(self, name: str, version: str, error: ServerError) -> Exception:
         """The error for missing metadata, with the models that are ready."""
         what = f"model '{name}'" + (f" version {version}" if version else "")
-        message = f"{self._where.authority} has no {what} to measure: {error.message}"
+        message = f"{self._where.shown} has no {what} to measure: {error.message}"
         try:
             rows = self.client.index()
         except ServerError:  # not every server lists its models
