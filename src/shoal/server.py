@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from shoal import settings
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
-from shoal.errors import Internal, Unavailable
+from shoal.errors import Internal
+from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.port import GrpcPort
+from shoal.frontends.http import health_port
 from shoal.frontends.http.application import Application
+from shoal.frontends.http.health_port import HealthApplication
 from shoal.frontends.http.listener import HttpListener
 from shoal.frontends.metrics import MetricsApplication
+from shoal.frontends.opening import open_port, open_unix
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.tcp import TcpListener
+from shoal.frontends.tls import ServerTls
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.logs import Log
@@ -42,7 +46,9 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_LAST_SCRAPE_SECS = 1.0  # for connections to the metrics port, after all other parts have stopped
+_LAST_SCRAPE_SECS = (
+    1.0  # for connections to the metrics and health ports, after all other parts have stopped
+)
 _POLL_SECS = 0.05
 
 
@@ -119,12 +125,14 @@ class Server:
         self._grpc: GrpcPort | None = None
         self._tcp: TcpListener | None = None
         self._metrics: HttpListener | None = None
+        self._health: HttpListener | None = None
         self._loading: asyncio.Future[dict[str, str]] | None = None
         self._started = False  # whether clients may have seen the server ready
         self.http_port = 0  # the actual ports, once it listens
         self.grpc_port = 0
         self.tcp_port = 0
         self.metrics_port = 0
+        self.health_port = 0
         self.left_behind = False  # whether threads are still busy after `stop`
 
     # ---- start
@@ -140,51 +148,83 @@ class Server:
         await self.load()
 
     async def listen(self) -> None:
-        """Open the ports. From here on the server is live."""
+        """Open the ports. From here on the server is live.
+
+        Raises Unavailable for a port or socket that cannot be had, InvalidArgument for files of
+        TLS that cannot be used.
+        """
         options = self.options
         loop = asyncio.get_running_loop()
         self._loop.bind(loop)
         inbox = LoopInbox(loop, self._loop.after_reading)
         clients = settings.client_limits(options)
+        https = settings.https(options)
+        self._reload_tls("the certificate of --https-cert", https)
         if options.allow_http:
-            self._application = Application(
-                self.engine,
-                inbox,
-                self._http_options,
-                self._render_metrics,
-                self._memory,
-                settings.console(self.engine, options),
-            )
-            application = self._application
-            self._http = HttpListener(
-                application.handle,
-                settings.http_limits(options),
-                application.fast_path,
-                clients,
-            )
-            self.http_port = await _open(
-                self._http,
-                "http",
-                (options.http_address, options.http_port),
-                reuse_port=options.reuse_http_port,
-            )
+            await self._listen_for_http(inbox, https, clients)
         if options.allow_grpc:
-            self._grpc = GrpcPort(self.engine, inbox, options, self._memory, clients)
-            self.grpc_port = await _open(
-                self._grpc,
-                "grpc",
-                (options.grpc_address, options.grpc_port),
-                reuse_port=options.reuse_grpc_port,
-            )
+            await self._listen_for_grpc(inbox, clients)
         if options.tcp_port >= 0:
             self._tcp = TcpListener(self.engine, settings.tcp_limits(options), clients)
-            self.tcp_port = await _open(self._tcp, "tcp", (options.tcp_address, options.tcp_port))
+            address = (options.tcp_address, options.tcp_port)
+            self.tcp_port = await open_port("tcp", address, self._tcp.start)
         if self._render_metrics is not None:
             metrics = MetricsApplication(self._render_metrics)
             self._metrics = HttpListener(metrics.handle, settings.http_limits(options))
-            self.metrics_port = await _open(
-                self._metrics, "metrics", (options.metrics_listen_address, options.metrics_port)
+            address = (options.metrics_listen_address, options.metrics_port)
+            self.metrics_port = await open_port("metrics", address, self._metrics.start, tls=https)
+        if options.health_port >= 0:
+            self._health = HttpListener(HealthApplication(self.engine).handle, health_port.LIMITS)
+            address = (options.health_listen_address, options.health_port)
+            self.health_port = await open_port("health", address, self._health.start)
+
+    async def _listen_for_http(
+        self, inbox: LoopInbox, tls: ServerTls | None, clients: ClientLimits
+    ) -> None:
+        options = self.options
+        application = self._application = Application(
+            self.engine,
+            inbox,
+            self._http_options,
+            self._render_metrics,
+            self._memory,
+            settings.console(self.engine, options),
+        )
+        listener = self._http = HttpListener(
+            application.handle, settings.http_limits(options), application.fast_path, clients
+        )
+        if options.opens_http_port:
+            self.http_port = await open_port(
+                "http",
+                (options.http_address, options.http_port),
+                listener.start,
+                tls=tls,
+                reuse_port=options.reuse_http_port,
             )
+        if options.http_unix_socket:
+            mode = int(options.unix_socket_mode, 8)
+            await open_unix("http", options.http_unix_socket, mode, listener.start_unix)
+
+    async def _listen_for_grpc(self, inbox: LoopInbox, clients: ClientLimits) -> None:
+        options = self.options
+        tls = settings.grpc_tls(options)
+        self._reload_tls("the certificate of --grpc-server-cert", tls)
+        port = self._grpc = GrpcPort(self.engine, inbox, options, self._memory, clients)
+        if options.opens_grpc_port:
+            self.grpc_port = await open_port(
+                "grpc",
+                (options.grpc_address, options.grpc_port),
+                port.start,
+                tls=tls,
+                reuse_port=options.reuse_grpc_port,
+            )
+        if options.grpc_unix_socket:
+            mode = int(options.unix_socket_mode, 8)
+            await open_unix("grpc", options.grpc_unix_socket, mode, port.start_unix)
+
+    def _reload_tls(self, name: str, tls: ServerTls | None) -> None:
+        if tls is not None:
+            self.reloads.add(name, tls.reload, tls.files.paths)
 
     async def load(self) -> None:
         """Load the start-up models; after that the server is ready if the models are."""
@@ -278,7 +318,7 @@ class Server:
         return bool(done)
 
     async def _close_listeners(self) -> None:
-        """Close all connections, those of the metrics port last."""
+        """Close all connections, those of the metrics and health ports last."""
         self.reloads.close()
         self._loop.release()
         if self._http is not None:
@@ -287,10 +327,11 @@ class Server:
             await self._grpc.close()
         if self._tcp is not None:
             self._tcp.abort_all()
-        if self._metrics is not None:
-            self._metrics.stop_accepting()
-            await self._metrics.drain(_LAST_SCRAPE_SECS)
-            self._metrics.abort_all()
+        for listener in (self._metrics, self._health):
+            if listener is not None:
+                listener.stop_accepting()
+                await listener.drain(_LAST_SCRAPE_SECS)
+                listener.abort_all()
         if self._application is not None:
             self._application.close()
         if self._workers is not None:
@@ -308,32 +349,6 @@ class Server:
 
 
 # ---- helpers
-
-
-class _Listener(Protocol):
-    """Anything that opens a port."""
-
-    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
-        """Listen, and return the port."""
-
-
-async def _open(
-    listener: _Listener, name: str, endpoint: tuple[str, int], *, reuse_port: bool = False
-) -> int:
-    """Start listening; Unavailable names the flags to change if that fails."""
-    address, port = endpoint
-    try:
-        bound = await listener.start(address, port, reuse_port=reuse_port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise Unavailable(
-                f"--{name}-port={port} is in use: another process listens on {address}:{port}; "
-                "stop it or choose another port"
-            ) from None
-        reason = error.strerror or str(error)
-        raise Unavailable(f"--{name}-address={address} --{name}-port={port}: {reason}") from None
-    logger.info("listening for %s on %s:%d", name, address, bound)
-    return bound
 
 
 async def _in_thread(function: Callable[[], Result]) -> Result:

@@ -23,6 +23,7 @@ from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.tcp import TcpLimits
+from shoal.frontends.tls import PemFile, ServerTls, TlsFiles
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.repository.declared import DeclaredModels, is_model_file
@@ -130,6 +131,39 @@ def http_limits(options: Options) -> HttpLimits:
         min_rate=options.http_min_rate,
         keepalive_idle_secs=options.http_idle_timeout_secs,
         write_stall_secs=options.http_write_timeout_secs,
+    )
+
+
+def https(options: Options) -> ServerTls | None:
+    """TLS of the HTTP and metrics ports, if it is on. InvalidArgument if a file is no good."""
+    if not options.https_cert:
+        return None
+    certificate = PemFile("--https-cert", options.https_cert)
+    client_ca = options.https_client_ca
+    return ServerTls(
+        TlsFiles(
+            certificate,
+            PemFile("--https-key", options.https_key) if options.https_key else certificate,
+            PemFile("--https-client-ca", client_ca) if client_ca else None,
+            clients_certified=bool(client_ca),
+        ),
+        "http/1.1",
+    )
+
+
+def grpc_tls(options: Options) -> ServerTls | None:
+    """TLS of the gRPC port, if it is on. InvalidArgument if a file is no good."""
+    if not (options.grpc_use_ssl or options.grpc_use_ssl_mutual):
+        return None
+    needed = options.grpc_use_ssl_mutual or options.grpc_root_cert
+    return ServerTls(
+        TlsFiles(
+            PemFile("--grpc-server-cert", options.grpc_server_cert),
+            PemFile("--grpc-server-key", options.grpc_server_key),
+            PemFile("--grpc-root-cert", options.grpc_root_cert) if needed else None,
+            clients_certified=options.grpc_use_ssl_mutual,
+        ),
+        "h2",
     )
 
 

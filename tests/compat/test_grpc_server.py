@@ -142,7 +142,10 @@ def test_mutual_tls(serve, transport, certificates):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"grpc_server_cert": ""}, "TLS for gRPC needs --grpc-server-cert: name a PEM file"),
+        (
+            {"grpc_server_cert": ""},
+            "TLS needs --grpc-server-cert: name a PEM file with the certificate",
+        ),
         ({"grpc_server_key": "/nowhere/key"}, "--grpc-server-key=/nowhere/key cannot be read"),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002, "tcp": 9999}
 # Commands for the server that all pages share; it is started with the last one.
 DEMO = ("shoal serve --demo", "shoal serve --demo --tcp-port=9999")
-_LISTENING = re.compile(r'listening for (\w+) on (\S+?):(\d+)"?$')
+_LISTENING = re.compile(r'listening for (\w+) on (\S+?):(\d+)(?: \(TLS\))?"?$')
 _READY = "the server is ready"
 _PORT_FLAG = re.compile(r"--(\w+)-port[= ](\d+)")
 _ADDRESS = re.compile(r"\b(?:localhost|127\.0\.0\.1)([: ])(\d+)\b")

@@ -251,7 +251,7 @@ def test_the_log_goes_to_the_given_file(repository, tmp_path):
     assert log[0] == "error: creating server: Internal - failed to load all models\n"
     assert len(log) == 2
     assert re.search(
-        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ server.py:\d+\] \"listening",
+        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \w+\.py:\d+\] \"listening",
         path.read_text(),
         re.MULTILINE,
     )

@@ -19,7 +19,7 @@ from shoal.config.options import OptionError
 
 # The image is a zero: 8 by 8, grey values from 0 to 16.
 _NEXT_STEPS = """
-The demo is being served. Open http://HTTP_URL in a browser, or try this in another terminal:
+The demo is being served. Open BROWSER_URL in a browser, or try this in another terminal:
 
 # Is it ready, and what does it serve?
 curl -i HTTP_URL/v2/health/ready
@@ -132,14 +132,20 @@ def _missing(folder: Path) -> str:
     return ""
 
 
-def next_steps(http: tuple[str, int], metrics: tuple[str, int] | None) -> str:
+def next_steps(
+    http: tuple[str, int], metrics: tuple[str, int] | None, *, encrypted: bool = False
+) -> str:
     """Commands to paste while the demo is served at these addresses and ports."""
+    scheme = "https://" if encrypted else ""  # curl takes http:// for granted
     demo = models()
     steps = [step for name, step in _TASK_STEPS.items() if (demo.folder / name).is_dir()]
-    text = (_NEXT_STEPS + "".join(steps)).replace("HTTP_URL", _url(*http))
+    text = (_NEXT_STEPS + "".join(steps)).replace(
+        "BROWSER_URL", f"{scheme or 'http://'}{_url(*http)}"
+    )
+    text = text.replace("HTTP_URL", scheme + _url(*http))
     text = text.replace("@CAT", f"@{shlex.quote(str(photo()))}")
     if metrics is not None:
-        text += _METRICS_STEP.replace("METRICS_URL", _url(*metrics))
+        text += _METRICS_STEP.replace("METRICS_URL", scheme + _url(*metrics))
     return f"{text}\nCtrl-C stops the server.\n"
 
 

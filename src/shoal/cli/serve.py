@@ -32,10 +32,12 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
         if options.demo:
             for name, why in demo.models().skipped.items():
                 logger.warning("the demo is served without its model '%s': %s", name, why)
-        if options.demo and options.allow_http:
+        if options.demo and options.opens_http_port:
             http = (options.http_address, running.http_port)
             metrics = (options.metrics_listen_address, running.metrics_port)
-            text = demo.next_steps(http, metrics if options.allow_metrics else None)
+            text = demo.next_steps(
+                http, metrics if options.allow_metrics else None, encrypted=bool(options.https_cert)
+            )
             with suppress(BrokenPipeError):  # stdout is closed: continue to serve
                 print(text, flush=True)
 

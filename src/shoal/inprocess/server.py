@@ -159,8 +159,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """`http://host:port`, for requests, curl and browsers."""
-        return f"http://{self.http_url}"
+        """`http://host:port` (https:// with --https-cert), for requests, curl and browsers."""
+        return f"{self._options.http_scheme}://{self.http_url}"
 
     @property
     def http_url(self) -> str:
@@ -182,7 +182,7 @@ class Server:
     def metrics_url(self) -> str:
         """The URL of the metrics, for Prometheus."""
         address = _reachable(self._options.metrics_listen_address)
-        return f"http://{address}:{self.metrics_port}/metrics"
+        return f"{self._options.http_scheme}://{address}:{self.metrics_port}/metrics"
 
     @property
     def ready(self) -> bool:

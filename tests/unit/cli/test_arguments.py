@@ -114,10 +114,10 @@ def test_parse(words, expected):
         ("-http-port 1", "unknown option -http-port; did you mean --http-port?"),
         ("--model-repo=x", "unknown option --model-repo; did you mean --model-repository?"),
         ("--xyzzy", "unknown option --xyzzy; --help lists all of them"),
-        ("--http-port=abc", "--http-port takes a whole number from 0 to 65535; found 'abc'"),
-        ("--http-port=65536", "--http-port takes a whole number from 0 to 65535; found '65536'"),
-        ("--http-port=8_000", "--http-port takes a whole number from 0 to 65535; found '8_000'"),
-        ("--http-port=", "--http-port takes a whole number from 0 to 65535; found nothing"),
+        ("--http-port=abc", "--http-port takes a whole number from -1 to 65535; found 'abc'"),
+        ("--http-port=65536", "--http-port takes a whole number from -1 to 65535; found '65536'"),
+        ("--http-port=8_000", "--http-port takes a whole number from -1 to 65535; found '8_000'"),
+        ("--http-port=", "--http-port takes a whole number from -1 to 65535; found nothing"),
         (
             "--exit-timeout-secs=-1",
             "--exit-timeout-secs takes a whole number of at least 0; found '-1'",
@@ -154,6 +154,10 @@ def test_parse(words, expected):
         (
             "--rate-limit-resource=R1",
             "--rate-limit-resource takes <name>:<count>[:<device>]; found 'R1'",
+        ),
+        (
+            "--unix-socket-mode=888",
+            "--unix-socket-mode takes <octal number>; found '888'",
         ),
         ("--model-store=", "--model-store takes <path>; found nothing"),
         ("--model-config-name=", "--model-config-name takes <name>; found nothing"),
@@ -209,6 +213,7 @@ def sample(option):
         "model_memory_budget": "4G",
         "cuda_memory_pool_byte_size": "0:1",
         "cuda_virtual_address_size": "0:1",
+        "unix_socket_mode": "660",
     }
     if option.choices:
         return option.choices[-1]
@@ -218,8 +223,12 @@ def sample(option):
 @pytest.mark.parametrize("option", TABLE, ids=lambda option: option.attribute)
 def test_every_option_takes_both_forms(option):
     value = sample(option)
-    around = ["--model-control-mode=lazy"]
-    around = around if option.attribute in ("load_model", "model_memory_budget") else []
+    around = {
+        "load_model": ["--model-control-mode=lazy"],
+        "model_memory_budget": ["--model-control-mode=lazy"],
+        "https_key": ["--https-cert=file"],
+        "https_client_ca": ["--https-cert=file"],
+    }.get(option.attribute, [])
     joined = parse([*around, f"{option.flag}={value}"])
     apart = parse([*around, option.flag, value])
     assert joined == apart

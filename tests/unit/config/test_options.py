@@ -150,6 +150,38 @@ def test_defaults():
             ),
         ),
         (
+            {"health_port": 8000},
+            "--http-port and --health-port are both 8000; give each listener a port of its own",
+        ),
+        (
+            {"http_port": -1},
+            "--http-port=off needs --http-unix-socket=<path>; to switch the protocol off, write --allow-http=false",
+        ),
+        (
+            {"grpc_port": -1},
+            "--grpc-port=off needs --grpc-unix-socket=<path>; to switch the protocol off, write --allow-grpc=false",
+        ),
+        (
+            {"http_unix_socket": "/a", "allow_http": False},
+            "--http-unix-socket=/a has no use with --allow-http=false; remove one of them",
+        ),
+        (
+            {"http_unix_socket": "/a", "grpc_unix_socket": "/a"},
+            "--http-unix-socket and --grpc-unix-socket are both /a; give each a path of its own",
+        ),
+        (
+            {"unix_socket_mode": "rw"},
+            "--unix-socket-mode=rw is no octal number of permissions; write 660",
+        ),
+        (
+            {"https_key": "key.pem"},
+            "--https-key=key.pem needs --https-cert=<file>: without it HTTP is plain",
+        ),
+        (
+            {"https_client_ca": "ca.pem"},
+            "--https-client-ca=ca.pem needs --https-cert=<file>: without it HTTP is plain",
+        ),
+        (
             {"http_header_forward_pattern": "("},
             (
                 "--http-header-forward-pattern=( is not a regular expression: missing ), unterminated "
@@ -215,6 +247,8 @@ def test_options_that_contradict_each_other(values, sentence):
         {"http_port": 9000, "metrics_port": 9000, "allow_metrics": False},
         {"http_port": 9000, "http_address": "10.0.0.1", "metrics_port": 9000}
         | {"metrics_address": "10.0.0.2"},
+        {"http_port": -1, "http_unix_socket": "/a", "grpc_port": -1, "grpc_unix_socket": "/b"},
+        {"health_port": 8001, "grpc_port": -1, "grpc_unix_socket": "/b"},
         {"load_model": ("*",), "model_control_mode": "explicit"},
         {"load_model": ("a", "b"), "model_control_mode": "explicit"},
     ],
@@ -261,6 +295,25 @@ def test_warnings_name_what_was_set_and_has_no_effect():
         "--http-thread-count has no effect: one event loop handles every connection",
         "--trace-file is deprecated; write --trace-config=triton,file=<file> instead",
     ]
+
+
+def test_questions_over_tcp_are_never_encrypted():
+    (line,) = Options(https_cert="cert.pem", tcp_port=9999).warnings()
+    assert line == "questions over TCP are not encrypted: --https-cert is for HTTP"
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        ({"http_port": -1, "http_unix_socket": "/a", "allow_grpc": False}, True),
+        ({"http_port": -1, "http_unix_socket": "/a"}, False),  # gRPC listens on all addresses
+        ({"http_unix_socket": "/a", "allow_grpc": False}, False),
+    ],
+)
+def test_a_unix_socket_is_for_this_machine(values, allowed):
+    options = Options(**values, model_control_mode="explicit")
+    assert options.client_shared_memory is allowed
+    assert bool(options.warnings()) is not allowed  # about open model control
 
 
 def test_nothing_set_no_warning():

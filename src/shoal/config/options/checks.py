@@ -15,6 +15,7 @@ CATEGORIES = (
 _ANY_ADDRESS = {"", "0.0.0.0", "::"}
 
 SIZE = r"0*[1-9][0-9]*([KMGTkmgt](iB?)?)?"  # bytes: 1048576, 512M, 4G, 4GiB
+MODE = r"0?[0-7]{3}"  # of a file: 600, 0660
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -67,6 +68,37 @@ def check_ports(listeners: Iterable[tuple[str, str, int]]) -> None:
                 )
         if port:
             taken.append((flag, address, port))
+
+
+def check_sockets(name: str, allowed: bool, port: int, path: str) -> None:
+    """A protocol that is served needs a port or a Unix socket, and a Unix socket needs it."""
+    if path and not allowed:
+        raise OptionError(
+            f"--{name}-unix-socket={path} has no use with --allow-{name}=false; remove one of them"
+        )
+    if allowed and port < 0 and not path:
+        raise OptionError(
+            f"--{name}-port=off needs --{name}-unix-socket=<path>; to switch the protocol off, "
+            f"write --allow-{name}=false"
+        )
+
+
+def check_socket_files(http: str, grpc: str, mode: str) -> None:
+    """Each protocol has a socket of its own."""
+    if http and http == grpc:
+        raise OptionError(
+            f"--http-unix-socket and --grpc-unix-socket are both {http}; give each a path of its "
+            "own"
+        )
+    if re.fullmatch(MODE, mode) is None:
+        raise OptionError(f"--unix-socket-mode={mode} is no octal number of permissions; write 660")
+
+
+def check_https(cert: str, key: str, client_ca: str) -> None:
+    """TLS is on with a certificate; the other files need one."""
+    for flag, path in (("--https-key", key), ("--https-client-ca", client_ca)):
+        if path and not cert:
+            raise OptionError(f"{flag}={path} needs --https-cert=<file>: without it HTTP is plain")
 
 
 def check_tcp(port: int, restricted: Iterable[str]) -> None:

@@ -76,6 +76,26 @@ class Options:
         "Maximum number of connections from one address; 0 sets no limit.",
         limits=(0, None),
     )
+    unix_socket_mode: str = _server(
+        "600",
+        "Permissions of Unix sockets: 600 lets only the user of the server connect, 660 also its "
+        "group, 666 everyone.",
+        form="<octal number>",
+        pattern=checks.MODE,
+        empty=False,
+    )
+    health_port: int = _server(
+        -1,
+        "Port for probes: plain HTTP that serves the health of server and models and nothing "
+        "else; 0 takes a free one, off (-1) opens none.",
+        limits=(-1, 65535),
+        words={"off": -1},
+    )
+    health_address: str = _server(
+        "",
+        "Address to listen on for probes; default: that of --http-address.",
+        form="<address>",
+    )
     drain_secs: float = _server(
         0.0,
         "Seconds to continue serving after SIGTERM while reporting not ready, so that load "
@@ -160,9 +180,37 @@ class Options:
 
     allow_http: bool = _http(True, "Listen for HTTP requests.")
     http_address: str = _http("0.0.0.0", "Address to listen on for HTTP.", form="<address>")
-    http_port: int = _http(8000, "Port for HTTP requests; 0 takes a free one.", limits=PORT)
+    http_port: int = _http(
+        8000,
+        "Port for HTTP requests; 0 takes a free one, off (-1) opens none: with --http-unix-socket.",
+        limits=(-1, 65535),
+        words={"off": -1},
+    )
+    http_unix_socket: str = _http(
+        "", "Unix socket to listen on for HTTP, as well as on the port.", form="<path>", empty=False
+    )
     reuse_http_port: bool = _http(
         False, "Share the port with other servers that set this flag too (SO_REUSEPORT)."
+    )
+    https_cert: str = _http(
+        "",
+        "PEM file with the certificate, and those of its issuers: HTTP and metrics are served "
+        "over TLS only.",
+        form="<file>",
+        empty=False,
+    )
+    https_key: str = _http(
+        "",
+        "PEM file with the private key, without a passphrase; default: that of --https-cert.",
+        form="<file>",
+        empty=False,
+    )
+    https_client_ca: str = _http(
+        "",
+        "PEM file with certificates of authorities: clients of HTTPS must have a certificate of "
+        "one of them.",
+        form="<file>",
+        empty=False,
     )
     http_header_forward_pattern: str = _http(
         "",
@@ -247,7 +295,15 @@ class Options:
 
     allow_grpc: bool = _grpc(True, "Listen for gRPC requests.")
     grpc_address: str = _grpc("0.0.0.0", "Address to listen on for gRPC.", form="<address>")
-    grpc_port: int = _grpc(8001, "Port for gRPC requests; 0 takes a free one.", limits=PORT)
+    grpc_port: int = _grpc(
+        8001,
+        "Port for gRPC requests; 0 takes a free one, off (-1) opens none: with --grpc-unix-socket.",
+        limits=(-1, 65535),
+        words={"off": -1},
+    )
+    grpc_unix_socket: str = _grpc(
+        "", "Unix socket to listen on for gRPC, as well as on the port.", form="<path>", empty=False
+    )
     reuse_grpc_port: bool = _grpc(
         False, "Share the port with other servers that set this flag too."
     )
@@ -554,12 +610,19 @@ class Options:
         checks.check_start_models(self.load_model, self.model_control_mode)
         checks.check_budget(self.model_memory_budget, self.model_control_mode)
         listeners = [
-            (self.allow_http, "--http-port", self.http_address, self.http_port),
-            (self.allow_grpc, "--grpc-port", self.grpc_address, self.grpc_port),
+            (self.opens_http_port, "--http-port", self.http_address, self.http_port),
+            (self.opens_grpc_port, "--grpc-port", self.grpc_address, self.grpc_port),
             (self.allow_metrics, "--metrics-port", self.metrics_listen_address, self.metrics_port),
             (self.tcp_port >= 0, "--tcp-port", self.tcp_address, self.tcp_port),
+            (self.health_port >= 0, "--health-port", self.health_listen_address, self.health_port),
         ]
         checks.check_ports(listener[1:] for listener in listeners if listener[0])
+        checks.check_sockets("http", self.allow_http, self.http_port, self.http_unix_socket)
+        checks.check_sockets("grpc", self.allow_grpc, self.grpc_port, self.grpc_unix_socket)
+        checks.check_socket_files(
+            self.http_unix_socket, self.grpc_unix_socket, self.unix_socket_mode
+        )
+        checks.check_https(self.https_cert, self.https_key, self.https_client_ca)
         checks.check_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)
         checks.check_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
         restricted = [
@@ -590,9 +653,29 @@ class Options:
         """Whether clients may register shared memory."""
         if self.allow_client_shm != "auto":
             return self.allow_client_shm in ("true", "1")
-        addresses = [self.http_address] if self.allow_http else []
-        addresses += [self.grpc_address] if self.allow_grpc else []
+        addresses = [self.http_address] if self.opens_http_port else []
+        addresses += [self.grpc_address] if self.opens_grpc_port else []
         return all(checks.is_loopback(address) for address in addresses)
+
+    @property
+    def opens_http_port(self) -> bool:
+        """Whether HTTP has a port, and not only a Unix socket."""
+        return self.allow_http and self.http_port >= 0
+
+    @property
+    def opens_grpc_port(self) -> bool:
+        """Whether gRPC has a port, and not only a Unix socket."""
+        return self.allow_grpc and self.grpc_port >= 0
+
+    @property
+    def http_scheme(self) -> str:
+        """How URLs of the HTTP and metrics ports begin."""
+        return "https" if self.https_cert else "http"
+
+    @property
+    def health_listen_address(self) -> str:
+        """Where probes are served: their own address, or else that of HTTP."""
+        return self.health_address or self.http_address
 
     @property
     def metrics_listen_address(self) -> str:
@@ -643,6 +726,8 @@ class Options:
             lines.append(
                 "nothing is limited: --rate-limit-resource needs --rate-limit=execution_count"
             )
+        if self.https_cert and self.tcp_port >= 0:
+            lines.append("questions over TCP are not encrypted: --https-cert is for HTTP")
         lines.extend(self._open_control())
         for option in TABLE:
             if option.attribute not in self.given:
@@ -660,8 +745,8 @@ class Options:
             return
         kind = "model-repository"
         ports = [
-            ("--http-address", self.allow_http, self.http_address, self.http_restrictions()),
-            ("--grpc-address", self.allow_grpc, self.grpc_address, self.grpc_restrictions()),
+            ("--http-address", self.opens_http_port, self.http_address, self.http_restrictions()),
+            ("--grpc-address", self.opens_grpc_port, self.grpc_address, self.grpc_restrictions()),
         ]
         reached = [
             flag

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from shoal.errors import Unavailable
 from shoal.frontends.grpc.call import Call, Kind, Method, Service
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
+from shoal.frontends.sockets import SocketFile, clear_unix
+from shoal.frontends.tls import PemTexts, ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -40,38 +43,55 @@ class GrpcioListener:
         self._service = service
         self._settings = settings or GrpcSettings()
         self._grpc = _import_grpc()
-        self._server: Any = None
+        self._servers: list[Any] = []
+        self._files: list[SocketFile] = []
         self._calls: set[GrpcioCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._stopping: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Future[list[None]] | None = None
 
     async def start(
         self,
         host: str | None = None,
         port: int = 0,
         *,
-        credentials: Any = None,
+        tls: ServerTls | None = None,
         reuse_port: bool = False,
     ) -> int:
         """Listen, and return the port: with 0 the system chooses one.
 
-        `credentials` are those of `grpc.ssl_server_credentials`. Raises OSError when the address
-        cannot be had.
+        Raises OSError when the address cannot be had.
         """
-        server = self._server = self._grpc.aio.server(
+        return await self._listen(_address(host, port), tls, reuse_port=reuse_port)
+
+    async def start_unix(self, path: str, mode: int) -> None:
+        """Listen on a Unix socket, whose file has these permissions and is removed at the end.
+
+        Raises OSError, with EADDRINUSE if another server listens there.
+        """
+        clear_unix(path)
+        before = os.umask(0o777 & ~mode)  # clients can connect as soon as the file is there
+        try:
+            await self._listen(f"unix:{path}", None, reuse_port=False)
+        finally:
+            os.umask(before)
+        self._files.append(SocketFile(path))
+
+    async def _listen(self, place: str, tls: ServerTls | None, *, reuse_port: bool) -> int:
+        """Start a server of grpcio's; one that runs takes no second address."""
+        server = self._grpc.aio.server(
             options=[*_channel_options(self._settings), ("grpc.so_reuseport", int(reuse_port))]
         )
         server.add_generic_rpc_handlers((_Handler(self._find),))
-        place = _address(host, port)
         try:
-            if credentials is None:
+            if tls is None:
                 bound = server.add_insecure_port(place)
             else:
-                bound = server.add_secure_port(place, credentials)
+                bound = server.add_secure_port(place, _credentials(self._grpc, tls))
         except RuntimeError as error:  # grpcio drops the system's error
             raise OSError(f"cannot listen on {place}: {error}") from None
         await server.start()
+        self._servers.append(server)
         return int(bound)
 
     @property
@@ -84,7 +104,7 @@ class GrpcioListener:
 
         Returns False when that took longer than `timeout_secs`; the rest was aborted then.
         """
-        if self._server is None:
+        if not self._servers:
             return True
         stopping = self._stop(timeout_secs)
         in_time = self._idle.is_set()
@@ -98,13 +118,16 @@ class GrpcioListener:
 
     def abort_all(self) -> None:
         """Close the port and every connection at once, unless it drains; that ends in time."""
-        if self._server is not None:
+        if self._servers:
             self._stop(None)
 
-    def _stop(self, grace_secs: float | None) -> asyncio.Future[None]:
+    def _stop(self, grace_secs: float | None) -> asyncio.Future[list[None]]:
         """Have grpcio stop, once: two stops at a time make it crash."""
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._server.stop(grace_secs))
+            stops = [server.stop(grace_secs) for server in self._servers]
+            self._stopping = asyncio.gather(*stops)
+            for file in self._files:
+                file.remove()
         return self._stopping
 
     def _find(self, path: str) -> Any:
@@ -302,10 +325,25 @@ class GrpcioCall:
             self.finish(StatusCode.INTERNAL, "the server failed to handle this call")
 
 
-def ssl_credentials(key: bytes, certificate: bytes, root: bytes | None, *, mutual: bool) -> Any:
-    """What `start` takes to encrypt: PEM texts, and whether clients must have a certificate."""
-    return _import_grpc().ssl_server_credentials(
-        [(key, certificate)], root_certificates=root, require_client_auth=mutual
+def _credentials(grpc: Any, tls: ServerTls) -> Any:
+    """What encrypts the connections of a port, with the certificate of that moment."""
+    used = tls.texts
+
+    def configured(texts: PemTexts) -> Any:
+        return grpc.ssl_server_certificate_configuration(
+            [(texts.key, texts.certificate)], root_certificates=texts.authorities
+        )
+
+    def changed() -> Any:
+        """For each handshake, on a thread of grpcio's: None if nothing has changed."""
+        nonlocal used
+        if tls.texts is used:
+            return None
+        used = tls.texts
+        return configured(used)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configured(used), changed, require_client_authentication=tls.files.clients_certified
     )
 
 

@@ -8,7 +8,7 @@ One timer sweeps all connections and one more waits for the next deadline; no ca
 from __future__ import annotations
 
 import asyncio
-import ssl
+import socket
 import time
 from collections.abc import Callable
 
@@ -18,9 +18,11 @@ from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.call import Service
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
-from shoal.frontends.grpc.transport import ConnectionRegistry, Transport, server_context
+from shoal.frontends.grpc.transport import ConnectionRegistry, Transport
+from shoal.frontends.sockets import SocketFile, bind_tcp, bind_unix, serve
+from shoal.frontends.tls import ServerTls
+from shoal.frontends.tls_server import TlsServer
 
-_BACKLOG = 1_024
 _LEAST_TIMER_SECS = 0.001  # event loops count milliseconds
 _LONGEST_TIMER_SECS = 3_600.0  # and not all of them count to the end of time
 
@@ -42,7 +44,8 @@ class GrpcListener:
             service, self._settings, self._deadline_earlier, clock, pool, clients
         )
         self._registry: ConnectionRegistry | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.AbstractServer | TlsServer] = []
+        self._files: list[SocketFile] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_ns = 0
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -52,28 +55,35 @@ class GrpcListener:
         host: str | None = None,
         port: int = 0,
         *,
-        ssl: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         reuse_port: bool = False,
     ) -> int:
         """Listen, and return the port: with 0 the system chooses one.
 
-        `ssl` will offer HTTP/2 only. Raises OSError when the address is not available; then
-        nothing listens.
+        Raises OSError when the address is not available; then nothing listens that did not before.
         """
-        loop = asyncio.get_running_loop()
-        registry = self._registry = ConnectionRegistry(self._dispatcher, loop)
-        self._server = await loop.create_server(
-            lambda: Transport(registry),
-            host or None,
-            port,
-            ssl=None if ssl is None else server_context(ssl),
-            ssl_handshake_timeout=(self._settings.limits.handshake_secs or None) if ssl else None,
-            reuse_port=reuse_port or None,
-            backlog=_BACKLOG,
-        )
-        self._sweep_timer = loop.call_later(self._settings.sweep_secs, self._sweep)
-        bound: int = self._server.sockets[0].getsockname()[1]
+        sockets = await bind_tcp(host, port, reuse_port=reuse_port)
+        bound: int = sockets[0].getsockname()[1]
+        await self._serve(sockets, tls)
         return bound
+
+    async def start_unix(self, path: str, mode: int) -> None:
+        """Listen on a Unix socket, whose file has these permissions and is removed at the end.
+
+        Raises OSError, with EADDRINUSE if another server listens there.
+        """
+        sock, file = bind_unix(path, mode)
+        self._files.append(file)
+        await self._serve([sock], None)
+
+    async def _serve(self, sockets: list[socket.socket], tls: ServerTls | None) -> None:
+        loop = asyncio.get_running_loop()
+        if self._registry is None:
+            self._registry = ConnectionRegistry(self._dispatcher, loop)
+            self._sweep_timer = loop.call_later(self._settings.sweep_secs, self._sweep)
+        registry = self._registry
+        handshake_secs = self._settings.limits.handshake_secs
+        self._servers += await serve(sockets, lambda: Transport(registry), tls, handshake_secs)
 
     @property
     def connections(self) -> int:
@@ -108,10 +118,10 @@ class GrpcListener:
         Returns False when that took longer than `timeout_secs`; the rest was aborted then. The
         port is free in either case.
         """
-        registry, server = self._registry, self._server
-        if registry is None or server is None:
+        registry = self._registry
+        if registry is None:
             return True
-        server.close()
+        self._stop_accepting()
         for transport in list(registry.transports):
             transport.drain()
         try:
@@ -122,17 +132,24 @@ class GrpcListener:
             await registry.idle.wait()
             in_time = False
         self._stop_timers()
-        await server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
         return in_time
 
     def abort_all(self) -> None:
         """Close the port and every connection at once; open calls are cancelled."""
-        if self._server is not None:
-            self._server.close()
+        self._stop_accepting()
         if self._registry is not None:
             for transport in list(self._registry.transports):
                 transport.abort()
         self._stop_timers()
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        for file in self._files:
+            file.remove()
+        self._files.clear()
 
     def _sweep(self) -> None:
         registry = self._registry

@@ -6,19 +6,17 @@ start --> serving --stop_accepting--> open calls end --> closed
 from __future__ import annotations
 
 import asyncio
-import ssl
-from pathlib import Path
 
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
-from shoal.errors import InvalidArgument
 from shoal.frontends.client_limits import ClientLimits
-from shoal.frontends.grpc.grpcio_transport import GrpcioListener, ssl_credentials
+from shoal.frontends.grpc.grpcio_transport import GrpcioListener
 from shoal.frontends.grpc.listener import GrpcListener
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings, KeepAlive
 from shoal.frontends.shared_memory import SharedMemory
+from shoal.frontends.tls import ServerTls
 
 
 class GrpcPort:
@@ -33,7 +31,6 @@ class GrpcPort:
         clients: ClientLimits | None = None,
     ) -> None:
         """Nothing is opened yet. Raises a ShoalError for settings that cannot be."""
-        self._options = options
         self._service = GrpcService(engine, inbox, _service_options(options), memory)
         settings = _settings(options)
         self._listener: GrpcListener | GrpcioListener
@@ -43,19 +40,18 @@ class GrpcPort:
             self._listener = GrpcListener(self._service, settings, clients=clients)
         self._draining: asyncio.Future[bool] | None = None
 
-    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
+    async def start(
+        self, host: str, port: int, *, tls: ServerTls | None = None, reuse_port: bool = False
+    ) -> int:
         """Listen, and return the port: with 0 the system chooses one.
 
-        Raises OSError when the address is not available and InvalidArgument when the files for
-        TLS cannot be used.
+        Raises OSError when the address is not available.
         """
-        options, listener = self._options, self._listener
-        encrypted = options.grpc_use_ssl or options.grpc_use_ssl_mutual
-        if isinstance(listener, GrpcioListener):
-            credentials = _credentials(options) if encrypted else None
-            return await listener.start(host, port, credentials=credentials, reuse_port=reuse_port)
-        context = _ssl_context(options) if encrypted else None
-        return await listener.start(host, port, ssl=context, reuse_port=reuse_port)
+        return await self._listener.start(host, port, tls=tls, reuse_port=reuse_port)
+
+    async def start_unix(self, path: str, mode: int) -> None:
+        """Listen on a Unix socket as well. Raises OSError as `start` does."""
+        await self._listener.start_unix(path, mode)
 
     @property
     def open_connections(self) -> int:
@@ -106,52 +102,3 @@ def _settings(options: Options) -> GrpcSettings:
         ),
         compression=CompressionLevel(options.grpc_infer_response_compression_level),
     )
-
-
-def _ssl_context(options: Options) -> ssl.SSLContext:
-    """TLS as our own transport takes it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for flag, path in _pem_files(options).items():
-        _read(flag, path)  # so that the error names the flag of a missing file
-    try:
-        context.load_cert_chain(options.grpc_server_cert, options.grpc_server_key)
-        if options.grpc_root_cert:
-            context.load_verify_locations(options.grpc_root_cert)
-    except ssl.SSLError as error:
-        files = ", ".join(_pem_files(options))
-        raise InvalidArgument(f"the files of {files} do not go together: {error}") from None
-    if options.grpc_use_ssl_mutual:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _credentials(options: Options) -> object:
-    """TLS as grpcio takes it."""
-    texts = {flag: _read(flag, path) for flag, path in _pem_files(options).items()}
-    return ssl_credentials(
-        texts["--grpc-server-key"],
-        texts["--grpc-server-cert"],
-        texts.get("--grpc-root-cert"),
-        mutual=options.grpc_use_ssl_mutual,
-    )
-
-
-def _pem_files(options: Options) -> dict[str, str]:
-    """The files TLS needs, by flag. Clients' certificates need a root to be checked against."""
-    files = {
-        "--grpc-server-cert": options.grpc_server_cert,
-        "--grpc-server-key": options.grpc_server_key,
-        "--grpc-root-cert": options.grpc_root_cert,
-    }
-    if not options.grpc_use_ssl_mutual and not options.grpc_root_cert:
-        del files["--grpc-root-cert"]
-    return files
-
-
-def _read(flag: str, path: str) -> bytes:
-    if not path:
-        raise InvalidArgument(f"TLS for gRPC needs {flag}: name a PEM file")
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"{flag}={path} cannot be read: {error.strerror}") from None

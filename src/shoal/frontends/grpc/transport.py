@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from typing import cast
 
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.keepalive import Action, Lifetime
+from shoal.frontends.sockets import is_unix
 from shoal.wire.http2_frames import H2Error
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Transport(asyncio.BufferedProtocol):
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
-        self.connection.peer = _peer(transport.get_extra_info("peername"))
+        self.connection.peer = _peer(transport)
         self._registry.add(self)
         address = transport.get_extra_info("peername")
         self._address = str(address[0]) if isinstance(address, tuple) else ""
@@ -350,15 +350,13 @@ class Transport(asyncio.BufferedProtocol):
         return self._expired(False, self._limits.write_stall_secs, now_ns - self._stalled_ns)
 
 
-def server_context(context: ssl.SSLContext) -> ssl.SSLContext:
-    """`context` with HTTP/2 as the only protocol it offers."""
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def _peer(address: object) -> str:
-    """An address as gRPC writes it."""
+def _peer(transport: asyncio.BaseTransport) -> str:
+    """The address of a client as gRPC writes it."""
+    sock = transport.get_extra_info("socket")
+    if is_unix(sock):
+        return f"unix:{sock.getsockname()}"
+    address = transport.get_extra_info("peername")
     if isinstance(address, tuple) and len(address) >= 2:
         host, port = address[0], address[1]
         return f"ipv6:[{host}]:{port}" if ":" in str(host) else f"ipv4:{host}:{port}"
-    return f"unix:{address}" if address else "unknown"
+    return "unknown"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from shoal.frontends.http.message import (
 )
 from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
 from shoal.frontends.pace import Pace, is_too_slow
+from shoal.frontends.sockets import is_unix
 
 if TYPE_CHECKING:
     from shoal.frontends.http.fast_path import HttpFastPath, HttpFastPathCall, HttpPattern
@@ -161,8 +163,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self.peer = _address(transport.get_extra_info("peername"))
         sock = transport.get_extra_info("socket")
+        if is_unix(sock):
+            self.peer = f"unix:{sock.getsockname()}"
+        else:
+            self.peer = _address(transport.get_extra_info("peername"))
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -334,6 +339,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._reader.waiting_bytes or self._reader.arriving is not Arriving.NOTHING
         ):
             self._close()
+            # All was read: a TLS client that does not confirm the end is cut off by the next sweep.
+            self._progress_seen = self._reader.progress + self._responses
+            self._since = -math.inf
 
     def sweep(self, now: float) -> None:
         """Act on clocks that have run out. `now` is in seconds and only ever grows."""
@@ -370,6 +378,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._wait_for_client(waited)
         elif self.phase is _LINGER and limits.linger_secs and waited >= limits.linger_secs:
             self.abort()
+        elif self.phase is _CLOSING:  # TLS: the client has not confirmed the end
+            secs = limits.linger_secs if self._state.draining else limits.write_stall_secs
+            if secs and waited >= secs:
+                self.abort()
 
     def _body_is_late(self, now: float) -> bool:
         """Refuse a request whose body takes too long; false if it does not."""

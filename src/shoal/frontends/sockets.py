@@ -1,0 +1,200 @@
+"""Listening sockets: addresses and ports, and files for clients on the same machine.
+
+bind_tcp("localhost", 0) --> one socket per address, all on one port
+bind_unix("/run/shoal.sock", 0o600) --> a socket, and its file to remove at the end
+serve(sockets, make_protocol, tls) --> connections, until it is closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from shoal.frontends.tls import ServerTls
+from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer
+
+_BACKLOG = 1024
+_PORT_TRIES = 8  # for a free port that is free in every address family
+
+
+async def bind_tcp(host: str | None, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Listen on every address of `host` (None: on all interfaces).
+
+    With port 0 the system picks one, the same for all addresses. Raises OSError, with EADDRINUSE
+    for a taken port, and then nothing listens.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        text = f"cannot listen on '{host}': no address is known for that name"
+        raise socket.gaierror(error.errno, text) from None
+    return _bind_all([(info[0], info[4]) for info in found], reuse_port)
+
+
+def _bind_all(
+    addresses: list[tuple[int, tuple[object, ...]]], reuse_port: bool
+) -> list[socket.socket]:
+    """A bound socket for every address, all on one port. Raises OSError and leaves none bound."""
+    for attempt in range(1, _PORT_TRIES + 1):
+        sockets: list[socket.socket] = []
+        missing: OSError | None = None
+        port = 0
+        try:
+            for family, address in addresses:
+                # `port` is what the system picked for the first address.
+                wanted = (address[0], port, *address[2:]) if port else address
+                try:
+                    sock = _bind(family, wanted, reuse_port)
+                except OSError as error:
+                    if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                        raise
+                    missing = error  # the name has an address of a family this machine lacks
+                    continue
+                sockets.append(sock)
+                port = sock.getsockname()[1]
+            if missing is not None and not sockets:
+                raise missing
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            picked = bool(sockets) and addresses[0][1][1] == 0
+            if picked and error.errno == errno.EADDRINUSE and attempt < _PORT_TRIES:
+                continue  # free in one family, taken in the other: let the system pick again
+            raise
+        return sockets
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _bind(family: int, address: tuple[object, ...], reuse_port: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # elsewhere this option would let two servers share the port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            if not hasattr(socket, "SO_REUSEPORT"):
+                raise OSError(errno.ENOPROTOOPT, "this system cannot share a port (SO_REUSEPORT)")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:  # so that 0.0.0.0 and :: can be bound side by side
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)  # here, where a port that is bound twice is detected
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(
+            error.errno, f"cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+        ) from None
+    return sock
+
+
+class SocketFile:
+    """The file of a Unix socket that this process has made."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path).absolute()
+        self._made = self._identity()
+
+    def remove(self) -> None:
+        """Remove the file, unless another server has put its own in this place."""
+        if self._made is not None and self._identity() == self._made:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.lstat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def bind_unix(path: str, mode: int) -> tuple[socket.socket, SocketFile]:
+    """Listen on a Unix socket with these permissions; raises OSError as `clear_unix` does."""
+    clear_unix(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        file = SocketFile(path)
+        Path(path).chmod(mode)  # no client can connect before `listen`
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, error.strerror or str(error)) from None
+    return sock, file
+
+
+def clear_unix(path: str) -> None:
+    """Remove the file that a server has left at `path` when it was killed.
+
+    Raises OSError: with EADDRINUSE if a server listens there, with EEXIST if it is no socket.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError(errno.EAFNOSUPPORT, "this system has no Unix sockets")
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise FileExistsError(errno.EEXIST, "there is a file which is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:  # no one listens
+            Path(path).unlink()
+            return
+        except BlockingIOError:  # someone does, with a full queue
+            pass
+    raise OSError(errno.EADDRINUSE, "a server listens there")
+
+
+async def serve(
+    sockets: list[socket.socket],
+    make_protocol: Callable[[], asyncio.BaseProtocol],
+    tls: ServerTls | None = None,
+    handshake_secs: float = HANDSHAKE_SECS,
+) -> list[asyncio.AbstractServer | TlsServer]:
+    """Accept the connections of listening sockets on this loop, with TLS if given.
+
+    The sockets are closed with their servers, or when this fails.
+    """
+    servers: list[asyncio.AbstractServer | TlsServer] = []
+    loop = asyncio.get_running_loop()
+    made: asyncio.AbstractServer | TlsServer
+    try:
+        for sock in sockets:
+            if tls is not None and os.name == "posix":
+                made = TlsServer(sock, make_protocol, tls, handshake_secs)
+            elif is_unix(sock):
+                made = await loop.create_unix_server(make_protocol, sock=sock, backlog=_BACKLOG)
+            else:
+                made = await loop.create_server(
+                    make_protocol,
+                    sock=sock,
+                    backlog=_BACKLOG,
+                    ssl=None if tls is None else tls.context,
+                    ssl_handshake_timeout=None if tls is None else handshake_secs or None,
+                )
+            servers.append(made)
+    except BaseException:
+        for server in servers:
+            server.close()
+        for sock in sockets:
+            sock.close()
+        raise
+    return servers
+
+
+def is_unix(sock: socket.socket | None) -> bool:
+    """Whether a connection is from the same machine through a file."""
+    return sock is not None and sock.family == getattr(socket, "AF_UNIX", None)

@@ -1,0 +1,213 @@
+"""A listening socket whose clients speak TLS.
+
+    accept --> first byte --TLS--> queue --a few per loop iteration--> handshake --> protocol
+                   '------no TLS--> an error that the client can read
+
+An event loop's own server has one context for all its life, and would begin the handshakes of all
+clients at once: here each connection gets the certificate of that moment, a client that sends
+nothing costs a socket, and a thousand that begin together leave the other connections their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from shoal.frontends.http.message import error_body
+from shoal.frontends.tls import ServerTls
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_SECS = 10.0  # for the first byte, and once more for the handshake
+
+_HANDSHAKE = b"\x16"  # the first byte of TLS
+_MOST_ACCEPTED = 64  # in one loop iteration
+_MOST_BEGUN = 8  # in one loop iteration; each takes up to a millisecond
+_SWEEP_SECS = 1.0
+_PAUSE_SECS = 1.0  # when the process has no file descriptors left
+_LINGER_SECS = 2.0  # for a client that does not speak TLS, to read why
+_LINGER_BYTES = 1 << 20
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# Connections are closed by the sweeps of their listeners: only those know what a client that reads
+# slowly is still to get. The loops of Python 3.10 have a fixed limit, or none.
+_FOREVER_SECS = 86_400.0
+_SHUTDOWN: dict[str, Any] = (
+    {"ssl_shutdown_timeout": _FOREVER_SECS} if sys.version_info >= (3, 11) else {}
+)
+
+_BODY = error_body(
+    "this port speaks HTTPS, not plain HTTP: use https://, or a secure channel for gRPC"
+)
+# Clients of gRPC understand this, too: they report a server of HTTP/1, and do not hurry to retry.
+_REFUSAL = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Connection: close\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class _Arrival:
+    """A client that has not begun its handshake, or will not."""
+
+    __slots__ = ("discarded_bytes", "refused", "socket", "until_secs")
+
+    def __init__(self, connection: socket.socket, until_secs: float) -> None:
+        self.socket = connection
+        self.until_secs = until_secs
+        self.refused = False
+        self.discarded_bytes = 0
+
+
+class TlsServer:
+    """Accepts the connections of one socket, on the loop on which it was made."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ServerTls,
+        handshake_secs: float = HANDSHAKE_SECS,
+    ) -> None:
+        """`make_protocol` is called for each connection; it is connected after the handshake."""
+        self._loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._make_protocol = make_protocol
+        self._tls = tls
+        self._handshake_secs = handshake_secs or _FOREVER_SECS
+        self._arrivals: set[_Arrival] = set()
+        self._ready: deque[socket.socket] = deque()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and drop those who have not finished their handshake."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for arrival in list(self._arrivals):
+            self._drop(arrival)
+        while self._ready:
+            self._ready.popleft().close()
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of it runs any more."""
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
+
+    # ---- before the first byte
+
+    def _accept(self) -> None:
+        for _ in range(_MOST_ACCEPTED):
+            try:
+                connection, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            connection.setblocking(False)
+            arrival = _Arrival(connection, self._loop.time() + self._handshake_secs)
+            self._arrivals.add(arrival)
+            self._loop.add_reader(connection, self._arrived, arrival)
+        if self._arrivals and self._timer is None:
+            self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
+
+    def _pause(self, error: OSError) -> None:
+        """Accept again later: the reason will not be gone at once, and the loop must not spin."""
+        logger.error("cannot accept a connection: %s", error.strerror or error)
+        self._loop.remove_reader(self._listening)
+        self._loop.call_later(
+            _PAUSE_SECS if error.errno in _NO_RESOURCES else 0.1, self._accept_again
+        )
+
+    def _accept_again(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for arrival in [each for each in self._arrivals if each.until_secs <= now]:
+            self._drop(arrival)
+        if self._arrivals:
+            self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
+
+    def _arrived(self, arrival: _Arrival) -> None:
+        """A client has sent something, or has gone."""
+        try:
+            if arrival.refused:
+                size = len(arrival.socket.recv(1 << 16))
+                arrival.discarded_bytes += size
+                if not size or arrival.discarded_bytes > _LINGER_BYTES:
+                    self._drop(arrival)
+                return
+            start = arrival.socket.recv(3, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            start = b""
+        if not start:
+            self._drop(arrival)
+        elif start[:1] == _HANDSHAKE:
+            self._loop.remove_reader(arrival.socket)
+            self._arrivals.discard(arrival)
+            if not self._ready:
+                self._loop.call_soon(self._begin)
+            self._ready.append(arrival.socket)
+        else:
+            self._refuse(arrival, start)
+
+    def _refuse(self, arrival: _Arrival, start: bytes) -> None:
+        """Send an error, and wait until the client has read it: to close a socket with unread
+        bytes would take the error back."""
+        if not start.isascii() or not start.isalpha():
+            self._drop(arrival)
+            return
+        try:
+            arrival.socket.send(_REFUSAL)
+            arrival.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._drop(arrival)
+            return
+        arrival.refused = True
+        arrival.until_secs = self._loop.time() + _LINGER_SECS
+
+    def _drop(self, arrival: _Arrival) -> None:
+        self._loop.remove_reader(arrival.socket)
+        arrival.socket.close()
+        self._arrivals.discard(arrival)
+
+    # ---- handshakes
+
+    def _begin(self) -> None:
+        for _ in range(min(_MOST_BEGUN, len(self._ready))):
+            handshake = self._loop.create_task(self._shake_hands(self._ready.popleft()))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+        if self._ready:
+            self._loop.call_soon(self._begin)
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._handshake_secs,
+                **_SHUTDOWN,
+            )
+        except OSError as error:  # those of TLS and of time-outs are some
+            logger.debug("no TLS connection: %s", error)
