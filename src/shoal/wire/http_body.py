@@ -28,9 +28,10 @@ from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
-from shoal.wire import json_arrays, json_data, json_text
+from shoal.wire import json_arrays, json_data, json_frame, json_text
 from shoal.wire.classification import classify
 from shoal.wire.infer_json import InferBody, WantedOutput, id_prefix, read_request
+from shoal.wire.json_frame import JsonFrame
 from shoal.wire.regions import Regions
 from shoal.wire.template import (
     LONGEST_KEY,
@@ -53,6 +54,7 @@ __all__ = [
     "decode_raw",
     "encode_infer",
     "is_raw",
+    "json_around_data",
     "parse_header_length",
 ]
 
@@ -142,9 +144,11 @@ class InferBodyDecoder:
     """Reads the bodies of inference requests. Any thread may use it."""
 
     def __init__(self, *, caches: bool = True) -> None:
-        """With `caches`, the meaning of a JSON header is kept for the next body that has it."""
+        """With `caches`, the meaning of a JSON header is kept for the next body that has it, and so
+        is that of the JSON around the numbers."""
         self._headers: TemplateCache[_Header] | None = TemplateCache() if caches else None
-        self._lock = threading.Lock()  # guards changes of _headers
+        self._frames: TemplateCache[JsonFrame] | None = TemplateCache() if caches else None
+        self._lock = threading.Lock()  # guards changes of _headers and _frames
 
     def decode(
         self,
@@ -166,6 +170,9 @@ class InferBodyDecoder:
         view = memoryview(body)
         tail = view[length:]
         headers = self._headers
+        frames = self._frames if size <= json_frame.LARGEST_BODY_BYTES else None
+        if frames is not None and header_length is None:
+            return self._decode_json(bytes(body), frames, model_name, max_json_bytes, regions)
         if headers is None or header_length is None or length > LONGEST_KEY:
             document = json_arrays.loads(view[:length], max_json_bytes)
             return read_request(document, tail, model_name, max_json_bytes, regions)
@@ -187,6 +194,33 @@ class InferBodyDecoder:
                 decoded.template_key = template_key
                 with self._lock:
                     headers.put(key, entry, len(rest))
+        return decoded
+
+    def _decode_json(
+        self,
+        body: bytes,
+        frames: TemplateCache[JsonFrame],
+        model_name: str,
+        max_json_bytes: int,
+        regions: Regions | None,
+    ) -> InferBody:
+        """Read a body that is JSON alone."""
+        cut = json_frame.cut(body)
+        frame = None if cut is None else frames.get(cut.key)
+        if cut is not None and frame is not None:
+            texts = [body[place] for place in cut.lists]
+            if len(body) <= json_frame.SHORT_BYTES or frame.is_within_limits(texts):
+                packed = frame.pack(texts)
+                if packed is not None:
+                    return frame.body(cut.request_id, packed)
+        document = json_arrays.loads(body, max_json_bytes)
+        decoded = read_request(document, memoryview(b""), model_name, max_json_bytes, regions)
+        if cut is not None and frame is None:
+            frame = JsonFrame.of(cut, decoded)
+            if frame is not None:
+                decoded.frame, decoded.template_key = frame, frame.key
+                with self._lock:
+                    frames.put(frame.key, frame, frame.key_bytes)
         return decoded
 
 
@@ -348,6 +382,21 @@ def binary_json(
         "outputs": entries,
     }
     return json_text.dumps(document)[1:]
+
+
+def json_around_data(
+    model_name: str, model_version: int, outputs: Sequence[tuple[str, DataType, tuple[int, ...]]]
+) -> list[bytes]:
+    """The JSON of a response after its id, without the elements of its outputs (name, datatype,
+    shape), which belong between each two of the parts."""
+    document = {"model_name": model_name, "model_version": str(model_version)}
+    parts = [json_text.dumps(document)[1:-1] + b',"outputs":[']
+    for name, datatype, shape in outputs:
+        entry = {"name": name, "datatype": datatype.name, "shape": shape}
+        parts[-1] += json_text.dumps(entry)[:-1] + b',"data":['
+        parts.append(b"]},")
+    parts[-1] = b"]}]}"
+    return parts
 
 
 def _classified(tensor: Tensor, count: int, signature: Signature | None) -> Tensor:

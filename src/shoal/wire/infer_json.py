@@ -9,7 +9,7 @@ because clients match on them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.core.dtypes import DataType, from_name
 from shoal.core.response import ParameterValue
@@ -17,6 +17,9 @@ from shoal.core.tensor import Tensor
 from shoal.errors import Internal, InvalidArgument, Unsupported
 from shoal.wire import json_data
 from shoal.wire.regions import Lease, Regions, RegionSlice
+
+if TYPE_CHECKING:
+    from shoal.wire.json_frame import JsonFrame
 
 _MOST_ELEMENTS = 2**63 - 1
 _MOST_DIMS = 32  # what every numpy can hold
@@ -51,8 +54,9 @@ class InferBody:
     timeout_us: int = 0
     binary_default: bool = False
     leases: list[Lease] = field(default_factory=list)  # shared memory in use until the response
-    # The JSON header without its id, if any id may stand there: a key for a template.
-    template_key: tuple[bool, bytes] | None = None
+    # The JSON without its id and its lists, if any id may stand there: a key for a template.
+    template_key: tuple[bool, bytes | tuple[bytes, ...]] | None = None
+    frame: JsonFrame | None = None  # of a body that is JSON alone and has a template key
 
     def check(self) -> None:
         """Raise a ShoalError if an input in shared memory could not be read."""

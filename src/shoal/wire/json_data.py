@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.dtypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
-from shoal.core.tensor import Tensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
 from shoal.wire import json_text
 from shoal.wire.json_arrays import LongArray
@@ -101,6 +101,20 @@ def write(tensor: Tensor) -> Any:
             return json_text.non_finite(flat.tolist())
         return flat
     return np.ascontiguousarray(flat, datatype.numpy)
+
+
+def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes] | None:
+    """The elements of equal tensors of `size` bytes each, without the brackets of their lists, as
+    `write` and `dumps` write them; None if some are not finite.
+
+    For datatypes of a fixed size that have a JSON form.
+    """
+    rows = np.frombuffer(content, datatype.numpy).reshape(-1, size // datatype.itemsize)
+    if datatype in _FLOATS:
+        rows = rows.astype(np.float64, copy=False)
+        if not np.isfinite(rows).all():
+            return None
+    return json_text.dumps(rows)[2:-2].split(b"],[")
 
 
 def flatten(data: list[Any]) -> list[Any]:

@@ -23,7 +23,7 @@ MOST_BYTES = 8 * 1024 * 1024  # of keys, in all entries together
 LONGEST_KEY = 16 * 1024  # a longer header is rarely repeated and would evict others
 
 # An id that needs no escaping, at the place where clients write it: first.
-_JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]*)", ?')
+JSON_ID = re.compile(rb'\{"id": ?"([ !#-\[\]-~]*)", ?')
 _PLAIN_ID = re.compile(rb"[ !#-\[\]-~]*")
 # A sequence's id: a number that JSON allows, or a text that needs no escaping; never "no sequence".
 _SEQUENCE_KEY = b'"sequence_id"'
@@ -69,7 +69,7 @@ def split_json_id(header: bytes) -> tuple[bytes | None, bytes]:
     Only an id that needs no escaping is taken out. Whether one was must be part of the key: a
     header without its id is not the same text as an equal one that never had any.
     """
-    match = _JSON_ID.match(header)
+    match = JSON_ID.match(header)
     if match is None:
         return None, header
     return match[1], header[match.end() :]

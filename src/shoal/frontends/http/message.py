@@ -45,6 +45,7 @@ class Head:
         "keep_alive",
         "method",
         "path",
+        "plain",
         "plain_offset",
         "query",
         "raw",
@@ -79,9 +80,9 @@ class Head:
         self.fields = fields
         self.body_length = body_length  # or CHUNKED
         self.tensor_offset = tensor_offset  # where in the body 64-byte alignment begins
-        # The same where neither the body nor the response is compressed; 0 otherwise.
         codings = [fields.get(name, _PLAIN) for name in (b"content-encoding", b"accept-encoding")]
-        self.plain_offset = tensor_offset if codings == [_PLAIN, _PLAIN] else 0
+        self.plain = codings == [_PLAIN, _PLAIN]  # neither body nor response is compressed
+        self.plain_offset = tensor_offset if self.plain else 0
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
 
@@ -115,6 +116,11 @@ class HttpRequest:
     def path(self) -> str:
         """The target's path, still percent-encoded; `*` and CONNECT's authority stay as sent."""
         return self.head.path
+
+    @property
+    def plain(self) -> bool:
+        """Whether neither the body nor the response is to be compressed."""
+        return self.head.plain
 
     @property
     def plain_offset(self) -> int:

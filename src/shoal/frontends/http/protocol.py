@@ -37,7 +37,8 @@ from shoal.frontends.pace import Pace, is_too_slow
 from shoal.frontends.sockets import is_unix
 
 if TYPE_CHECKING:
-    from shoal.frontends.http.fast_path import HttpFastPath, HttpFastPathCall, HttpPattern
+    from shoal.frontends.http.fast_path import HttpFastPath
+    from shoal.frontends.http.pattern import HttpFastPathCall, HttpPattern
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,8 @@ class ListenerState:
         self.memory = clients.memory
         self.clients = clients.connections
         self.fast_path = fast_path
+        if fast_path is not None:
+            fast_path.limits = limits
         self.heads = HeadCache()
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
@@ -494,7 +497,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         fast_path = self._state.fast_path
         if fast_path is not None:
             head, body = request.head, request.body
-            if head.plain_offset and len(body) <= _SCRATCH_BYTES:
+            if head.plain and body and len(body) <= _SCRATCH_BYTES:
                 data = b"".join((head.raw, body))  # which may have arrived in several pieces
                 if self._match(fast_path, data) or self._find_pattern(fast_path, head, data):
                     return

@@ -16,6 +16,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import NotFound
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.options import HttpOptions
+from tests.support.http_sides import World
 from tests.support.runtime_settings import RuntimeSettings
 
 WAIT_SECS = 20
@@ -27,6 +28,7 @@ class FakeRequest:
         self.path = path
         self.headers = tuple((k.lower().encode(), v.encode()) for k, v in headers.items())
         self.body = body
+        self.plain = False
         self.plain_offset = 0  # the full path: the short one has tests of its own
         self.begun_ns = 0
 
@@ -234,3 +236,19 @@ def front():
     front.close()
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("models"))
+    yield world
+    world.close()
+    assert world.backend.open_executors == 0
+
+
+@pytest.fixture
+def sides(world):
+    sides = world.sides()
+    yield sides
+    for side in sides:
+        side.close()
