@@ -44,7 +44,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 def infer_body(data: bytes) -> None:
-    """A decoder that has cached headers reads the same as one that has not.
+    """A decoder that has cached headers and frames reads the same as one that has not.
 
     The first line of the input is the length of the JSON header; empty: all is JSON.
     """
@@ -74,9 +74,9 @@ def _decoded(decoder: InferBodyDecoder, body: bytes, length: int | None) -> Outc
 
 
 def _content(tensor: Any) -> Any:
-    if tensor.has_raw:
+    if tensor.has_raw or tensor.datatype is not BYTES:  # NaN equals itself in bytes
         return bytes(tensor.raw)
-    return repr(tensor.array.tolist())  # in which NaN equals itself
+    return repr(tensor.array.tolist())
 
 
 def generate_body(data: bytes) -> None:
