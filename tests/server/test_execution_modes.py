@@ -237,7 +237,7 @@ def test_the_responses_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypat
         release.set()
         holding.join()
         assert [call.response().status for call in calls] == [200] * 9
-    assert woken == [9]
+    assert len(woken) == 1  # with one entry per batch, or per request where there is no template
 
 
 # ---- what may be set

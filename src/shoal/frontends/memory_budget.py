@@ -59,7 +59,7 @@ class MemoryBudget:
 
     @property
     def refusal(self) -> str:
-        """What a client is told for whom there is no room."""
+        """The error for a client for which there is no room."""
         return (
             f"the server has buffered as much as it may for all clients, {self.max_bytes} bytes; "
             f"try again later, or raise the limit with --max-buffered-bytes"
