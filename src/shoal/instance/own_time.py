@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_SHORT_NS = 100_000  # not worth another look at the CPU time, which takes half a microsecond
+SHORT_NS = 100_000  # not worth another look at the CPU time, which takes half a microsecond
 _FINE_SECS = 1e-5
 
 # The calling thread's CPU time. `getrusage` would not do: within a tick of the system (some
@@ -26,6 +26,6 @@ def own_ns(elapsed_ns: int, cpu_before_ns: int) -> int:
 
     A short time counts as it is.
     """
-    if elapsed_ns <= _SHORT_NS:
+    if elapsed_ns <= SHORT_NS:
         return elapsed_ns
     return min(elapsed_ns, thread_cpu_ns() - cpu_before_ns)

@@ -81,6 +81,8 @@ class Batcher:
         self._waiting = 0  # instances, for a batch
         self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
+        # Why the last request that was alone in the queue was taken at once, and its rows.
+        self._lone_cut: tuple[Reason, int] | None = None
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -276,11 +278,20 @@ class Batcher:
         with self._lock:
             if self._on_arrival is None:
                 return [], None
-            now_ns = self._clock()
+            queue = self._queue
             dropped: _Dropped = ()
-            if self._any_cancelled or self._queue.next_deadline_ns is not None:
-                dropped = self._prune(now_ns)
-            batch, wait_ns = self._cut(now_ns)
+            if self._any_cancelled or queue.next_deadline_ns is not None:
+                dropped = self._prune(self._clock())
+            lone, known = queue.only(), self._lone_cut
+            if lone is not None and known is not None and known[1] == lone.rows:
+                batch, wait_ns = queue.take(1), None  # as the policy would decide
+                lone.state = EXECUTING
+                lone.on_cancel = None
+                self.recent.append(known)
+            else:
+                batch, wait_ns = self._cut(self._clock())
+                if lone is not None and batch and not self._max_delay_ns:
+                    self._lone_cut = self.recent[-1]
         self._drop(dropped)
         return batch, wait_ns
 

@@ -227,14 +227,17 @@ class ModelStatistics:
             inferences = request.rows
             started = [request.start_ns]
             queued = [request.queued_ns]
+            success_ns = end_ns - request.start_ns
+            queue_ns = compute_start_ns - request.queued_ns
         else:
             inferences = sum([request.rows for request in requests])
             started = sorted([request.start_ns for request in requests])
             queued = sorted([request.queued_ns for request in requests])
+            success_ns = count * end_ns - sum(started)
+            queue_ns = count * compute_start_ns - sum(queued)
         if not queued[0] or queued[-1] > compute_start_ns:  # some never waited
             queued = sorted([min(at or compute_start_ns, compute_start_ns) for at in queued])
-        success_ns = count * end_ns - sum(started)
-        queue_ns = count * compute_start_ns - sum(queued)
+            queue_ns = count * compute_start_ns - sum(queued)
         histograms = self._histograms
         with self._lock:
             self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)

@@ -12,7 +12,9 @@ from shoal.backends.base import Executor
 from shoal.core import dtypes
 from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.signature import Signature, TensorSpec
+from shoal.instance import execution
 from shoal.instance.execution import Execution
+from shoal.instance.own_time import SHORT_NS
 from shoal.statistics.model import ModelStatistics
 from tests.support.fakes import Collector
 
@@ -76,13 +78,21 @@ class Stage:
 
     def run(self, *numbers):
         """Execute a batch of requests with these values; what each was answered."""
+        batch = self._batch(numbers)
+        self.execution.run(self.model, batch)
+        return [self._answer(request.reply.responses) for request in batch]
+
+    def time_of(self, *numbers):
+        """Execute a batch; what it took to compute."""
+        return self.execution.run(self.model, self._batch(numbers))
+
+    def _batch(self, numbers):
         batch = []
         for number in numbers:
             message = np.full((self.rows, 2), number, np.int32).tobytes()
             places = (slice(0, len(message)),)
             batch.append(PlannedRequest(self.template, message, places, "", Collector(), None, 1))
-        self.execution.run(self.model, batch)
-        return [self._answer(request.reply.responses) for request in batch]
+        return batch
 
     def _answer(self, responses):
         (response,) = responses
@@ -148,6 +158,18 @@ def test_where_only_the_bound_run_fails_it_ends():
     assert stage.run(500) == [expected(500)]
     assert stage.run(2) == [expected(2)]
     assert stage.model.log[2:] == ["bound", "run", "run"]
+
+
+def test_the_cpu_time_of_a_long_run_counts(monkeypatch):
+    """It is read only after a run that was long by the clock."""
+    stage = Stage(Model())
+    stage.run(1)
+    clock = iter(range(0, 10**12, 10**6))  # each reading a millisecond later
+    monkeypatch.setattr(execution.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(execution, "own_ns", lambda elapsed_ns, cpu_ns: (elapsed_ns, cpu_ns))
+    monkeypatch.setattr(execution, "thread_cpu_ns", lambda: 5)
+    assert stage.time_of(1) == (1, SHORT_NS, 10**6)  # not known
+    assert stage.time_of(1) == (1, (10**6, 5), 10**6)
 
 
 def test_a_closed_executor_is_freed():

@@ -368,6 +368,39 @@ def test_the_loop_hears_once_of_requests_that_arrived_together():
     assert line.take_now() == (requests, None)
 
 
+@pytest.mark.parametrize(
+    ("policy", "reasons"),
+    [
+        (BatchPolicy(4), ["NO_DELAY", "NO_DELAY", "PREFERRED", "NO_DELAY", "NO_DELAY"]),
+        (BatchPolicy(4, frozenset({1})), ["PREFERRED"] * 5),
+        (SingleRequestPolicy(), ["SINGLE"] * 5),
+    ],
+)
+def test_lone_requests_on_the_loop_go_as_the_policy_decides(policy, reasons):
+    line, _ = batcher(policy)
+    line.hand_to_loop(lambda: None)
+    for rows in (1, 1, 4, 1, 1):
+        request = make_request(rows=rows)[0]
+        line.enqueue(request)
+        assert line.take_now() == ([request], None)
+        assert (request.state, request.on_cancel) == (State.EXECUTING, None)
+    assert [(reason.name, rows) for reason, rows in line.recent] == [
+        (reason, rows) for reason, rows in zip(reasons, (1, 1, 4, 1, 1), strict=True)
+    ]
+
+
+def test_a_lone_request_waits_where_a_delay_is_configured():
+    line, _ = batcher(BatchPolicy(4, max_delay_ns=MINUTE_NS))
+    line.hand_to_loop(lambda: None)
+    full = make_request(rows=4)[0]
+    line.enqueue(full)
+    assert line.take_now() == ([full], None)
+    line.enqueue(make_request(rows=1)[0])
+    batch, wait_ns = line.take_now()
+    assert batch == []
+    assert 0 < wait_ns <= MINUTE_NS
+
+
 def test_each_of_them_can_be_withdrawn():
     line, dropped = batcher(BatchPolicy(4))
     line.hand_to_loop(lambda: None)
