@@ -24,7 +24,8 @@ from shoal.core.tensor import Buffer, Tensor
 class BatchReplies(Protocol):
     """Takes the responses of a batch at once. Callable from any thread; must not raise or block."""
 
-    reply_type: type  # of the replies it can answer; a request with another one is answered alone
+    # Of the replies it can answer; a request with another one is answered alone.
+    reply_types: tuple[type, ...]
 
     def send_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """Answer each of `requests`, in the order of `responses`, with its only response."""
@@ -93,7 +94,7 @@ class PlannedRequest(Request):
     def __init__(
         self,
         template: RequestTemplate,
-        message: bytes,
+        message: Buffer,
         places: tuple[slice, ...],
         id: str,
         reply: Reply,

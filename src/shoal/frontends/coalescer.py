@@ -33,14 +33,14 @@ class Coalescer(ABC):
         self,
         engine: Engine,
         inbox: LoopInbox,
-        call_type: type,
+        reply_types: tuple[type, ...],
         as_error: Callable[[BaseException], ShoalError],
         decoupled_error: str,
     ) -> None:
-        """`call_type` is the type of the requests' replies. `as_error` logs an unexpected failure
+        """`reply_types` are those of the requests' replies. `as_error` logs an unexpected failure
         and makes the error for clients; `decoupled_error` is the text for decoupled models."""
         self.inbox = inbox
-        self.reply_type = call_type
+        self.reply_types = reply_types
         self.template: RequestTemplate | None = None
         self.model: Any = None
         self.requests: list[PlannedRequest] = []

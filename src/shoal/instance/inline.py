@@ -43,8 +43,8 @@ def runs_apart(batch: Sequence[Request]) -> bool:
     first = batch[0]
     if first.turn is not None:
         return False
-    if isinstance(first, PlannedRequest):  # it came whole in a small message
-        return False
+    if isinstance(first, PlannedRequest) and first.template is not None:
+        return max(first.template.sizes, default=0) >= _LARGE_BYTES
     tensors = first.inputs.values()
     return any(tensor.has_raw and tensor.nbytes >= _LARGE_BYTES for tensor in tensors)
 

@@ -34,12 +34,12 @@ def shared_template(batch: Sequence[Request]) -> RequestTemplate | None:
     template = first.template
     if template is None:
         return None
-    reply_type = template.replies.reply_type
+    reply_types = template.replies.reply_types
     for request in batch:
         if (
             not isinstance(request, PlannedRequest)
             or request.template is not template
-            or type(request.reply) is not reply_type
+            or type(request.reply) not in reply_types
         ):
             return None
     return template
@@ -56,7 +56,7 @@ def group_by_template(batch: Sequence[Request]) -> dict[RequestTemplate | None, 
     groups: dict[RequestTemplate | None, list[int]] = {}
     for position, request in enumerate(batch):
         template = request.template if isinstance(request, PlannedRequest) else None
-        if template is not None and type(request.reply) is not template.replies.reply_type:
+        if template is not None and type(request.reply) not in template.replies.reply_types:
             template = None
         if template in groups:
             groups[template].append(position)
@@ -113,7 +113,7 @@ def join_planned(
     return inputs
 
 
-def joined_contents(requests: Sequence[PlannedRequest]) -> list[bytes]:
+def joined_contents(requests: Sequence[PlannedRequest]) -> list[Buffer]:
     """The bytes of each input, as `join_planned` joins them."""
     first = requests[0]
     if len(requests) == 1:

@@ -15,12 +15,12 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from shoal.core.planned import RequestTemplate
+from shoal.core.tensor import Buffer
 from shoal.wire.protobuf_wire import tag, take_out
 from shoal.wire.template import TemplateCache
 
 Span: TypeAlias = tuple[int, int]  # start and end in a message
 
-LARGEST_MESSAGE_BYTES = 32 << 10  # of larger ones only the contents take time
 _MOST_LENGTHS = 256
 _MOST_LAYOUTS = 4  # of one length
 _PARAMETERS_FIELD = 4  # of ModelInferRequest: a map, whose entries have key and value
@@ -35,27 +35,32 @@ _NOTHING = slice(0, 0)  # keeps itemgetter from returning a single slice bare
 class _Layout:
     """Cuts messages of one length at fixed places."""
 
-    __slots__ = ("around", "contents", "id", "spans")
+    __slots__ = ("contents", "cut", "id", "spans")
 
     def __init__(self, ids: tuple[Span, ...], contents: tuple[Span, ...], length: int) -> None:
         self.spans = (*ids, *contents)
         ends = [0, *[end for _, end in self.spans]]
         starts = [*[start for start, _ in self.spans], length]
         around = [slice(end, start) for end, start in zip(ends, starts, strict=True)]
-        self.around: Any = itemgetter(*around, _NOTHING)
+        self.cut: Any = itemgetter(*around, _NOTHING)
         self.id = slice(*ids[0]) if ids else None
         self.contents = tuple([slice(*span) for span in contents])
+
+    def around(self, message: Buffer) -> tuple[bytes, ...]:
+        """What is around the id and the contents."""
+        pieces: tuple[bytes, ...] = self.cut(message)
+        return pieces if isinstance(message, bytes) else tuple([bytes(piece) for piece in pieces])
 
 
 class MessagePattern:
     """A message with a template, with its id and its contents left out."""
 
-    __slots__ = ("_around", "_expected", "contents", "id", "template")
+    __slots__ = ("_cut", "_expected", "contents", "id", "template")
 
     def __init__(
         self, layout: _Layout, expected: tuple[bytes, ...], template: RequestTemplate
     ) -> None:
-        self._around = layout.around
+        self._cut = layout.cut
         self._expected = expected
         self.id = layout.id
         self.contents = layout.contents
@@ -63,7 +68,7 @@ class MessagePattern:
 
     def matches(self, message: bytes) -> bool:
         """Whether a message of the same length has the same bytes around its id and contents."""
-        return bool(self._around(message) == self._expected)
+        return bool(self._cut(message) == self._expected)
 
 
 class MessagePatterns:
@@ -73,7 +78,7 @@ class MessagePatterns:
         self._layouts: dict[int, list[_Layout]] = {}
         self._patterns: TemplateCache[MessagePattern] = TemplateCache()
 
-    def find(self, message: bytes) -> MessagePattern | None:
+    def find(self, message: Buffer) -> MessagePattern | None:
         """The pattern that `message` matches."""
         for layout in self._layouts.get(len(message), ()):
             pattern = self._patterns.get((layout, layout.around(message)))
@@ -83,7 +88,7 @@ class MessagePatterns:
 
     def put(
         self,
-        message: bytes,
+        message: Buffer,
         ids: tuple[Span, ...],
         contents: tuple[Span, ...],
         template: RequestTemplate,
@@ -91,7 +96,7 @@ class MessagePatterns:
         """Store the template of a message that has its ids and contents at these places."""
         spans = [*ids, *contents]
         length = len(message)
-        if len(ids) > 1 or length > LARGEST_MESSAGE_BYTES or spans != sorted(spans):
+        if len(ids) > 1 or spans != sorted(spans):
             return
         layouts = self._layouts.setdefault(length, [])
         for layout in layouts:

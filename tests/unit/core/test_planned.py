@@ -27,7 +27,7 @@ class Reply:
 
 
 class Replies:
-    reply_type = Reply
+    reply_types = (Reply,)
 
     def send_all(self, answer, requests):
         raise AssertionError("nobody answers here")

@@ -62,7 +62,7 @@ class Model(Executor):
 class GroupReplies:
     """Answers groups as a frontend does, and keeps which requests each had."""
 
-    reply_type = Collector
+    reply_types = (Collector,)
 
     def __init__(self):
         self.groups = []

@@ -98,7 +98,7 @@ def test_output_reshape_is_undone():
 
 
 class Replies:
-    reply_type = object
+    reply_types = (object,)
 
     def send_all(self, answer, requests):
         raise AssertionError("nobody answers here")
@@ -206,7 +206,7 @@ def numbered(template, number):
 
 def template_of(replies=None):
     replies = replies or Replies()
-    replies.reply_type = Reply
+    replies.reply_types = (Reply,)
     return RequestTemplate("m", -1, (), (), {}, 0, 0, 1, (), replies)
 
 

@@ -161,6 +161,11 @@ class Call(Receiver):
         """The client's address, such as 'ipv4:127.0.0.1:50123'."""
         return self._connection.peer
 
+    @property
+    def stream_id(self) -> int:
+        """The HTTP/2 stream; 0 once it has ended."""
+        return 0 if self._stream is None else self._stream.id
+
     # The response.
 
     def reply(self, parts: Sequence[Buffer], trailing_metadata: Metadata = ()) -> None:
@@ -183,8 +188,24 @@ class Call(Receiver):
             if self._open:  # the message was not too large
                 self._end(trailers)
             return
-        self._open = False
+        self._close()
         self._connection.sender.unary(stream, parts, size)
+
+    def finish_with(self, response: bytes, total: int) -> bool:
+        """End with a response that is ready to be sent, from headers to trailers, with `total`
+        bytes of data; false, with nothing done, if it cannot be sent like this. Without effect
+        after the end."""
+        stream = self._stream
+        if stream is None or not self._open:
+            return True
+        if self._encoding is not None or self._headers_sent:
+            return False
+        connection = self._connection
+        if not connection.sender.whole(stream, response, total):
+            return False
+        self._close()
+        connection.sender.ended(stream)
+        return True
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send one message of a stream, the parts joined; they must not change afterwards.
@@ -514,7 +535,7 @@ class Call(Receiver):
     def _end(self, trailers: bytes) -> None:
         stream = self._stream
         assert stream is not None
-        self._open = False
+        self._close()
         if not self._headers_sent:
             trailers = status.RESPONSE_HEADERS + trailers
         self._connection.sender.end(stream, trailers)
@@ -548,9 +569,15 @@ class Call(Receiver):
             _log.exception("the gRPC service failed in %s", self.path)
             self.finish(StatusCode.INTERNAL, "the server failed to handle this call")
 
+    def _close(self) -> None:
+        """The service has responded. Its callbacks mostly hold this call and the request, which
+        must be freed even if the client does not read the response."""
+        self._open = False
+        self.on_message = self.on_half_close = self.on_cancel = None
+
     def _leave_wire(self) -> None:
         """The stream is over: let go of everything that is not for the service to keep."""
-        self._open = False
+        self._close()
         self._stream = None
         self._message = None
         if self._waiting is not None:
@@ -561,8 +588,7 @@ class Call(Receiver):
         if self.deadline_pending:
             self.deadline_pending = False
             self._resources.deadlines.met()
-        # The service's callbacks mostly hold this call: no cycles for the garbage collector.
-        self.on_message = self.on_half_close = self.on_cancel = self.on_drain = None
+        self.on_drain = None
 
 
 def _least(limit: int, override: int | None) -> int:

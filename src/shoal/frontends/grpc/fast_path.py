@@ -16,6 +16,7 @@ from typing import Any
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
 from shoal.core.response import Response
+from shoal.core.tensor import Buffer
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
@@ -24,7 +25,7 @@ from shoal.frontends.grpc.errors import as_shoal_error
 from shoal.frontends.grpc.flow import Receiver, ServerStream, unary_pieces
 from shoal.frontends.grpc.infer import DECOUPLED, GrpcInferCall, InferMethod, planned_message
 from shoal.frontends.grpc.message import PREFIX_BYTES
-from shoal.wire.grpc_pattern import LARGEST_MESSAGE_BYTES, MessagePatterns
+from shoal.wire.grpc_pattern import MessagePatterns
 from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import id_field, small_columns
 
@@ -38,7 +39,11 @@ class GrpcFastPath(Coalescer):
         """`method` is the slow path; what it accepts becomes a template here."""
         inference = method.inference
         super().__init__(
-            inference.engine, inference.inbox, GrpcFastPathCall, as_shoal_error, DECOUPLED
+            inference.engine,
+            inference.inbox,
+            (GrpcFastPathCall, GrpcInferCall),
+            as_shoal_error,
+            DECOUPLED,
         )
         method.fast_path = self
         self.method = method
@@ -84,9 +89,9 @@ class GrpcFastPath(Coalescer):
         self.requests.append(request)
         return True
 
-    def request(self, message: bytes, reply: GrpcInferCall) -> PlannedRequest | None:
-        """Submit a request for a call that was started on the slow path, because it has a deadline
-        or did not arrive in one piece; None, with nothing done, if it matches no template."""
+    def request(self, message: Buffer, reply: GrpcInferCall) -> PlannedRequest | None:
+        """Submit a request for a call that was started on the slow path: it has a deadline, is
+        large or did not arrive in one piece. None, with nothing done, if it matches no template."""
         match = self._patterns.find(message)
         if match is None:
             return None
@@ -94,7 +99,7 @@ class GrpcFastPath(Coalescer):
         if template is not self.template and not self.begin(template):
             return None
         try:
-            request_id = "" if match.id is None else message[match.id].decode()
+            request_id = "" if match.id is None else str(message[match.id], "utf-8")
         except UnicodeDecodeError:
             return None
         request = PlannedRequest(
@@ -107,13 +112,9 @@ class GrpcFastPath(Coalescer):
         """See `Coalescer`; nothing is accepted while the server shuts down."""
         return self.method.inference.accepting and super().begin(template)
 
-    def learn(self, source: bytes, message: InferMessage, accepted: Request) -> None:
+    def learn(self, source: Buffer, message: InferMessage, accepted: Request) -> None:
         """Make a template of a request that the engine has accepted, if others can match it."""
-        if (
-            message.contents is None
-            or message.head.classifies
-            or len(source) > LARGEST_MESSAGE_BYTES
-        ):
+        if message.contents is None or message.head.classifies:
             return
         known = self._patterns.find(source)
         if known is not None and known.template.live_model() is accepted.served_by:
@@ -133,9 +134,7 @@ class GrpcFastPath(Coalescer):
         columns, message_bytes = small
         rows = zip(*columns, strict=False)  # columns that are the same for all have no end
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
-            call: Any = request.reply  # a GrpcFastPathCall; a `cast` takes 5 % of this loop
-            if call.request is None:
-                continue
+            call: Any = request.reply  # of `reply_types`; a `cast` takes 5 % of this loop
             field = id_field(request.id) if request.id else b""
             size = message_bytes + len(field)
             before, between, prefix, after, trailers = _pieces(size)
@@ -185,7 +184,9 @@ class GrpcFastPathCall(ServerStream, Receiver):
 
     def finish_with(self, response: bytes, total: int) -> bool:
         """End with a response that is ready to be sent, with `total` bytes of data; false, with
-        nothing done, if it has to wait."""
+        nothing done, if it has to wait. Without effect for a call that was cancelled."""
+        if self.request is None:
+            return True
         connection = self.connection
         if not connection.sender.whole(self, response, total):
             return False

@@ -137,7 +137,7 @@ class Sender:
         self.sent_frames = 0  # with headers or data: they reset ping strikes
         self._table_update = b""
         self._wake = wake
-        self._ended = ended
+        self.ended = ended
         self._low_bytes = low_bytes
         self._memory = memory
         self._max_queued_bytes = max_queued_bytes
@@ -177,7 +177,7 @@ class Sender:
         else:
             self.out += (head, *parts, tail)
         self._has_output()
-        self._end_local(stream)
+        self.ended(stream)
 
     def whole(self, stream: ServerStream, response: bytes, total: int) -> bool:
         """A response in one piece, from headers to trailers, with `total` bytes of data. The caller
@@ -249,7 +249,7 @@ class Sender:
             stream.trailers = block
             return
         self._block(stream, block, end_stream=True)
-        self._end_local(stream)
+        self.ended(stream)
 
     def drop(self, stream: ServerStream) -> None:
         """Drop what a stream still had to send; it is over."""
@@ -338,7 +338,7 @@ class Sender:
                 self._schedule(stream)
             elif stream.trailers is not None:
                 self._block(stream, stream.trailers, end_stream=True)
-                self._end_local(stream)
+                self.ended(stream)
         for stream in drained:
             if stream.receiver is not None:
                 stream.receiver.drained()
@@ -395,9 +395,6 @@ class Sender:
         if not self.awake:
             self.awake = True
             self._wake()
-
-    def _end_local(self, stream: ServerStream) -> None:
-        self._ended(stream)
 
 
 def _byte_parts(parts: Sequence[Buffer]) -> list[Buffer]:

@@ -64,7 +64,7 @@ class GrpcInferCall:
         fast_path = self._method.fast_path
         trace: Trace | None = None
         try:
-            if fast_path is not None and isinstance(source, bytes):
+            if fast_path is not None:
                 planned = fast_path.request(source, self)
                 if planned is not None:
                     self._message = planned_message(planned)
@@ -124,7 +124,7 @@ class GrpcInferCall:
         engine.infer(request)
         source, self._source = self._source, b""
         fast_path = self._method.fast_path
-        if fast_path is not None and isinstance(source, bytes):
+        if fast_path is not None:
             fast_path.learn(source, message, request)
 
     def send(self, response: Response) -> None:
@@ -154,6 +154,15 @@ class GrpcInferCall:
         except Exception as error:  # noqa: BLE001 - becomes the response
             self._release()
             fail(self._call, error, self._model)
+
+    @property
+    def id(self) -> int:
+        """The stream of the call; 0 if it has ended."""
+        return self._call.stream_id
+
+    def finish_with(self, response: bytes, total: int) -> bool:
+        """See `Call.finish_with`."""
+        return self._call.finish_with(response, total)
 
     @property
     def _model(self) -> str:

@@ -22,9 +22,11 @@ from shoal.wire.http2_frames import H2Error
 _log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 128 << 10
-# While messages arrive in small frames: 600 KB in one or two reads cost 5 % less than in five. In
-# large frames the socket writes them where they belong, so there a read stays small.
+# While messages arrive in small frames: 600 KB in one or two reads cost 5 % less than in five.
 _RUN_BYTES = 1 << 20
+# While they arrive in large frames: room for what stands before a message. The socket writes the
+# message itself where it belongs, and what a read brings of it must be copied.
+_FRONT_BYTES = 4 << 10
 _COPIED_BYTES = 16 << 10  # bytes are faster to read than a view; up to here the copy costs nothing
 _EXTRA_BYTES = 64 << 10
 _JOINED_BYTES = 64 << 10
@@ -46,6 +48,7 @@ class ConnectionRegistry:
         block_bytes = dispatcher.settings.limits.max_header_block_bytes
         self.large_scratch = memoryview(bytearray(max(_RUN_BYTES, 2 * block_bytes)))
         self.scratch = self.large_scratch[: max(_SCRATCH_BYTES, 2 * block_bytes)]
+        self.small_scratch = self.large_scratch[:_FRONT_BYTES]
         self._dirty: list[Transport] = []
 
     def add(self, transport: Transport) -> None:
@@ -96,6 +99,7 @@ class Transport(asyncio.BufferedProtocol):
         self._unsent_sweeps = round(settings.limits.write_stall_secs / settings.sweep_secs)
         self._lifetime = Lifetime(settings.keepalive, now_ns)
         self._pending = b""  # the beginning of a frame
+        self._large_frames = False  # whether the last message had some
         self._heard = False
         self._paused = False
         self._put_off_reading = False  # true while whole frames wait for the next turn
@@ -131,10 +135,16 @@ class Transport(asyncio.BufferedProtocol):
             return memoryview(self._extra)
         direct = self.connection.direct
         if direct is not None:
+            self._large_frames = True
             return direct
         pending = self._pending
         registry = self._registry
-        scratch = registry.large_scratch if self.connection.in_run else registry.scratch
+        if self.connection.in_run:
+            scratch = registry.large_scratch
+        elif self._large_frames and not pending:
+            return registry.small_scratch
+        else:
+            scratch = registry.scratch
         if pending:
             scratch[: len(pending)] = pending
             return scratch[len(pending) :]
@@ -159,6 +169,8 @@ class Transport(asyncio.BufferedProtocol):
                     data = arrived.tobytes()
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""
+                if nbytes >= _FRONT_BYTES:
+                    self._large_frames = False  # unless `direct` is next
                 if connection.interrupted:
                     self._put_off()
         except Exception:  # noqa: BLE001 - an error of ours must not leave this client waiting

@@ -59,7 +59,7 @@ class HttpFastPath(Coalescer):
 
     def __init__(self, route: InferRoute, browsers: BrowserRules) -> None:
         """`route` is the slow path; what it accepts becomes a template here."""
-        super().__init__(route.engine, route.inbox, HttpFastPathCall, as_shoal_error, DECOUPLED)
+        super().__init__(route.engine, route.inbox, (HttpFastPathCall,), as_shoal_error, DECOUPLED)
         self.route = route
         self._browsers = browsers
         self._longest_header = min(LONGEST_KEY, route.options.max_input_bytes)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
+from hyperframe.frame import PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,10 +35,11 @@ from tests.support.grpc_calls import DirectInbox
 PATH = INFERENCE + "ModelInfer"
 POISON = 99
 WIDTH = 4
+LARGE = 6_000  # numbers in each of two inputs: more than a message may have to be passed as bytes
 
 
 def tensor(name):
-    return TensorSpec(name, dtypes.INT32, (WIDTH,))
+    return TensorSpec(name, dtypes.INT32, (-1,))
 
 
 SIGNATURE = Signature(
@@ -133,12 +134,14 @@ class Engine:
         return True
 
 
-def make_message(number=1, *, id="", rows=1, outputs=(), parameter=None, name="m", cut=0):
+def make_message(
+    number=1, *, id="", rows=1, outputs=(), parameter=None, name="m", cut=0, width=WIDTH
+):
     request = messages.ModelInferRequest(model_name=name, id=id)
-    a = np.full((rows, WIDTH), number, np.int32)
-    b = np.arange(rows * WIDTH, dtype=np.int32)
-    for key, raw in (("A", a.tobytes()), ("B", b.tobytes()[: rows * WIDTH * 4 - cut])):
-        request.inputs.add(name=key, datatype="INT32", shape=[rows, WIDTH])
+    a = np.full((rows, width), number, np.int32)
+    b = np.arange(rows * width, dtype=np.int32)
+    for key, raw in (("A", a.tobytes()), ("B", b.tobytes()[: rows * width * 4 - cut])):
+        request.inputs.add(name=key, datatype="INT32", shape=[rows, width])
         request.raw_input_contents.append(raw)
     for output in outputs:
         request.outputs.add(name=output)
@@ -547,6 +550,74 @@ def test_calls_on_it_leave_nothing_behind(client):
     assert not client.peer.connection.streams
 
 
+# ---- large messages
+
+
+def lent_to(client):
+    """Where in memory the messages are that are in use."""
+    loans = client.peer.dispatcher.memory.pool._lent.values()
+    return [
+        range(loan.memory.ctypes.data, loan.memory.ctypes.data + len(loan.memory)) for loan in loans
+    ]
+
+
+def test_large_messages_match_and_are_answered_as_a_group(client):
+    client.peer.send(WindowUpdateFrame(0, window_increment=1 << 20))
+    client.ask(make_message(0, id="0", width=LARGE))
+    client.run()
+    model = client.engine.model
+    streams = [client.ask(make_message(number, id=str(number), width=LARGE)) for number in (1, 2)]
+    assert model.together == 2
+    client.run()
+    assert len(model.executor.batches) == 2
+    for number, stream in enumerate(streams, 1):
+        request_id, sums = client.sums(stream)
+        assert (request_id, sums[:2], len(sums)) == (str(number), [number, number + 1], LARGE)
+
+
+def test_the_input_of_a_large_message_is_where_it_was_received(client, monkeypatch):
+    client.ask(make_message(0, width=LARGE))
+    client.run()
+    seen = []
+
+    def run(inputs, outputs):
+        seen.append((lent_to(client), inputs["A"].ctypes.data, inputs["B"].ctypes.data))
+        return [inputs["A"] for _ in outputs]
+
+    monkeypatch.setattr(client.engine.model.executor, "run", run)
+    client.ask(make_message(1, width=LARGE))
+    client.run()
+    (((message,), a, b),) = seen
+    assert a in message
+    assert b in message
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("ends_with", ["response", "reset", "reset while it runs"])
+def test_a_large_message_is_freed_at_once_and_once(tools, ends_with, fast):
+    client = Client(tools, plans=fast)
+    client.ask(make_message(0, width=LARGE))
+    client.run()
+    pool = client.peer.dispatcher.memory.pool
+    kept_bytes = pool.kept_bytes
+    gc.disable()
+    try:
+        for number in range(3):
+            stream = client.ask(make_message(number, width=LARGE))
+            assert pool.lent == 1
+            if ends_with == "reset":
+                client.peer.send(RstStreamFrame(stream, error_code=8))
+            elif ends_with == "reset while it runs":
+                batch, _ = client.engine.model.batcher.take_now()
+                client.peer.send(RstStreamFrame(stream, error_code=8))
+                client.engine.model._execution.run(client.engine.model.executor, batch)
+                del batch
+            client.run()
+            assert (pool.lent, pool.kept_bytes) == (0, kept_bytes)
+    finally:
+        gc.enable()
+
+
 # ---- all of it
 
 asked = st.fixed_dictionaries(
@@ -558,13 +629,16 @@ asked = st.fixed_dictionaries(
         "parameter": st.sampled_from([None, None, None, 4]),
         "name": st.sampled_from(["m", "m", "m", "m", "other"]),
         "cut": st.sampled_from([0, 0, 0, 0, 4]),
+        "width": st.sampled_from([WIDTH, WIDTH, LARGE]),
     }
 )
 steps = st.lists(
     st.tuples(
-        st.one_of(st.just({}), st.just({}), st.just({"id": "5"}), asked),
+        st.one_of(st.just({}), st.just({}), st.just({"id": "5"}), st.just({"width": LARGE}), asked),
         st.booleans(),  # WINDOW_UPDATE in the call
         st.sampled_from(["", "", "", "window", "ping", "reset", "reset before", "run"]),
+        st.sampled_from([1 << 20, 1 << 20, 16_384, 900]),  # bytes of data in a frame
+        st.sampled_from([0, 0, 0, 9]),  # of padding
     ),
     max_size=24,
 )
@@ -573,14 +647,22 @@ steps = st.lists(
 def conversation(tools, made):
     """Bytes for a connection, and after which of them the model runs."""
     peer = tools.Peer()  # for its encoder
-    pieces, data = [], [PREFACE, tools.raw(4, 0, 0)]
-    for index, (message, window, after) in enumerate(made):
+    wide = [SettingsFrame(0, settings={4: 1 << 20}), WindowUpdateFrame(0, window_increment=1 << 28)]
+    pieces, data = [], [PREFACE, *[frame.serialize() for frame in wide]]
+    for index, (message, window, after, frame_bytes, padding) in enumerate(made):
         stream_id = 2 * index + 1
         data.append(peer.headers(stream_id, path=PATH).serialize())
         if window:
             data.append(WindowUpdateFrame(stream_id, window_increment=7).serialize())
         body = tools.prefixed(make_message(**message))
-        data.append(tools.data(stream_id, body, end=True).serialize())
+        for start in range(0, len(body), frame_bytes):
+            frame = tools.data(stream_id, body[start : start + frame_bytes])
+            if start + frame_bytes >= len(body):
+                frame.flags.add("END_STREAM")
+            if padding:
+                frame.flags.add("PADDED")
+                frame.pad_length = padding
+            data.append(frame.serialize())
         if after == "window":
             data.append(WindowUpdateFrame(0, window_increment=100).serialize())
         elif after == "ping":
@@ -612,6 +694,7 @@ def outcome(tools, pieces, size, **how):
     connection = peer.connection
     state = (connection.closed, connection.last_id, sorted(connection.streams))
     sender = connection.sender
+    assert peer.dispatcher.memory.unfinished_bytes == 0
     return answers, state, sender.window, engine.model.executor.batches, engine.model.counted()
 
 
@@ -620,8 +703,10 @@ def outcome(tools, pieces, size, **how):
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(made=steps, size=st.sampled_from([7, 100, 1000, 1 << 20]))
+@given(made=steps, size=st.sampled_from([7, 100, 1000, 20_000, 1 << 20]))
 def test_the_fast_path_leads_where_the_slow_path_does(tools, made, size):
+    if any("width" in message for message, *_ in made):
+        size = max(size, 1000)
     pieces = conversation(tools, made)
     slow = outcome(tools, pieces, 1 << 20, plans=False, fast=False)
     assert outcome(tools, pieces, size, plans=True) == slow

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.buffers import BufferPool
+from shoal.frontends.grpc.data import _equal_headers
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.transport import ConnectionRegistry, Transport
@@ -103,16 +104,26 @@ def make_message(size, salt=0):
     return (turn * (size // 251 + 1))[:size]
 
 
-def framed(tools, stream_id, message, frame_bytes):
+def framed(tools, stream_id, message, frame_bytes, padding=0):
     """The DATA frames of a call, one by one."""
     whole = tools.prefixed(message)
-    starts = range(0, len(whole), frame_bytes)
-    return [
-        tools.data(
-            stream_id, whole[start : start + frame_bytes], end=start + frame_bytes >= len(whole)
-        ).serialize()
-        for start in starts
-    ]
+    frames = []
+    for start in range(0, len(whole), frame_bytes):
+        end = start + frame_bytes >= len(whole)
+        frame = tools.data(stream_id, whole[start : start + frame_bytes], end=end)
+        if padding:
+            frame.flags.add("PADDED")
+            frame.pad_length = padding
+        frames.append(frame.serialize())
+    return frames
+
+
+def assert_returned_once(pool):
+    """Nothing is lent any more, and nothing is in the pool twice."""
+    assert pool.lent == 0
+    kept = [memory for same_size in pool._free.values() for memory in same_size]
+    assert len({memory.ctypes.data for memory in kept}) == len(kept)
+    assert sum(memory.nbytes for memory in kept) == pool.kept_bytes
 
 
 @pytest.mark.parametrize("frame_bytes", [1_000, 16_384])
@@ -153,7 +164,47 @@ def test_its_memory_is_not_kept(tools, wired):
         head = wired.peer.headers(stream_id, path="/test.Echo/Hold").serialize()
         wired.send(head + b"".join(frames))
     assert len(wired.messages) == 3
-    assert wired.pool.lent == 0
+    assert_returned_once(wired.pool)
+
+
+@pytest.mark.parametrize("frame_bytes", [1_000, 16_384, 1 << 20])
+@pytest.mark.parametrize("arrived", [6, 3_000, 100_000, 250_000])
+def test_a_message_that_is_never_complete_is_freed_once(tools, wired, frame_bytes, arrived):
+    first = b"".join(framed(tools, 1, make_message(300_000), frame_bytes))
+    wired.send(wired.peer.headers(1).serialize() + first[:arrived])
+    if frame_bytes == 1 << 20:  # a frame cannot be left unfinished: the connection is lost
+        wired.transport.connection.close()
+        assert_returned_once(wired.pool)
+        return
+    rest = -arrived % (frame_bytes + 9)
+    reset = tools.raw(3, 0, 1, b"\0\0\0\x08")
+    wired.send(first[arrived : arrived + rest] + reset)
+    assert_returned_once(wired.pool)
+    assert wired.transport.connection.streams == {}
+    frames = framed(tools, 3, make_message(300_000), frame_bytes)
+    wired.send(wired.peer.headers(3).serialize() + b"".join(frames))
+    assert wired.messages == [make_message(300_000)]
+
+
+def test_how_many_frames_are_compared_at_once_is_bounded(tools, wired, monkeypatch):
+    """Else many short frames that differ would cost time in proportion to their number squared."""
+    compared = []
+
+    def equal_headers(headers, count):
+        compared.append(count)
+        return _equal_headers(headers, count)
+
+    monkeypatch.setattr("shoal.frontends.grpc.data._equal_headers", equal_headers)
+    message = make_message(200_000)
+    whole = tools.prefixed(message)
+    frames, start = [], 0
+    while start < len(whole):
+        size = 97 + start % 2  # no two in a row have one length
+        frames.append(tools.data(1, whole[start : start + size], end=start + size >= len(whole)))
+        start += size
+    wired.send(wired.peer.headers(1).serialize() + b"".join(f.serialize() for f in frames))
+    assert wired.messages == [message]
+    assert max(compared) <= 64 < len(frames)
 
 
 def test_a_call_that_ends_while_its_message_arrives(tools, wired):
@@ -170,7 +221,9 @@ def test_a_call_that_ends_while_its_message_arrives(tools, wired):
 calls = st.lists(
     st.tuples(
         st.sampled_from([100, 40_000, 100_000, 200_001]),  # bytes of the message
-        st.sampled_from([997, 9_000, 16_384]),  # to a frame
+        st.sampled_from([997, 9_000, 16_384, 300_000]),  # to a frame
+        st.sampled_from([0, 0, 0, 200]),  # of padding
+        st.sampled_from([None, None, None, 1, 4, 15]),  # frames after which it is reset
     ),
     min_size=1,
     max_size=3,
@@ -187,11 +240,16 @@ def test_however_frames_and_reads_fall_messages_arrive_intact(tools, made, order
     wired = Wired(tools)
     wired.send(PREFACE + tools.raw(4, 0, 0))
     expected, waiting, data = [], [], []
-    for index, (size, frame_bytes) in enumerate(made):
+    for index, (size, frame_bytes, padding, reset_after) in enumerate(made):
         stream_id = 2 * index + 1
-        expected.append(make_message(size, index))
+        message = make_message(size, index)
         data.append(wired.peer.headers(stream_id, path="/test.Echo/Hold").serialize())
-        waiting.append(framed(tools, stream_id, expected[-1], frame_bytes))
+        frames = framed(tools, stream_id, message, frame_bytes, padding)
+        if reset_after is not None and reset_after < len(frames):
+            frames[reset_after:] = [tools.raw(3, 0, stream_id, b"\0\0\0\x08")]
+        else:
+            expected.append(message)
+        waiting.append(frames)
     while any(waiting):
         frames = order.choice([frames for frames in waiting if frames])
         for _ in range(order.choice([1, 3, 20])):
@@ -205,6 +263,7 @@ def test_however_frames_and_reads_fall_messages_arrive_intact(tools, made, order
         wired.send(whole[:count], reads.draw(st.sampled_from([3_001, 30_000, 1 << 20])))
         whole = whole[count:]
     assert sorted(map(bytes, wired.messages)) == sorted(expected)
+    assert_returned_once(wired.pool)
 
 
 def test_nothing_is_written_where_there_is_nothing_to_say(tools, wired):
