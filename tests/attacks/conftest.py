@@ -115,9 +115,13 @@ def server_cpu_secs(server):
 
 
 class Neighbour:
-    """Asks over HTTP and gRPC, again and again, in the background; the answers are checked."""
+    """Asks over HTTP and gRPC, again and again, in the background; the answers are checked.
 
-    def __init__(self, server):
+    `encryption` is the context of HTTPS. gRPC is plain.
+    """
+
+    def __init__(self, server, encryption=None):
+        self._encryption = encryption
         self.answers = {"http": 0, "grpc": 0}
         self.longest_secs = 0.0  # to be printed; a busy machine makes it long
         self._faults = []
@@ -175,7 +179,12 @@ class Neighbour:
 
     @contextlib.contextmanager
     def _over_http(self):
-        line = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=WAIT_SECS)
+        address = ("127.0.0.1", self._server.http_port)
+        line = http.client.HTTPConnection(*address, timeout=WAIT_SECS)
+        if self._encryption is not None:
+            line = http.client.HTTPSConnection(
+                *address, timeout=WAIT_SECS, context=self._encryption
+            )
 
         def ask(number):
             entry = {"name": "numbers", "datatype": "FP32", "shape": [4], "data": [number] * 4}

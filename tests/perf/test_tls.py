@@ -1,10 +1,8 @@
-"""Encrypted loads: gRPC by the server itself, HTTP through a proxy, as servers are run."""
+"""Encrypted loads, and loads through Unix sockets."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import ssl
+import tempfile
 
 import pytest
 
@@ -21,41 +19,27 @@ def running(tmp_path_factory, certificates):
     folder = tmp_path_factory.mktemp("models")
     add_onnx(folder, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
     add_onnx(folder, "wide", onnx_models.identity("FP32", [-1]), "max_batch_size: 8")
-    with running_server(
-        folder,
-        grpc_use_ssl_mutual=True,
-        grpc_server_cert=str(certificates / "own.pem"),
-        grpc_server_key=str(certificates / "own.key"),
-        grpc_root_cert=str(certificates / "root.pem"),
-    ) as server:
+    with (
+        tempfile.TemporaryDirectory() as sockets,
+        running_server(
+            folder,
+            https_cert=str(certificates / "own.pem"),
+            https_key=str(certificates / "own.key"),
+            http_unix_socket=f"{sockets}/http",
+            grpc_unix_socket=f"{sockets}/grpc",
+            grpc_use_ssl_mutual=True,
+            grpc_server_cert=str(certificates / "own.pem"),
+            grpc_server_key=str(certificates / "own.key"),
+            grpc_root_cert=str(certificates / "root.pem"),
+        ) as server,
+    ):
         yield server
 
 
 @pytest.fixture(scope="module")
-def https(running, certificates):
-    """`host:port` of a proxy that speaks TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "own.pem", certificates / "own.key")
-
-    async def pass_on(reader, writer):
-        with contextlib.suppress(OSError):  # the load may end with an answer on its way
-            while data := await reader.read(65536):
-                writer.write(data)
-        writer.close()
-
-    async def connect(reader, writer):
-        theirs = await asyncio.open_connection("127.0.0.1", running.server.http_port)
-        await asyncio.gather(pass_on(reader, theirs[1]), pass_on(theirs[0], writer))
-
-    async def start():
-        return await asyncio.start_server(connect, "127.0.0.1", 0, ssl=context)
-
-    async def stop():
-        proxy.close()
-
-    proxy = running.run(start())
-    yield f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    running.run(stop())
+def https(running):
+    """`host:port` of HTTPS."""
+    return running.http_address
 
 
 @pytest.mark.parametrize("model", [("sum",), ("wide", "--shape", "INPUT0:100000")])
@@ -96,3 +80,12 @@ def test_files_that_cannot_be_used(https, capsys):
     words = ["--ssl-https-ca-certificates-file", "nowhere.pem"]
     assert perf.run(["-m", "sum", "-u", f"https://{https}", *words]) == perf.FAILED
     assert "nowhere.pem" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_unix_sockets(running, capsys, protocol):
+    path = getattr(running.server.options, f"{protocol}_unix_socket")
+    code = perf.run(["-m", "sum", "-i", protocol, "-u", f"unix://{path}", *FEW])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert "Request count: 30\n" in printed.out

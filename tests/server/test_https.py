@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from shoal import reloads
+from shoal.ask.askers import find
+from shoal.cli.main import main
+from shoal.client import ConnectionFailed, InvalidInput
 from shoal.errors import InvalidArgument
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
@@ -295,3 +298,36 @@ def test_a_client_that_does_not_confirm_the_end_delays_no_exit(repository, certi
             assert running.run(running.server.stop())
         # It reads nothing until here, and finds a proper end.
         assert client.recv(1) == b""
+
+
+# ---- our own commands
+
+
+def test_shoal_ask_and_its_authorities(running, certificates):
+    here = {"port": None, "model": "", "timeout_secs": WAIT_SECS}
+    url = f"https://{running.http_address}"
+    settings = {"ca": str(certificates / "root.pem"), "cert": None, "key": None, "verify": True}
+    with contextlib.closing(find("localhost", http=url, tls=settings, **here)) as asker:
+        assert asker.description == f"{running.http_address} over HTTPS"
+    with pytest.raises(ConnectionFailed, match="is not trusted"):
+        find("localhost", http=url, **here)
+    with pytest.raises(InvalidInput, match="add --http https://"):
+        find("localhost", http="", tls=settings, **here)
+
+
+@pytest.mark.parametrize("trusting", [True, False])
+def test_shoal_image_and_its_authorities(running, certificates, tmp_path, capsys, trusting):
+    (tmp_path / "a.png").write_bytes(b"")
+    words = ["image", "-u", f"https://{running.http_address}", "-m", "none", tmp_path / "a.png"]
+    words += ["--ca", certificates / "root.pem"] if trusting else []
+    assert main([str(word) for word in words]) == 1
+    error = capsys.readouterr().err
+    assert ("unknown model: 'none'" in error) is trusting, error
+    assert ("is not trusted" in error) is not trusting
+
+
+def test_no_check_if_asked_for(running, tmp_path, capsys):
+    (tmp_path / "a.png").write_bytes(b"")
+    url = f"https://{running.http_address}"
+    assert main(["image", "-u", url, "-m", "none", "--insecure", str(tmp_path / "a.png")]) == 1
+    assert "is not trusted" not in capsys.readouterr().err

@@ -71,6 +71,15 @@ class ConnectionLimits:
             )
         return ""
 
+    def has_room(self, address: str, waiting: int, waiting_here: int) -> bool:
+        """Whether one more connection could be admitted beside `waiting` that are not counted yet,
+        `waiting_here` of them from this address."""
+        if self._max_connections and self._count + waiting >= self._max_connections:
+            return False
+        if not self._max_per_address or not address:
+            return True
+        return self._by_address.get(address, 0) + waiting_here < self._max_per_address
+
     @property
     def crowded(self) -> bool:
         """Whether there are too many to tell another one that there are too many."""

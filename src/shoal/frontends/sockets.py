@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from shoal.frontends.client_limits import ConnectionLimits
 from shoal.frontends.tls import ServerTls
 from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer
 
@@ -163,9 +164,11 @@ async def serve(
     make_protocol: Callable[[], asyncio.BaseProtocol],
     tls: ServerTls | None = None,
     handshake_secs: float = HANDSHAKE_SECS,
+    limits: ConnectionLimits | None = None,
 ) -> list[asyncio.AbstractServer | TlsServer]:
     """Accept the connections of listening sockets on this loop, with TLS if given.
 
+    Connections count themselves among `limits`, which also hold before the end of a handshake.
     The sockets are closed with their servers, or when this fails.
     """
     servers: list[asyncio.AbstractServer | TlsServer] = []
@@ -174,7 +177,7 @@ async def serve(
     try:
         for sock in sockets:
             if tls is not None and os.name == "posix":
-                made = TlsServer(sock, make_protocol, tls, handshake_secs)
+                made = TlsServer(sock, make_protocol, tls, handshake_secs, limits)
             elif is_unix(sock):
                 made = await loop.create_unix_server(make_protocol, sock=sock, backlog=_BACKLOG)
             else:

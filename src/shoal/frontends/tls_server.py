@@ -15,10 +15,11 @@ import errno
 import logging
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+from shoal.frontends.client_limits import ConnectionLimits
 from shoal.frontends.http.message import error_body
 from shoal.frontends.tls import ServerTls
 
@@ -54,10 +55,11 @@ _REFUSAL = (
 class _Arrival:
     """A client that has not begun its handshake, or will not."""
 
-    __slots__ = ("discarded_bytes", "refused", "socket", "until_secs")
+    __slots__ = ("address", "discarded_bytes", "refused", "socket", "until_secs")
 
-    def __init__(self, connection: socket.socket, until_secs: float) -> None:
+    def __init__(self, connection: socket.socket, address: str, until_secs: float) -> None:
         self.socket = connection
+        self.address = address
         self.until_secs = until_secs
         self.refused = False
         self.discarded_bytes = 0
@@ -72,15 +74,20 @@ class TlsServer:
         make_protocol: Callable[[], asyncio.BaseProtocol],
         tls: ServerTls,
         handshake_secs: float = HANDSHAKE_SECS,
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        """`make_protocol` is called for each connection; it is connected after the handshake."""
+        """`make_protocol` is called for each connection; it is connected after the handshake, and
+        counts itself among `limits` then."""
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._make_protocol = make_protocol
         self._tls = tls
         self._handshake_secs = handshake_secs or _FOREVER_SECS
+        self._limits = limits or ConnectionLimits()
+        self._unfinished: Counter[str] = Counter()  # by address: before the end of the handshake
+        self._waiting = 0  # all of them
         self._arrivals: set[_Arrival] = set()
-        self._ready: deque[socket.socket] = deque()
+        self._ready: deque[_Arrival] = deque()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -98,7 +105,7 @@ class TlsServer:
         for arrival in list(self._arrivals):
             self._drop(arrival)
         while self._ready:
-            self._ready.popleft().close()
+            self._ready.popleft().socket.close()
         for handshake in self._handshakes:
             handshake.cancel()
 
@@ -112,18 +119,25 @@ class TlsServer:
     def _accept(self) -> None:
         for _ in range(_MOST_ACCEPTED):
             try:
-                connection, _ = self._listening.accept()
+                connection, peer = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._pause(error)
                 return
+            address = str(peer[0])
+            here = self._unfinished[address]
+            if not self._limits.has_room(address, self._waiting, here):
+                connection.close()
+                continue
             connection.setblocking(False)
-            arrival = _Arrival(connection, self._loop.time() + self._handshake_secs)
+            self._unfinished[address] = here + 1
+            self._waiting += 1
+            arrival = _Arrival(connection, address, self._loop.time() + self._handshake_secs)
             self._arrivals.add(arrival)
             self._loop.add_reader(connection, self._arrived, arrival)
-        if self._arrivals and self._timer is None:
-            self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
+            if self._timer is None:
+                self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
 
     def _pause(self, error: OSError) -> None:
         """Accept again later: the reason will not be gone at once, and the loop must not spin."""
@@ -166,7 +180,7 @@ class TlsServer:
             self._arrivals.discard(arrival)
             if not self._ready:
                 self._loop.call_soon(self._begin)
-            self._ready.append(arrival.socket)
+            self._ready.append(arrival)
         else:
             self._refuse(arrival, start)
 
@@ -189,6 +203,13 @@ class TlsServer:
         self._loop.remove_reader(arrival.socket)
         arrival.socket.close()
         self._arrivals.discard(arrival)
+        self._finished(arrival)
+
+    def _finished(self, arrival: _Arrival) -> None:
+        self._waiting -= 1
+        self._unfinished[arrival.address] -= 1
+        if not self._unfinished[arrival.address]:
+            del self._unfinished[arrival.address]
 
     # ---- handshakes
 
@@ -200,14 +221,16 @@ class TlsServer:
         if self._ready:
             self._loop.call_soon(self._begin)
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _shake_hands(self, arrival: _Arrival) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol,
-                connection,
+                arrival.socket,
                 ssl=self._tls.context,
                 ssl_handshake_timeout=self._handshake_secs,
                 **_SHUTDOWN,
             )
         except OSError as error:  # those of TLS and of time-outs are some
-            logger.debug("no TLS connection: %s", error)
+            logger.debug("no TLS connection with %s: %s", arrival.address, error)
+        finally:
+            self._finished(arrival)

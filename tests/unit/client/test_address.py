@@ -30,6 +30,24 @@ def test_parse(url, protocol, expected):
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("unix:///run/shoal.sock", "/run/shoal.sock"),
+        ("unix:/run/shoal.sock", "/run/shoal.sock"),
+        ("UNIX:here.sock", "here.sock"),
+    ],
+)
+@pytest.mark.parametrize("protocol", [None, "http", "grpc"])
+def test_unix_sockets(url, path, protocol):
+    address = parse(url, protocol)
+    assert (address.protocol, address.socket) == (protocol or "http", path)
+    assert address.authority == "localhost"  # a name that every server accepts
+    assert address.shown == f"unix:{path}"
+    with pytest.raises(InvalidInput, match="not encrypted"):
+        parse(url, protocol, encrypted=True)
+
+
 def test_ssl_encrypts_whatever_the_scheme():
     assert parse("host:8001", "grpc", encrypted=True).encrypted
 
@@ -44,7 +62,7 @@ def test_the_authority_of_an_ipv6_address_has_its_brackets():
         ("", None, "not a server address"),
         ("host:port", None, "not a server address"),
         ("user@host:1", None, "not a server address"),
-        ("ftp://host", None, "use one of http://, https://, grpc://, grpcs://"),
+        ("ftp://host", None, "use one of http://, https://, grpc://, grpcs://, unix://"),
         ("host:70000", None, "ports are 1 to 65535"),
         ("host:0", None, "ports are 1 to 65535"),
         ("host", "udp", "protocol is 'http' or 'grpc'"),

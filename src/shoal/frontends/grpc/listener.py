@@ -83,7 +83,10 @@ class GrpcListener:
             self._sweep_timer = loop.call_later(self._settings.sweep_secs, self._sweep)
         registry = self._registry
         handshake_secs = self._settings.limits.handshake_secs
-        self._servers += await serve(sockets, lambda: Transport(registry), tls, handshake_secs)
+        clients = self._dispatcher.clients.connections
+        self._servers += await serve(
+            sockets, lambda: Transport(registry), tls, handshake_secs, clients
+        )
 
     @property
     def connections(self) -> int:

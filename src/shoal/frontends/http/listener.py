@@ -18,7 +18,7 @@ from shoal.frontends.http.message import date_line
 from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
 from shoal.frontends.sockets import SocketFile, bind_tcp, bind_unix, serve
 from shoal.frontends.tls import ServerTls
-from shoal.frontends.tls_server import TlsServer
+from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer
 
 if TYPE_CHECKING:
     from shoal.frontends.http.fast_path import HttpFastPath
@@ -69,7 +69,9 @@ class HttpListener:
         await self._serve([sock], None)
 
     async def _serve(self, sockets: list[socket.socket], tls: ServerTls | None) -> None:
-        self._servers += await serve(sockets, self._accept, tls)
+        handshake_secs = min(HANDSHAKE_SECS, self._limits.head_timeout_secs or HANDSHAKE_SECS)
+        clients = self._state.clients
+        self._servers += await serve(sockets, self._accept, tls, handshake_secs, clients)
         if self._timer is None:
             self._sweep(asyncio.get_running_loop())
 
