@@ -78,8 +78,9 @@ class HttpFastPath(Coalescer):
         return self._patterns.get(data[:end]) or ()
 
     def find(self, head: Head, data: bytes) -> HttpPattern | None:
-        """A new pattern for requests like `data`, which is one with `head` and matches no other.
-        None if there is no template for it, or if it comes from a web page that may not send it.
+        """A new pattern for requests like `data`, which is one with `head` and matches no other;
+        of a large request, it is what comes before the tensors. None if there is no template for
+        it, or if it comes from a web page that may not send it.
 
         What matches a pattern has the same head, byte by byte, so it is checked only here.
         """
@@ -87,7 +88,7 @@ class HttpFastPath(Coalescer):
             head.method != "POST"
             or not head.keep_alive
             or head.version != "1.1"
-            or head.body_length != len(data) - len(head.raw)
+            or head.body_length < len(data) - len(head.raw)
             or self._engine.tracer.active
         ):
             return None
@@ -177,8 +178,8 @@ class HttpFastPath(Coalescer):
         if (
             body.template_key is None
             or not request.plain
-            or len(request.body) > _LARGEST_REQUEST_BYTES
             or (frame is None and not request.plain_offset)
+            or (frame is not None and len(request.body) > _LARGEST_REQUEST_BYTES)
             or (frame is not None and frame.nbytes > _LARGEST_REQUEST_BYTES)
         ):
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.response import Response
+from shoal.core.tensor import Buffer
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.infer import HttpInferCall
 from shoal.frontends.http.message import Head, HttpRequest
@@ -34,6 +35,7 @@ class BinaryPattern:
         "_after",
         "_after_at",
         "_before",
+        "_front_bytes",
         "_id_at",
         "_length",
         "_places",
@@ -67,7 +69,7 @@ class BinaryPattern:
         self._after = after
         self._after_at = len(before) + id_bytes
         self._id_at = slice(len(before), self._after_at) if id_bytes else None
-        end = self._after_at + len(after)
+        end = self._front_bytes = self._after_at + len(after)
         places = []
         for size in template.sizes:
             places.append(slice(end, end + size))
@@ -105,6 +107,27 @@ class BinaryPattern:
         )
         fast_path.requests.append(request)
         return call
+
+    def take_large(
+        self, connection: HttpConnection, front: bytes, body: Buffer
+    ) -> HttpFastPathCall | None:
+        """As `take`, for a body that stays where it was received; `front` is what comes before the
+        tensors: the head, and the JSON once more."""
+        head_bytes = len(self.head.raw)
+        if (
+            len(front) != self._front_bytes
+            or len(body) != self._length - head_bytes
+            or not front.startswith(self._after, self._after_at)
+            or not front.startswith(self._before)
+        ):
+            return None
+        request_id = b"" if self._id_at is None else front[self._id_at]
+        if request_id and not is_plain_id(request_id):
+            return None
+        places = [
+            slice(place.start - head_bytes, place.stop - head_bytes) for place in self._places
+        ]
+        return _begin_call(self, connection, request_id, body, tuple(places))
 
 
 class JsonPattern:
@@ -158,6 +181,12 @@ class JsonPattern:
         """Whether another one with these would match the same requests."""
         return self.template is template and self._parts == parts
 
+    def take_large(
+        self, _connection: HttpConnection, _front: bytes, _body: Buffer
+    ) -> HttpFastPathCall | None:
+        """A large body is parsed on a thread, by the slow path."""
+        return None
+
     def take(self, connection: HttpConnection, data: bytes) -> HttpFastPathCall | None:
         """As `BinaryPattern.take`."""
         if not data.startswith(self._before):
@@ -184,22 +213,33 @@ class JsonPattern:
         packed = None if texts is None else frame.pack(texts)
         if packed is None:
             return None
-        template = self.template
-        fast_path = self.fast_path
-        if fast_path.template is not template and not fast_path.begin(template):
-            return None
-        call = HttpFastPathCall(connection, self, request_id)
-        call.request = request = PlannedRequest(
-            template,
-            packed,
-            frame.places,
-            request_id.decode("ascii") if request_id else "",
-            call,
-            fast_path.model,
-            fast_path.now_ns,
-        )
-        fast_path.requests.append(request)
-        return call
+        return _begin_call(self, connection, request_id, packed, frame.places)
+
+
+def _begin_call(
+    pattern: HttpPattern,
+    connection: HttpConnection,
+    request_id: bytes,
+    message: Buffer,
+    places: tuple[slice, ...],
+) -> HttpFastPathCall | None:
+    """Begin a call whose tensors are at `places` in `message`; None if the template expired."""
+    template = pattern.template
+    fast_path = pattern.fast_path
+    if fast_path.template is not template and not fast_path.begin(template):
+        return None
+    call = HttpFastPathCall(connection, pattern, request_id)
+    call.request = request = PlannedRequest(
+        template,
+        message,
+        places,
+        request_id.decode("ascii") if request_id else "",
+        call,
+        fast_path.model,
+        fast_path.now_ns,
+    )
+    fast_path.requests.append(request)
+    return call
 
 
 HttpPattern: TypeAlias = BinaryPattern | JsonPattern

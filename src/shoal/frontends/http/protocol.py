@@ -35,6 +35,7 @@ from shoal.frontends.http.message import (
 from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
 from shoal.frontends.pace import Pace, is_too_slow
 from shoal.frontends.sockets import is_unix
+from shoal.wire.template import LONGEST_KEY
 
 if TYPE_CHECKING:
     from shoal.frontends.http.fast_path import HttpFastPath
@@ -451,18 +452,44 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.phase = _BUSY
         return True
 
+    def _match_large(self, fast_path: HttpFastPath, head: Head, body: Part) -> bool:
+        """As `_match` and `_find_pattern`, for a body that is not copied."""
+        front = b"".join((head.raw, body[: head.plain_offset]))
+        pattern = self._pattern
+        call = None if pattern is None else pattern.take_large(self, front, body)
+        if call is None:
+            for pattern in fast_path.candidates(front):
+                call = pattern.take_large(self, front, body)
+                if call is not None:
+                    break
+            else:
+                pattern = self._search(fast_path, head, front)
+                call = None if pattern is None else pattern.take_large(self, front, body)
+        if call is None:
+            return False
+        self._pattern = pattern
+        self._exchange = call
+        self.phase = _BUSY
+        return True
+
     def _find_pattern(self, fast_path: HttpFastPath, head: Head, data: bytes) -> bool:
         """As `_match`, for the first request of its kind."""
+        pattern = self._search(fast_path, head, data)
+        if pattern is None:
+            return False
+        self._pattern = pattern
+        return self._match(fast_path, data)
+
+    def _search(self, fast_path: HttpFastPath, head: Head, data: bytes) -> HttpPattern | None:
+        """A new pattern for requests like this one, unless several searches had no success."""
         misses = self._misses
         self._misses += 1
         if misses >= _MOST_MISSES and misses % _MISSES_PER_SEARCH:
-            return False
+            return None
         pattern = fast_path.find(head, data)
-        if pattern is None:
-            return False
-        self._misses = 0
-        self._pattern = pattern
-        return self._match(fast_path, data)
+        if pattern is not None:
+            self._misses = 0
+        return pattern
 
     def _serve(self) -> None:
         """Hand requests to the application, one after the other, as far as they have arrived."""
@@ -497,10 +524,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         fast_path = self._state.fast_path
         if fast_path is not None:
             head, body = request.head, request.body
-            if head.plain and body and len(body) <= _SCRATCH_BYTES:
+            if not head.plain or not body:
+                pass
+            elif len(body) <= _SCRATCH_BYTES:
                 data = b"".join((head.raw, body))  # which may have arrived in several pieces
                 if self._match(fast_path, data) or self._find_pattern(fast_path, head, data):
                     return
+            elif 0 < head.plain_offset <= LONGEST_KEY and self._match_large(fast_path, head, body):
+                return
             fast_path.submit()  # keeps the order of arrival
         self.phase = _BUSY
         exchange = ConnectionExchange(request, self)
