@@ -24,6 +24,7 @@ import numpy as np
 from shoal.backends.files import config_file
 from shoal.config.model import ModelConfig
 from shoal.config.parameters import Parameters
+from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -73,6 +74,8 @@ class LoadContext:
     cores: int = 1  # that this process may use, with container limits
     models: OtherModels | None = None  # None: the model runs without a server
     metrics: CustomMetrics | None = None  # for the model's own metrics
+    # How many executions run at the same time, for backends that choose their threads by that.
+    concurrency: ExpectedConcurrency = field(default_factory=ExpectedConcurrency)
 
     @property
     def file(self) -> str:

@@ -6,11 +6,13 @@ from shoal.backends.base import LoadedModel
 from shoal.config import shapes
 from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from shoal.config.parameters import value_of
+from shoal.core.concurrency import ExpectedConcurrency
 from shoal.instance.execution_placement import ExecutionMode, ExecutionPlacement
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
 from shoal.scheduler.base import Scheduler
 from shoal.scheduler.batcher import Batcher, OnDropped
+from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.look_ahead import DEFAULT_WINDOW, LookAhead
 from shoal.scheduler.policy import BatchPolicy, Policy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
@@ -18,8 +20,13 @@ from shoal.scheduler.queue import QueuePolicy, RequestQueue
 _NS_PER_US = 1000
 
 
-def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
-    """The queue of a version; `on_dropped` answers requests that are dropped from it."""
+def build_scheduler(
+    spec: ModelSpec, on_dropped: OnDropped, expected: ExpectedConcurrency | None = None
+) -> Scheduler:
+    """The queue of a version; `on_dropped` answers requests that are dropped from it.
+
+    `expected` is kept up to date with the number of executions at the same time.
+    """
     config = spec.config
     if config.sequence_batching is not None:
         return sequence_setup.build(
@@ -35,7 +42,21 @@ def build_scheduler(spec: ModelSpec, on_dropped: OnDropped) -> Scheduler:
         preserve_ordering=ordered,
         hold_until=spec.context.hold_until,
         loop=spec.context.loop,
-        shares=all(group.kind == "KIND_CPU" for group in config.instance_group),
+        concurrent=_concurrent(spec, expected),
+    )
+
+
+def _concurrent(
+    spec: ModelSpec, expected: ExpectedConcurrency | None
+) -> ConcurrentExecutions | None:
+    """For instances that share the cores; the rate limiter decides itself which of them run."""
+    config = spec.config
+    if spec.limited or any(group.kind != "KIND_CPU" for group in config.instance_group):
+        return None
+    return ConcurrentExecutions(
+        expected,
+        padded=shapes.padding_of(config) is not None,
+        ragged=any(tensor.allow_ragged_batch for tensor in config.input),
     )
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from shoal.backends.base import LoadContext, LoadedModel, Placement
+from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.errors import ShoalError
@@ -31,7 +32,14 @@ from shoal.statistics.model import FailureReason
 class Model(ServedModel):
     """A version with a backend and instances."""
 
-    def __init__(self, spec: ModelSpec, version: int, loaded: LoadedModel) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        version: int,
+        loaded: LoadedModel,
+        expected: ExpectedConcurrency | None = None,
+    ) -> None:
+        """`expected` tells the backend how many executions run at the same time."""
         signature = build_signature(spec.config, spec.folder)
         super().__init__(
             spec, version, padding_setup.padded(signature, spec.config, loaded.axis_names)
@@ -39,7 +47,7 @@ class Model(ServedModel):
         self.statistics.memory_bytes = self.memory_bytes
         self.held_bytes = 0  # estimate, in this process; set after its load was measured
         self._loaded = loaded
-        self._batcher = build_scheduler(spec, self._dropped)
+        self._batcher = build_scheduler(spec, self._dropped, expected)
         self.statistics.pending = self._batcher.pending
         batching = spec.config.dynamic_batching
         self._use_scheduler(
@@ -87,6 +95,7 @@ class Model(ServedModel):
         started = time.monotonic()
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
+        expected = ExpectedConcurrency()
         loaded = spec.backend.load(
             LoadContext(
                 model_folder=spec.folder,
@@ -98,10 +107,11 @@ class Model(ServedModel):
                 cores=spec.cores,
                 models=spec.context.models,
                 metrics=spec.context.metrics,
+                concurrency=expected,
             )
         )
         try:
-            model = cls(spec, version, loaded)
+            model = cls(spec, version, loaded, expected)
             model._instances.resize(wanted)
             if model._on_loop is not None:
                 model._on_loop.start()

@@ -12,13 +12,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
 from shoal.core.request import DONE, EXECUTING, QUEUED, Request
 from shoal.errors import ShoalError, Unavailable
 from shoal.scheduler.base import RECENT_CUTS, EventLoop, Puller
+from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchCut, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
@@ -26,9 +28,6 @@ from shoal.scheduler.timer import Timer, shared_timer
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
 _Dropped: TypeAlias = Sequence[tuple[Request, ShoalError]]
-
-# Executions this long are worth dividing among idle instances.
-_WORTH_SHARING_NS = 2_000_000
 
 _rows_and_key = attrgetter("rows", "batch_key")
 
@@ -51,7 +50,7 @@ class Batcher:
         preserve_ordering: bool = False,
         hold_until: int = 0,
         loop: EventLoop | None = None,
-        shares: bool = False,
+        concurrent: ConcurrentExecutions | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         timer: Timer = shared_timer,
     ) -> None:
@@ -59,18 +58,20 @@ class Batcher:
 
         `hold_until` delays the first batch until that many requests wait (for tests). Requests
         that arrive on the `loop` wake an instance only after the loop's I/O: a thread that wakes
-        earlier only competes with the loop for the GIL. With `shares`, the queue is divided among
-        idle instances unless the config says how large batches should be.
+        earlier only competes with the loop for the GIL. With `concurrent`, instances share the
+        cores: what waits is divided among them, unless the policy keeps batches whole.
         """
         self._max_delay_ns = policy.max_delay_ns
+        self._divisible_rows = policy.divisible_rows
         self._policy = policy
         self._queue = queue
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
         self._hold_until = hold_until
         self._loop = loop
-        self._shares = shares
-        self._execution_ns = 0  # duration of the last one
+        self._concurrent = concurrent
+        self._instances = 0  # that were attached
+        self._parts: deque[list[Request]] = deque()  # of a divided batch, for idle instances
         self._clock = clock
         self._timer = timer
         self._timer_at_ns: int | None = None
@@ -87,7 +88,7 @@ class Batcher:
 
     def pending(self) -> int:
         """How many requests wait."""
-        return len(self._queue)
+        return len(self._queue) + (sum(map(len, self._parts)) if self._parts else 0)
 
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""
@@ -153,8 +154,10 @@ class Batcher:
             if self._queue:
                 self._changed.notify()
 
-    def attach(self, puller: Puller) -> None:
-        """Nothing to prepare: any instance may run any request."""
+    def attach(self, puller: Puller) -> None:  # noqa: ARG002 - they are all the same here
+        """Any instance may run any request."""
+        with self._lock:
+            self._instances += 1
 
     def next_batch(self, puller: Puller) -> list[Request]:
         """Wait for a batch; an empty list tells `puller` to end."""
@@ -164,7 +167,7 @@ class Batcher:
             done = False
             with self._changed:
                 while not dropped and not batch:
-                    if puller.stopping or (self._closed and not self._queue):
+                    if puller.stopping or (self._closed and not self._queue and not self._parts):
                         done = True
                         break
                     now_ns = self._clock()
@@ -178,6 +181,8 @@ class Batcher:
 
     def _pull(self, now_ns: int) -> list[Request]:
         """Take a batch if one is ready, otherwise wait for a change. The lock is held."""
+        if self._parts:
+            return self._next_part(now_ns)
         if self._on_arrival is not None:
             self._changed.wait()  # the event loop has the queue
             return []
@@ -194,48 +199,118 @@ class Batcher:
             self._changed.notify()
         return batch
 
-    def _cut(self, now_ns: int) -> tuple[list[Request], int | None]:
-        """A batch if one is ready, otherwise how long until time alone makes one ready."""
+    def _cut(self, now_ns: int, *, alone: bool = False) -> tuple[list[Request], int | None]:
+        """A batch if one is ready, otherwise how long until time alone makes one ready.
+
+        If other instances can take a part of it, the batch is divided, unless it is to be taken
+        `alone`. The event loop does not divide: instances cannot pull while it has the queue.
+        """
+        concurrent = None
+        if not alone and self._instances > 1 and self._on_arrival is None:
+            concurrent = self._concurrent
+        divides = concurrent is not None and self._divisible_rows and concurrent.worth_dividing
+        batch, reason, wait_ns = self._take(now_ns, concurrent if divides else None)
+        if not batch:
+            return [], wait_ns
+        if concurrent is not None:
+            idle = self._waiting - len(self._parts)  # other instances that will take nothing else
+            if divides and idle > 0:
+                batch, reason = self._divide(batch, reason, idle, now_ns)
+            others = len(self._parts)
+            if self._queue and self._waiting > others:  # an idle instance takes the next batch
+                others += not divides or concurrent.is_worth_another(batch, others + 1)
+            concurrent.started(batch, now_ns, others)
+        self._leave_queue(batch, reason)
+        return batch, None
+
+    def _take(
+        self, now_ns: int, concurrent: ConcurrentExecutions | None
+    ) -> tuple[list[Request], Reason, int | None]:
+        """Take from the queue what the policy decides; see `_cut`.
+
+        With `concurrent`, less or nothing where that is better beside those that run.
+        """
         queue = self._queue
         if not queue or (len(queue) < self._hold_until and not self._closed):
-            return [], None
+            return [], Reason.WAITING, None
         self._hold_until = 0
         waited_ns = now_ns - queue.oldest_ns()
         if self._closed:  # no more requests will come: run what there is
             waited_ns = 1 << 62
-        waiting: Iterable[tuple[int, object]] = map(_rows_and_key, queue)
-        cut = self._policy.cut(waiting, waited_ns, queue.leading())
+        cut = self._policy.cut(map(_rows_and_key, queue), waited_ns, queue.leading())
+        if concurrent is not None and concurrent.busy and cut.count and not self._max_delay_ns:
+            wait_ns = self._consider(cut, concurrent, now_ns)
+            if wait_ns:
+                return [], Reason.WAITING, wait_ns
+        batch = queue.take(cut.count) if cut.positions is None else queue.take_at(cut.positions)
+        return batch, cut.reason, None if batch else self._max_delay_ns - waited_ns
+
+    def _consider(self, cut: BatchCut, concurrent: ConcurrentExecutions, now_ns: int) -> int:
+        """Beside instances that run: leave some requests to one that ends soon, or wait for it.
+
+        Returns how long to wait. A configured delay is a promise, so this is not for those.
+        """
         if cut.positions is None:
-            count, reason = self._shared(cut)
-            batch = queue.take(count)
+            found = list(islice(self._queue, cut.count))
         else:
-            batch, reason = queue.take_at(cut.positions), cut.reason
-        if not batch:
-            return [], self._max_delay_ns - waited_ns
+            waiting = list(islice(self._queue, cut.positions[-1] + 1))
+            found = [waiting[position] for position in cut.positions]
+        wait_ns = 0 if self._closed else concurrent.hold_ns(found, now_ns)
+        if not wait_ns and self._waiting <= len(self._parts):
+            count = concurrent.portion(found, now_ns)
+            if count < cut.count:
+                cut.count, cut.reason = count, Reason.SHARED
+                if cut.positions is not None:
+                    cut.positions = cut.positions[:count]
+        return wait_ns
+
+    def _divide(
+        self, batch: list[Request], reason: Reason, idle: int, now_ns: int
+    ) -> tuple[list[Request], Reason]:
+        """Divide this batch, and others that are ready, among this and the idle instances.
+
+        Returns this instance's part; `_parts` gets those of the others.
+        """
+        concurrent = self._concurrent
+        assert concurrent is not None
+        key = batch[0].batch_key
+        whole = batch
+        others: list[tuple[list[Request], Reason]] = []
+        batches = 1
+        while batches <= idle and concurrent.is_worth_another(batch, batches):
+            more, why, _ = self._take(now_ns, None)
+            if not more:
+                break
+            batches += 1
+            if more[0].batch_key == key:
+                whole = whole + more
+            else:
+                others.append((more, why))
+        if batches == 1 and not concurrent.is_worth_another(batch, 1):
+            return batch, reason
+        parts = concurrent.divided(whole, self._divisible_rows, idle + 1 - len(others), len(others))
+        if len(parts[0]) != len(batch):
+            reason = Reason.SHARED
+        for part, why in [*((part, reason) for part in parts[1:]), *others]:
+            self._leave_queue(part, why)
+            self._parts.append(part)
+        self._changed.notify(len(self._parts))
+        return parts[0], reason
+
+    def _leave_queue(self, batch: Sequence[Request], reason: Reason) -> None:
+        """A batch goes to an instance: nobody else may answer its requests from now on."""
         for request in batch:
             request.state = EXECUTING
             request.on_cancel = None
         rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
         self.recent.append((reason, rows))
-        return batch, None
 
-    def _shared(self, cut: BatchCut) -> tuple[int, Reason]:
-        """How much of a cut one instance takes while others are idle.
-
-        On a CPU the time of an execution grows with its rows: one instance with all of them is
-        slower than two with half each. The event loop does not share, because idle instances
-        cannot pull while it has the queue.
-        """
-        if (
-            self._waiting
-            and self._shares
-            and self._on_arrival is None
-            and cut.count > 1
-            and cut.reason is Reason.NO_DELAY
-            and self._execution_ns > _WORTH_SHARING_NS
-        ):
-            return -(-cut.count // (self._waiting + 1)), Reason.SHARED
-        return cut.count, cut.reason
+    def _next_part(self, now_ns: int) -> list[Request]:
+        """The oldest part of a divided batch."""
+        part = self._parts.popleft()
+        if self._concurrent is not None:
+            self._concurrent.started(part, now_ns, len(self._parts))
+        return part
 
     def ready_batch(self, puller: Puller) -> list[Request]:
         """As `next_batch`, without waiting: empty where no batch is ready."""
@@ -244,7 +319,7 @@ class Batcher:
                 return []
             now_ns = self._clock()
             dropped = self._prune(now_ns)
-            batch, _ = self._cut(now_ns)
+            batch = self._next_part(now_ns) if self._parts else self._cut(now_ns)[0]
             if batch and self._queue:  # what stays behind may be ready too
                 self._changed.notify()
         self._drop(dropped)
@@ -262,7 +337,7 @@ class Batcher:
             now_ns = self._clock()
             dropped = self._prune(now_ns)
             while len(batches) < most and self._on_arrival is None:
-                batch, _ = self._cut(now_ns)
+                batch, _ = self._cut(now_ns, alone=True)
                 if not batch:
                     break
                 batches.append(batch)
@@ -296,10 +371,12 @@ class Batcher:
         return batch, wait_ns
 
     def finished(self, batch: Sequence[Request]) -> None:
-        """Record how long the execution took; no request waits for another to be executed."""
-        moments = batch[0].moments
-        if moments is not None:
-            self._execution_ns = moments[2] - moments[0]
+        """Record what the execution cost; no request waits for another to be executed."""
+        if self._concurrent is not None and self._concurrent.busy:
+            with self._lock:
+                self._concurrent.finished(batch, self._clock())
+                if self._queue:  # it may have waited for this
+                    self._changed.notify()
 
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
         """From now on the event loop takes the batches; `on_arrival` is called for each request.
@@ -310,6 +387,8 @@ class Batcher:
             if self._closed:
                 return
             self._on_arrival = on_arrival
+            if self._concurrent is not None:
+                self._concurrent.expect_nothing()
             waiting = bool(self._queue)
         if waiting:
             on_arrival()

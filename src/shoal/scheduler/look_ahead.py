@@ -31,6 +31,11 @@ class LookAhead:
         """The longest time for which a request waits for others to batch with."""
         return self.policy.max_delay_ns
 
+    @property
+    def divisible_rows(self) -> int:
+        """As for the policy without look-ahead."""
+        return self.policy.divisible_rows
+
     def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> BatchCut:
         """Which requests to take; at least one of the first `leading` is in every batch."""
         seen: list[tuple[int, object]] = []

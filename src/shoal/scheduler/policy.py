@@ -53,6 +53,10 @@ class Policy(Protocol):
     def batches_grow(self) -> bool:
         """Whether a batch can become larger while it waits for an instance."""
 
+    @property
+    def divisible_rows(self) -> int:
+        """The rows of the largest batch, if instances may divide batches; 0 if they stay whole."""
+
     def cut(self, waiting: Iterable[tuple[int, object]], waited_ns: int, leading: int) -> BatchCut:
         """Which requests to take from the queue.
 
@@ -68,6 +72,7 @@ class SingleRequestPolicy:
 
     max_delay_ns: int = 0
     batches_grow: bool = False
+    divisible_rows: int = 0
 
     def cut(
         self, waiting: Iterable[tuple[int, object]], waited_ns: int = 0, leading: int = 0
@@ -92,6 +97,11 @@ class BatchPolicy:
     def __post_init__(self) -> None:
         largest = max(self.preferred_rows, default=self.max_rows)
         object.__setattr__(self, "_largest_preferred", largest)
+
+    @property
+    def divisible_rows(self) -> int:
+        """Batches may be divided, unless the config prefers sizes other than the default."""
+        return self.max_rows if self.preferred_rows <= {self.max_rows} else 0
 
     def cut(
         self,

@@ -107,67 +107,6 @@ def test_what_one_turn_of_the_loop_brings_is_one_batch():
     assert pulling.result() == requests
 
 
-def executed(line, took_ns):
-    """An instance has had a batch that took so long."""
-    request = make_request(rows=1)[0]
-    request.moments = (0, 0, took_ns, took_ns)
-    line.finished([request])
-
-
-@pytest.mark.parametrize(
-    ("instances", "took_ms", "policy", "sizes"),
-    [
-        (2, 50, BatchPolicy(8), [2, 3]),  # each idle instance takes its share
-        (3, 50, BatchPolicy(8), [1, 2, 2]),
-        (2, 1, BatchPolicy(8), [5]),  # too quick to be worth it
-        (2, 50, BatchPolicy(8, frozenset({5})), [5]),  # somebody wants large batches
-        (2, 50, BatchPolicy(8, max_delay_ns=1), [5]),
-        (1, 50, BatchPolicy(8), [5]),
-    ],
-)
-def test_idle_instances_share_what_waits(instances, took_ms, policy, sizes):
-    loop = Loop()
-    line, _ = batcher(policy, loop=loop, shares=True)
-    executed(line, took_ms * 1_000_000)
-    pulling = [Pulling(line) for _ in range(instances)]
-    wait_until(lambda: line._waiting == instances, "all instances wait")
-    for _ in range(5):
-        line.enqueue(make_request(rows=1)[0])
-    loop.turn()
-    wait_until(lambda: sum(len(x.batch or ()) for x in pulling) == 5, "all requests are taken")
-    line.close()
-    assert sorted(len(x.result()) for x in pulling if x.result()) == sizes
-
-
-def test_where_batches_should_be_large_nobody_shares():
-    loop = Loop()
-    line, _ = batcher(BatchPolicy(8), loop=loop)  # instances on a GPU
-    executed(line, 50_000_000)
-    pulling = [Pulling(line) for _ in range(2)]
-    wait_until(lambda: line._waiting == 2, "both instances wait")
-    for _ in range(4):
-        line.enqueue(make_request(rows=1)[0])
-    loop.turn()
-    wait_until(lambda: any(x.batch for x in pulling), "a batch is taken")
-    line.close()
-    assert sorted(len(x.result()) for x in pulling) == [0, 4]
-
-
-def test_the_loop_shares_with_no_instance():
-    """An instance that waited when the loop took the queue waits on, and takes none of it."""
-    line, _ = batcher(BatchPolicy(8), shares=True)
-    executed(line, 50_000_000)
-    pulling = Pulling(line)
-    wait_until(lambda: line._waiting, "the instance waits")
-    line.hand_to_loop(lambda: None)
-    requests = [make_request(rows=1)[0] for _ in range(4)]
-    for request in requests:
-        line.enqueue(request)
-    assert line.take_now() == (requests, None)
-    line.close()
-    assert pulling.result() == []
-
-
 def test_other_threads_wake_at_once():
     loop = Loop()
     line, _ = batcher(BatchPolicy(8), loop=loop)
