@@ -57,6 +57,40 @@ def test_the_thread_budget(loader, cores, instances, threads):
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
 
 
+def test_an_execution_that_runs_alone_may_use_all_cores(loader, monkeypatch):
+    monkeypatch.setattr("shoal.backends.onnx_lone_session.LONG_NS", 0)
+    loader.save(models.identity())
+    loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
+    executor = loaded.executor(ON_CPU)
+    feed = {"INPUT0": row(2)}
+    expected = executor.run(feed, ["OUTPUT0"])
+    assert loaded.memory_elsewhere() == 0
+    loaded._concurrency.executions = 1
+    for _ in range(2):
+        executor.run(feed, ["OUTPUT0"])
+    loaded._lone._opening.join()
+    options = loaded._lone.session.get_session_options()
+    assert options.intra_op_num_threads == 2
+    assert loaded.memory_elsewhere() > 0
+    assert np.array_equal(executor.run(feed, ["OUTPUT0"]), expected)
+    assert loaded._lone._runs == 1
+    loaded._concurrency.executions = 2
+    assert np.array_equal(executor.run(feed, ["OUTPUT0"]), expected)
+    assert loaded._lone._runs == 1
+    loaded.close()
+    assert loaded._lone.session is None
+
+
+@pytest.mark.parametrize(
+    ("instances", "parameters"),
+    [(1, {}), (2, {"intra_op_thread_count": "1"}), (2, {"share_session": "false"})],
+)
+def test_one_instance_and_configured_threads_need_no_second_session(loader, instances, parameters):
+    loader.save(models.add_sub())
+    loaded = loader.load(placements=[ON_CPU] * instances, cores=2, parameters=parameters)
+    assert loaded._lone is None
+
+
 def test_parameters_reach_the_session(loader):
     options = options_of(
         loader,

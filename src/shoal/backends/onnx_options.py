@@ -38,6 +38,7 @@ class SessionSettings:
     run_entries: Mapping[str, str] = field(default_factory=dict)  # run config entries
     shared: bool = True  # one session for all instances on a device
     global_threads: bool = False  # one thread pool for all sessions of the process
+    lone_threads: int = 0  # of a second session for executions that run alone; 0: there is none
 
 
 # To read inputs and outputs of a file: nothing is optimised, packed or run.
@@ -53,12 +54,16 @@ def session_settings(
 ) -> SessionSettings:
     """The settings from `config` and the backend's `settings`; ConfigError for a wrong value.
 
-    A thread count of 0, or none, is the budget: all cores divided among the instances.
+    A thread count of 0, or none, is the budget: all cores divided among the instances, and all of
+    them for an execution that runs alone.
     """
     read = Parameters(BACKEND, config, settings, file)
     budget = max(1, cores // max(1, instances))
+    configured = read.count("intra_op_thread_count")
+    shared = read.flag("share_session") is not False
+    own_pool = read.flag("enable-global-threadpool") is not True
     return SessionSettings(
-        intra_op_threads=read.count("intra_op_thread_count") or budget,
+        intra_op_threads=configured or budget,
         inter_op_threads=read.count("inter_op_thread_count") or 1,
         parallel=read.flag("execution_mode") is True,
         memory_arena=read.flag("enable_mem_arena"),
@@ -66,8 +71,9 @@ def session_settings(
         graph_level=_graph_level(config),
         entries={**_NO_SPINNING, **read.with_prefix(*_RUNTIME_PREFIXES)},
         run_entries=read.with_prefix(_ARENA_SHRINKAGE),
-        shared=read.flag("share_session") is not False,
-        global_threads=read.flag("enable-global-threadpool") is True,
+        shared=shared,
+        global_threads=not own_pool,
+        lone_threads=cores if not configured and shared and own_pool and cores > budget else 0,
     )
 
 

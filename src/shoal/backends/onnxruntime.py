@@ -4,12 +4,15 @@
 
 The runtime's `run` may be called from many threads at once, so instances share a session and its
 weights; `parameters { key: "share_session" value: { string_value: "false" } }` gives each its own.
+They divide the cores; `LoneSession` gives all cores to an execution that runs alone.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from shoal.backends.base import (
 )
 from shoal.backends.file_backend import FileBackend
 from shoal.backends.graph import Graph, GraphTensor
+from shoal.backends.onnx_lone_session import LoneSession
 from shoal.backends.onnx_options import (
     BACKEND,
     INSPECTION,
@@ -50,6 +54,8 @@ from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalErro
 
 Device = tuple[str, int]
 Conversion = Callable[[np.ndarray], Any]
+
+_CPU_DEVICE: Device = ("cpu", 0)
 
 
 class OnnxRuntimeBackend(FileBackend):
@@ -94,6 +100,18 @@ class OnnxRuntimeModel(LoadedModel):
         # Other providers wait for their device; custom operators may wait for anything.
         plain = all(chosen == [(CPU, {})] for chosen in wanted.values())
         self.may_run_on_loop = plain and self._settings.shared and not self._libraries
+        self._concurrency = context.concurrency
+        self._lone: LoneSession | None = None
+        lone_threads = self._settings.lone_threads
+        if lone_threads and plain and not self._libraries:
+            lone = replace(self._settings, intra_op_threads=lone_threads)
+            self._lone = LoneSession(
+                lambda: onnx_session.open_session(
+                    self._model_file, lone, [(CPU, {})], (), self._file
+                ),
+                self._concurrency,
+                config.name,
+            )
         try:
             for device, chosen in wanted.items():
                 self._sessions[device] = self._open(chosen)
@@ -121,12 +139,21 @@ class OnnxRuntimeModel(LoadedModel):
                     session = self._sessions[device] = self._open(self._providers(placement))
             else:  # the first instance takes what loading opened
                 session = self._sessions.pop(device, None) or self._open(self._providers(placement))
-        return OnnxRuntimeExecutor(session, self._config, self._graph, self._settings)
+        lone = self._lone if device == _CPU_DEVICE else None
+        return OnnxRuntimeExecutor(session, self._config, self._graph, self._settings, lone)
 
     def close(self) -> None:
         """Drop the sessions; once the executors are closed too, the weights are freed."""
         with self._lock:
             self._sessions.clear()
+        if self._lone is not None:
+            self._lone.close()
+
+    def memory_elsewhere(self) -> int:
+        """The second session, which was not there when the memory of loading was measured."""
+        if self._lone is None or self._lone.session is None:
+            return 0
+        return self._model_file.stat().st_size
 
     def _providers(self, placement: Placement) -> list[Provider]:
         return providers(self._config, placement, onnx_session.available_providers(), self._file)
@@ -156,15 +183,17 @@ class OnnxRuntimeExecutor(Executor):
     """One instance. Its session may be shared; everything else here is its own."""
 
     def __init__(
-        self, session: Any, config: ModelConfig, graph: Graph, settings: SessionSettings
+        self,
+        session: Any,
+        config: ModelConfig,
+        graph: Graph,
+        settings: SessionSettings,
+        lone: LoneSession | None = None,
     ) -> None:
+        self._lone = lone
         self._model_name = config.name
         self._session = session
-        # The wrapper around this method looks at names and graph captures on every call, which
-        # takes a third of a small model's time. It is not public: without it the wrapper serves.
-        self._run: Callable[..., list[Any]] = getattr(
-            getattr(session, "_sess", None), "run", session.run
-        )
+        self._run = _run_of(session)
         self._run_options = onnx_session.run_options(settings)
         self._required = graph.required_inputs
         self._prepare: dict[str, Conversion] = {}
@@ -215,6 +244,8 @@ class OnnxRuntimeExecutor(Executor):
         try:
             if self._bf16_outputs and not self._bf16_outputs.isdisjoint(outputs):
                 results = self._run_with_values(feed, outputs)
+            elif self._lone is not None and self._lone.is_alone:
+                results = self._run_alone(self._lone, feed, outputs)
             else:
                 results = self._run(outputs, feed, self._run_options)
         except ShoalError:
@@ -245,6 +276,18 @@ class OnnxRuntimeExecutor(Executor):
         ):
             return None
         return _bound_run(self._session, self._run_options, inputs, outputs)
+
+    def _run_alone(
+        self, lone: LoneSession, feed: Mapping[str, Any], outputs: Sequence[str]
+    ) -> list[Any]:
+        """Run on all cores where that is quicker; the time is measured to know."""
+        session = lone.session
+        start_ns = time.perf_counter_ns()
+        run = self._run if session is None else _run_of(session)
+        results = run(outputs, feed, self._run_options)
+        elements = sum([array.size for array in feed.values() if isinstance(array, np.ndarray)])
+        lone.observe(session, elements, time.perf_counter_ns() - start_ns)
+        return results
 
     def close(self) -> None:
         """Let go of the session."""
@@ -308,10 +351,19 @@ def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:
     return graph_of(session)
 
 
+def _run_of(session: Any) -> Callable[..., list[Any]]:
+    """The method that runs a session.
+
+    The wrapper around it looks at names and graph captures on every call, which takes a third of a
+    small model's time. It is not public: without it the wrapper serves.
+    """
+    return getattr(getattr(session, "_sess", None), "run", session.run)  # type: ignore[no-any-return]
+
+
 def _device(placement: Placement) -> Device:
     """What decides whether two instances can share a session."""
     on_gpu = placement.kind == "KIND_GPU"
-    return ("gpu", placement.device_id) if on_gpu else ("cpu", 0)
+    return ("gpu", placement.device_id) if on_gpu else _CPU_DEVICE
 
 
 def _both(first: Conversion | None, second: Conversion | None) -> Conversion:

@@ -133,7 +133,13 @@ TABLE = (
     Parameter("openai_chat_template", FILE, "The chat template.", "`chat_template.jinja`"),
     Parameter("openai_tokenizer", FILE, "The tokenizer.", default="`tokenizer.json`"),
     # ---- ONNX Runtime
-    _onnx("intra_op_thread_count", COUNT, "Threads within an operator.", "cores / instances"),
+    _onnx(
+        "intra_op_thread_count",
+        COUNT,
+        "Threads within an operator. If set, there is no second session for executions that run "
+        "alone.",
+        "cores / instances; all cores for an execution that runs alone",
+    ),
     _onnx("inter_op_thread_count", COUNT, "Threads between operators, with `execution_mode`.", "1"),
     _onnx("execution_mode", FLAG, "`1` runs independent operators in parallel.", "`0`"),
     _onnx("share_session", FLAG, "`0` gives every instance a session of its own.", "`1`"),
