@@ -47,8 +47,8 @@ Table:
       --clients N[,N...]         concurrent clients [default: 1,5,20,50]
       --sessions N[,N...]        instances of the model [default: 1,2,4]
       --batching both|off|on     which rows to measure [default: both]
-      --requests N               questions per client that count [default: 10]
-      --warmup N                 questions per client before them [default: 1]
+      --requests N               questions per client that count [default: 10, and 40 per cell]
+      --warmup N                 questions per client before them [default: 1, and 10 per cell]
       --protocol tcp|http        the protocol [default: tcp]
       --timeout SECS             a later answer counts as failed [default: 60]
 
@@ -90,7 +90,14 @@ def run(words: Sequence[str]) -> int:
 
     from shoal.perf.progress import ProgressLine
     from shoal.stress import material
-    from shoal.stress.plan import CLIENTS, StressPlan
+    from shoal.stress.plan import (
+        CLIENTS,
+        LEAST_REQUESTS,
+        LEAST_WARMUP,
+        REQUESTS,
+        WARMUP,
+        StressPlan,
+    )
     from shoal.stress.progress import ProgressPrinter
     from shoal.stress.run import run as measure
     from shoal.tune.run import check_writable
@@ -101,8 +108,10 @@ def run(words: Sequence[str]) -> int:
     plan = StressPlan(
         questions=material.read(options.text_file, options.questions),
         clients=options.clients or CLIENTS,
-        requests=options.requests,
-        warmup=options.warmup,
+        requests=REQUESTS if options.requests is None else options.requests,
+        warmup=WARMUP if options.warmup is None else options.warmup,
+        least_requests=LEAST_REQUESTS if options.requests is None else 0,
+        least_warmup=LEAST_WARMUP if options.warmup is None else 0,
         protocol="http" if options.url else options.protocol or "tcp",
         timeout_secs=options.timeout,
         seed=options.seed,
@@ -191,8 +200,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--clients", type=integers(1, _MOST))
     parser.add_argument("--sessions", type=integers(1, _MOST))
     parser.add_argument("--batching", choices=["both", "off", "on"])
-    parser.add_argument("--requests", type=integer(1, _MOST), default=10)
-    parser.add_argument("--warmup", type=integer(0), default=1)
+    parser.add_argument("--requests", type=integer(1, _MOST))
+    parser.add_argument("--warmup", type=integer(0))
     parser.add_argument("--protocol", type=str.lower, choices=["tcp", "http"])
     parser.add_argument("--timeout", type=seconds, default=60.0)
     parser.add_argument("--model-repository", "--repository", default="")

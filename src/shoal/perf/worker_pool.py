@@ -65,6 +65,7 @@ class LevelMeasurement:
     sequence_ids: np.ndarray
     moments: dict[int, list[int]] = field(default_factory=dict)  # of all responses, by start
     sequence_ends: int = 0
+    first_sequence_end_ns: int | None = None
     responses: int = 0
     sent: int = 0
     delayed: int = 0
@@ -244,6 +245,7 @@ class WorkerPool:
             ids[within] if len(ids) else ids,
             moments={start: each for report in reports for start, each in report.moments.items()},
             sequence_ends=int((over <= end_ns).sum()),
+            first_sequence_end_ns=int(over.min()) if len(over) else None,
             # Only of requests within the window: others may have been answered since.
             responses=int(responses[within].sum() if len(responses) else within.sum()),
             sent=sum(report.sent for report in reports),

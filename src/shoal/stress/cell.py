@@ -30,6 +30,9 @@ class Cell:
     latencies_ms: Sequence[float] = ()
     failures: Counter[str] = field(default_factory=Counter)  # by reason
     duration_secs: float = 0.0
+    # Until the first client had asked all its questions: then the load decreases.
+    loaded_secs: float = 0.0
+    answered_under_load: int = 0
     busy: float = 0.0  # CPU time of the clients as a share of the duration
     starved: float = 0.0  # time that they waited for a CPU, likewise
     mean_batch: float | None = None  # rows per execution, where the server reports it
@@ -58,7 +61,9 @@ class Cell:
 
     @property
     def per_second(self) -> float:
-        """Answers a second."""
+        """Answers a second, while all clients asked."""
+        if self.loaded_secs and self.answered_under_load:
+            return self.answered_under_load / self.loaded_secs
         return self.answered / self.duration_secs if self.duration_secs else 0.0
 
     @property

@@ -50,6 +50,7 @@ def json_text(outcome: StressResult) -> str:
         "protocol": plan.protocol,
         "questions": len(plan.questions),
         "requests_per_client": plan.requests,
+        "least_requests_per_cell": plan.least_requests,
         "warmup_per_client": plan.warmup,
         "seed": plan.seed,
         "cores": outcome.cores,

@@ -10,6 +10,8 @@ from shoal.stress.cell import Cell, ServerSetup
 
 CLIENTS = (1, 5, 20, 50)
 SESSIONS = (1, 2, 4)
+REQUESTS, LEAST_REQUESTS = 10, 40  # per client, and per cell: fewer make a cell a matter of luck
+WARMUP, LEAST_WARMUP = 1, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +20,29 @@ class StressPlan:
 
     questions: Sequence[Question]
     clients: tuple[int, ...] = CLIENTS
-    requests: int = 10  # measured questions per client
-    warmup: int = 1  # questions per client before them
+    requests: int = REQUESTS  # measured questions per client
+    warmup: int = WARMUP  # questions per client before them
+    least_requests: int = 0  # measured questions per cell
+    least_warmup: int = 0  # questions per cell before them
     protocol: str = "tcp"
     timeout_secs: float = 60.0
     seed: int = 0
 
+    def requests_of(self, clients: int) -> int:
+        """Measured questions of each client in a cell with that many."""
+        return max(self.requests, -(-self.least_requests // clients))
+
+    def warmup_of(self, clients: int) -> int:
+        """Questions of each client before them."""
+        return max(self.warmup, -(-self.least_warmup // clients))
+
     def total(self, setups: int) -> int:
         """The number of questions in all, with warm-up."""
-        return setups * sum(self.clients) * (self.requests + self.warmup)
+        each = [
+            clients * (self.requests_of(clients) + self.warmup_of(clients))
+            for clients in self.clients
+        ]
+        return setups * sum(each)
 
 
 @dataclass(slots=True)

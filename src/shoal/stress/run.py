@@ -79,13 +79,14 @@ def _measured(
     cell = Cell(setup, clients)
     asking = False  # the questions that count
     try:
-        if plan.warmup:
-            ask(pool, clients, plan.warmup, counter.tick)
-            counter.complete(clients * plan.warmup)
+        warmup, requests = plan.warmup_of(clients), plan.requests_of(clients)
+        if warmup:
+            ask(pool, clients, warmup, counter.tick)
+            counter.complete(clients * warmup)
         counts, others = row.counts(), others_secs() if row.ours else 0.0
         asking = True
-        sample = ask(pool, clients, plan.requests, counter.tick)
-        counter.complete(clients * plan.requests)
+        sample = ask(pool, clients, requests, counter.tick)
+        counter.complete(clients * requests)
         if row.ours:
             cell.others = share(others, others_secs(), sample.duration_ns / 1e9)
         cell.mean_batch = _mean_batch(counts, row.counts())
@@ -99,6 +100,10 @@ def _measured(
     cell.latencies_ms = ((sample.ends - sample.starts) / 1e6).tolist()
     cell.failures = sample.failures
     cell.duration_secs = sample.duration_ns / 1e9
+    first_end_ns = sample.first_sequence_end_ns
+    if first_end_ns is not None and not sample.failures:  # failures have no moments
+        cell.loaded_secs = (first_end_ns - sample.begin_ns) / 1e9
+        cell.answered_under_load = int((sample.ends <= first_end_ns).sum())
     cell.busy = sample.busiest
     cell.starved = sample.starved
     return cell

@@ -27,6 +27,8 @@ def title(outcome: StressResult) -> Iterator[str]:
     plan = outcome.plan
     parts = [outcome.what, {"tcp": "TCP", "http": "HTTP"}[plan.protocol]]
     parts.append(f"{plan.requests} question{_s(plan.requests)} per client")
+    if plan.least_requests:
+        parts[-1] += f" (per cell at least {plan.least_requests})"
     if outcome.cores is not None:
         parts.append(f"{outcome.cores} core{_s(outcome.cores)}")
     yield " · ".join(parts)

@@ -11,6 +11,7 @@ from shoal.perf.progress import ProgressLine
 from shoal.stress import other_programs, table
 from shoal.stress.cell import Cell, ServerSetup
 from shoal.stress.findings import verdict
+from shoal.stress.plan import StressPlan
 from shoal.stress.progress import ProgressPrinter
 
 WHOLE = {
@@ -170,7 +171,16 @@ def test_a_cell():
     assert (cell.mean_ms, cell.per_second, cell.answered) == (2.5, 2.0, 4)
     assert cell.deviation_ms == pytest.approx(math.sqrt(1.25))
     assert [cell.percentile_ms(p) for p in (1, 50, 51, 99, 100)] == [1.0, 2.0, 3.0, 4.0, 4.0]
+    cell.loaded_secs, cell.answered_under_load = 1.0, 3  # then one client had no more questions
+    assert cell.per_second == 3.0
     empty = Cell(ServerSetup(1, batching=True), 2)
     assert empty.per_second == 0
     assert math.isnan(empty.mean_ms)
     assert math.isnan(empty.percentile_ms(50))
+
+
+def test_cells_with_few_clients_ask_more_questions():
+    plan = StressPlan([], clients=(1, 5, 50), least_requests=40, least_warmup=10)
+    assert [plan.requests_of(clients) for clients in plan.clients] == [40, 10, 10]
+    assert [plan.warmup_of(clients) for clients in plan.clients] == [10, 2, 1]
+    assert plan.total(2) == 2 * (50 + 60 + 550)
