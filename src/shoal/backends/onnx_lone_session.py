@@ -49,6 +49,11 @@ class LoneSession:
         """Whether the execution that begins now runs alone, and may use this session."""
         return self._wanted and self._concurrency.executions == 1
 
+    @property
+    def is_long(self) -> bool:
+        """Whether executions take so long that this session may be used."""
+        return self._wanted and self._long_runs > 0
+
     def observe(self, session: Any, elements: int, took_ns: int) -> None:
         """An execution alone took so long, with this session or (None) without."""
         if took_ns < LONG_NS and not self._long_runs:

@@ -271,6 +271,7 @@ class OnnxRuntimeExecutor(Executor):
         names = {form.name for form in inputs}
         if (
             not self._required <= names
+            or (self._lone is not None and self._lone.is_long)  # another session may run it
             or not names.isdisjoint(self._prepare)
             or not self._bindable.issuperset(form.name for form in outputs)
         ):

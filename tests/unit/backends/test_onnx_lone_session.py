@@ -52,7 +52,9 @@ def test_short_executions_get_no_second_session():
 
 def test_long_executions_get_one():
     lone = Lone()
+    assert not lone.session.is_long
     assert lone.run(10 * LONG_NS) is None  # the first may be slow for other reasons
+    assert lone.session.is_long
     assert lone.run(10 * LONG_NS) is SESSION
     assert lone.run(6 * LONG_NS, times=100) is SESSION
     assert lone.opened == 1
@@ -69,6 +71,7 @@ def test_one_that_gains_nothing_is_closed_for_good():
     lone.run(10 * LONG_NS, times=2)
     assert lone.run(int(9.5 * LONG_NS), times=8) is None
     assert not lone.session.is_alone
+    assert not lone.session.is_long
     assert lone.run(10 * LONG_NS, times=10) is None
     assert lone.opened == 1
 
