@@ -61,7 +61,7 @@ class Model(Executor):
 
 
 class Replies:
-    reply_type = Collector
+    reply_types = (Collector,)
 
     def send_all(self, responses, requests):
         for index, request in enumerate(requests):
