@@ -1,7 +1,8 @@
 """A server in a process of its own, a well-behaved neighbour, and what an attack costs the server.
 
 The verdict is CPU seconds and the neighbour's answers, never wall-clock time, so that a busy machine
-cannot fail a test.
+cannot fail a test. How long the neighbour had to wait is measured inside the server
+(measured_server.py): it is the CPU time for which the event loop was kept from its connections.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import mmap
 import re
 import subprocess
 import sys
@@ -25,6 +27,8 @@ import pytest
 from shoal.wire.proto import messages
 from tests.support.fakes import WAIT_SECS
 
+# No request may keep the event loop from its connections for longer.
+MOST_STALL_SECS = 0.1
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 _APP = """
 from typing import Annotated
@@ -52,12 +56,16 @@ class AttackedServer:
     def __init__(self, folder, *options):
         app = folder / "attacked.py"
         app.write_text(_APP)
-        program = "import sys; from shoal.cli.main import main; sys.exit(main())"
+        program = Path(__file__).with_name("measured_server.py")
         ports = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+        figures = folder / "figures"
+        figures.write_bytes(bytes(16))
+        with figures.open("r+b") as file:
+            self._longest = memoryview(mmap.mmap(file.fileno(), 16)).cast("d")
         self._log: deque[str] = deque(maxlen=200)
         self._reader: threading.Thread | None = None
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, "serve", str(app), *ports, *options],
+            [sys.executable, program, figures, "serve", str(app), *ports, *options],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -75,6 +83,7 @@ class AttackedServer:
         self.metrics_port = found["metrics"]
         self._reader = threading.Thread(target=self._log.extend, args=(self.process.stderr,))
         self._reader.start()
+        self.forget_stalls()
 
     def _wait_for(self, pattern):
         for line in self.process.stderr:
@@ -89,6 +98,18 @@ class AttackedServer:
         """The CPU time of the server so far."""
         times = self._usage.cpu_times()
         return times.user + times.system
+
+    def check_stalls(self):
+        """Nothing has kept the event loop from its connections for too long."""
+        loop, process = self._longest
+        assert loop <= MOST_STALL_SECS, f"the event loop stood still for {loop:.3f} s of CPU"
+        # That of threads counts as well, since one of them may hold the interpreter lock; twice as
+        # much, since another may run beside it that does not.
+        assert process <= 2 * MOST_STALL_SECS, f"threads kept the event loop for {process:.3f} s"
+
+    def forget_stalls(self):
+        """Let `check_stalls` begin anew."""
+        self._longest[0] = self._longest[1] = 0.0
 
     @property
     def resident_bytes(self):
@@ -126,6 +147,7 @@ class Neighbour:
         self.longest_secs = 0.0  # to be printed; a busy machine makes it long
         self._faults = []
         self._server = server
+        server.forget_stalls()
         self._stopped = threading.Event()
         self._changed = threading.Condition()
         self._threads = [
@@ -136,7 +158,8 @@ class Neighbour:
             thread.start()
 
     def check(self):
-        """Every answer so far was right, and the server answers still, on both ports."""
+        """Every answer so far was right, none had to wait for another client's request, and the
+        server answers still, on both ports."""
         with self._changed:
             before = dict(self.answers)
 
@@ -146,6 +169,7 @@ class Neighbour:
             done = self._changed.wait_for(lambda: more() or self._faults, WAIT_SECS)
             assert done, "the neighbour got no answer any more"
         assert not self._faults, self._faults[:3]
+        self._server.check_stalls()
 
     @property
     def asked(self):
