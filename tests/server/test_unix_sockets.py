@@ -235,6 +235,18 @@ def test_probes_see_the_drain(repository):
         assert probe(running, "/v2/health/ready").status == 503
 
 
+def test_probes_are_answered_when_no_more_connections_are_accepted(repository):
+    with running_server(repository, health_port=0, max_connections=3) as running:
+        address = ("127.0.0.1", running.server.http_port)
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                client = stack.enter_context(socket.create_connection(address, WAIT_SECS))
+                client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            assert running.get("/v2/health/live").status == 503
+            assert probe(running, "/v2/health/live").status == 200
+
+
 # ---- our own clients
 
 
