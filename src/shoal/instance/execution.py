@@ -89,7 +89,8 @@ class Execution:
         self._planned_outputs: dict[RequestTemplate, PlannedOutputs] = {}
         # By executor, template and number of requests; None where an executor cannot bind it.
         self._bound: dict[
-            tuple[Executor, RequestTemplate, int], tuple[BoundRun, ResponseLayout] | None
+            tuple[Executor | RequestExecutor, RequestTemplate | None, int],
+            tuple[BoundRun, ResponseLayout] | None,
         ] = {}
         self._bound_run_was_long = False
         # Padding, ragged batches and states are made on the CPU.
@@ -102,6 +103,10 @@ class Execution:
         Never raises.
         """
         start_ns = time.monotonic_ns()
+        if self._bound:
+            took = self._run_bound(executor, batch, start_ns)
+            if took is not None:
+                return took
         if isinstance(executor, RequestExecutor):
             return self._run_requests(executor, batch, start_ns)
         try:
@@ -133,6 +138,39 @@ class Execution:
                     request.moments = moments
                     request.reply.send(Response(name, self._version, request.id, outputs))
         return rows, model_ns, moments.output_start_ns - moments.input_end_ns
+
+    def _run_bound(
+        self, executor: Executor | RequestExecutor, batch: Sequence[Request], start_ns: int
+    ) -> ComputeTime | None:
+        """As `run`, from bytes to bytes; None, with nothing done, where nothing is bound for such a
+        batch, or where it fails."""
+        template = shared_template(batch)
+        bound = self._bound.get((executor, template, len(batch)))
+        if template is None or bound is None:
+            return None
+        run, layout = bound
+        requests = cast("Sequence[PlannedRequest]", batch)
+        contents = joined_contents(requests)
+        # Reading the CPU time is a tenth of such a run. After a long one, the next is measured.
+        reads_cpu_time = self._bound_run_was_long
+        cpu_ns = thread_cpu_ns() if reads_cpu_time else 0
+        input_end_ns = time.monotonic_ns()
+        try:
+            results = run(contents)
+        except Exception:  # noqa: BLE001 - what happens without it counts
+            return None
+        end_ns = time.monotonic_ns()
+        elapsed_ns = end_ns - input_end_ns
+        self._bound_run_was_long = elapsed_ns > SHORT_NS
+        model_ns = own_ns(elapsed_ns, cpu_ns) if reads_cpu_time else min(elapsed_ns, SHORT_NS)
+        moments = Moments(start_ns, input_end_ns, end_ns, end_ns)
+        rows = template.rows * len(requests)
+        self._statistics.executed(requests, rows, moments)
+        for request in requests:
+            request.state = DONE
+            request.moments = moments
+        template.replies.send_all(PlannedResponses(layout, results), requests)
+        return rows, model_ns, elapsed_ns
 
     def _compute(self, executor: Executor, batch: Sequence[Request], start_ns: int) -> _Computed:
         if self._plain:
@@ -171,13 +209,6 @@ class Execution:
         start_ns: int,
     ) -> _Computed:
         """The same for requests made from one template: what holds for one holds for all."""
-        key = executor, template, len(batch)
-        bound = self._bound.get(key)
-        if bound is not None:
-            try:
-                return self._compute_bound(*bound, batch, start_ns)
-            except Exception:  # noqa: BLE001, S110 - what happens below counts
-                pass
         outputs = self._planned_outputs.get(template) or self._outputs_of(template)
         names = outputs.names
         inputs = join_planned(batch, template)
@@ -190,32 +221,13 @@ class Execution:
         if response is None:
             response = split(batch, names, arrays, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
-        if bound is not None:  # only the bound run has failed
-            self._bound[key] = None
-        elif len(batch) <= _MOST_BOUND_REQUESTS and key not in self._bound:
-            self._bound[key] = _bind(executor, inputs, outputs.last_form(len(batch)))
+        if len(batch) <= _MOST_BOUND_REQUESTS:
+            key = executor, template, len(batch)
+            if key not in self._bound:
+                self._bound[key] = _bind(executor, inputs, outputs.last_form(len(batch)))
+            elif self._bound[key] is not None:  # a bound run has failed, and only that
+                self._bound[key] = None
         return [(batch, response)], moments, model_ns
-
-    def _compute_bound(
-        self,
-        run: BoundRun,
-        layout: ResponseLayout,
-        batch: Sequence[PlannedRequest],
-        start_ns: int,
-    ) -> _Computed:
-        """The same for a small batch, from bytes to bytes."""
-        contents = joined_contents(batch)
-        # Reading the CPU time is a tenth of such a run. After a long one, the next is measured.
-        reads_cpu_time = self._bound_run_was_long
-        cpu_ns = thread_cpu_ns() if reads_cpu_time else 0
-        input_end_ns = time.monotonic_ns()
-        results = run(contents)
-        end_ns = time.monotonic_ns()
-        elapsed_ns = end_ns - input_end_ns
-        self._bound_run_was_long = elapsed_ns > SHORT_NS
-        model_ns = own_ns(elapsed_ns, cpu_ns) if reads_cpu_time else min(elapsed_ns, SHORT_NS)
-        moments = Moments(start_ns, input_end_ns, end_ns, end_ns)
-        return [(batch, PlannedResponses(layout, results))], moments, model_ns
 
     def _compute_mixed(
         self,

@@ -1,6 +1,7 @@
 """Running a quick model on the event loop: the requests of one poll become one batch.
 
     enqueue --> call_soon(flush) --> take_now --> execute --> replies, all on one thread
+    a lone request ---------------> run_lone ---> execute --> reply
 
 No thread is woken and no lock is contended. When executions become slow, the queue goes back to
 the worker threads, which wait all the while.
@@ -76,6 +77,13 @@ class SocketRepoll:
         self._before = waiting
         return True
 
+    def is_due(self) -> bool:
+        """Whether the next batch is to go through `is_worthwhile`; false counts as that batch."""
+        if self._before or self._gain >= ENOUGH_GAIN or self._until_try <= 1:
+            return True
+        self._until_try -= 1
+        return False
+
     def observe(self, waiting: int) -> None:
         """`waiting` requests are about to run; call it before each batch."""
         before, self._before = self._before, 0
@@ -97,6 +105,7 @@ class LoopHandle:
         self._after_reading: list[Callable[[], None]] = []
         self._due: list[Callable[[], None]] = []
         self._scheduled = False
+        self.sockets_are_read = False  # while callbacks run: all of this iteration's requests exist
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use `loop`; call this on its thread."""
@@ -145,12 +154,14 @@ class LoopHandle:
     def _run_callbacks(self) -> None:
         """Call everything in order, also what callbacks of `after_reading` pass to `call_soon`."""
         self._scheduled = False
+        self.sockets_are_read = True
         first, self._after_reading = self._after_reading, []
         for callback in first:
             self._call(callback)
         due, self._due = self._due, []
         for callback in due:
             self._call(callback)
+        self.sockets_are_read = False
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -207,6 +218,21 @@ class LoopInstance:
     def _take_over(self) -> None:
         if self._handle.bound:
             self._batcher.hand_to_loop(self._arrived)
+
+    def run_lone(self, requests: Sequence[Request]) -> bool:
+        """Run a group of one request at once, if it would be the next batch anyway; false, with
+        nothing done, if not."""
+        if self._scheduled or not self._handle.sockets_are_read or self._repoll.is_due():
+            return False
+        with self._executing:
+            if self._stopped or not self._batcher.start_lone(requests[0]):
+                return False
+            self.busy_with = 1
+            mode = self._execute(requests)
+            self.busy_with = 0
+        if mode is THREADS:
+            self._batcher.hand_to_instances()
+        return True
 
     def _arrived(self) -> None:
         if not self._scheduled:

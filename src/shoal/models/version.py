@@ -143,7 +143,11 @@ class Model(ServedModel):
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:
         """Queue valid requests that arrived at the same moment; see `ServedModel`."""
-        return self._cache is None and self._batcher.enqueue_group(requests)
+        if self._cache is not None:
+            return False
+        if len(requests) == 1 and self._on_loop is not None and self._on_loop.run_lone(requests):
+            return True
+        return self._batcher.enqueue_group(requests)
 
     def _dropped(self, request: Request, error: ShoalError) -> None:
         self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())

@@ -69,6 +69,10 @@ class Scheduler(Protocol):
     def take_now(self) -> tuple[list[Request], int | None]:
         """For the event loop: a batch without waiting, or after how many nanoseconds to retry."""
 
+    def start_lone(self, request: Request) -> bool:
+        """For the event loop: take over a request as a batch, if it would be the next one anyway;
+        false, with nothing done, if not."""
+
     def finished(self, batch: Sequence[Request]) -> None:
         """A batch that was taken has been executed."""
 

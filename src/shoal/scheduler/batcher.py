@@ -353,22 +353,33 @@ class Batcher:
         with self._lock:
             if self._on_arrival is None:
                 return [], None
-            queue = self._queue
+            now_ns = self._clock()
             dropped: _Dropped = ()
-            if self._any_cancelled or queue.next_deadline_ns is not None:
-                dropped = self._prune(self._clock())
-            lone, known = queue.only(), self._lone_cut
-            if lone is not None and known is not None and known[1] == lone.rows:
-                batch, wait_ns = queue.take(1), None  # as the policy would decide
-                lone.state = EXECUTING
-                lone.on_cancel = None
-                self.recent.append(known)
-            else:
-                batch, wait_ns = self._cut(self._clock())
-                if lone is not None and batch and not self._max_delay_ns:
-                    self._lone_cut = self.recent[-1]
+            if self._any_cancelled or self._queue.next_deadline_ns is not None:
+                dropped = self._prune(now_ns)
+            batch, wait_ns = self._cut(now_ns)
+            if len(batch) == 1 and not self._queue and not self._max_delay_ns:
+                self._lone_cut = self.recent[-1]
         self._drop(dropped)
         return batch, wait_ns
+
+    def start_lone(self, request: Request) -> bool:
+        """For the event loop: take a request over as a batch, as if it had been queued and taken
+        at once. False, with nothing done, if others wait or it might have to wait itself.
+
+        Without a delay, what the policy decides about a request that is alone in the queue depends
+        on its rows only, so that it is not asked again.
+        """
+        known = self._lone_cut
+        if known is None or known[1] != request.rows or request.cancelled:
+            return False
+        with self._lock:
+            if self._on_arrival is None or self._queue or self._order is not None:
+                return False
+            request.queued_ns = self._clock()
+            request.state = EXECUTING
+            self.recent.append(known)
+        return True
 
     def finished(self, batch: Sequence[Request]) -> None:
         """Record what the execution cost; no request waits for another to be executed."""

@@ -183,11 +183,6 @@ class RequestQueue:
             line for level in self._levels for line in (level.on_time, level.late)
         )
 
-    def only(self) -> Request | None:
-        """The request that waits, if it is a single one of the highest priority."""
-        on_time = self._levels[0].on_time
-        return on_time[0] if self._size == 1 and on_time else None
-
     def oldest_ns(self) -> int:
         """When the request that has waited longest was queued; the queue must not be empty."""
         first = self._levels[0]

@@ -232,6 +232,10 @@ class SequenceBatcher:
                     soonest_ns = wait_ns
         return self._in_order(batch), soonest_ns
 
+    def start_lone(self, request: Request) -> bool:  # noqa: ARG002 - as the batcher's
+        """Never: requests of sequences have their places."""
+        return False
+
     def hand_to_loop(self, on_arrival: Callable[[], None]) -> None:
         """From now on the event loop takes the batches; `on_arrival` is called for each request.
 

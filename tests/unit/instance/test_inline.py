@@ -13,7 +13,7 @@ from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.instance.execution import Execution
 from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
-from shoal.instance.inline import LoopHandle, LoopInstance
+from shoal.instance.inline import TRY_EVERY, LoopHandle, LoopInstance
 from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
@@ -59,10 +59,19 @@ class Stage:
         return [inputs["x"]]
 
     def ask(self, value=1):
-        raw = int(value).to_bytes(4, "little")
-        request, collector = make_request(Tensor("x", dtypes.INT32, (1, 1), raw=raw), rows=1)
+        request, collector = self.request(value)
         self.batcher.enqueue(request)
         return collector
+
+    def request(self, value=1):
+        raw = int(value).to_bytes(4, "little")
+        return make_request(Tensor("x", dtypes.INT32, (1, 1), raw=raw), rows=1)
+
+    async def run_lone(self, request):
+        """Offer a request to the loop, once its sockets are read; whether it ran."""
+        ran = asyncio.get_running_loop().create_future()
+        self.handle.after_reading(lambda: ran.set_result(self.on_loop.run_lone([request])))
+        return await ran
 
     def close(self):
         self.batcher.close()
@@ -106,6 +115,72 @@ def test_what_one_turn_brought_is_one_batch(run):
     stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
     assert [batch["x"].shape[0] for batch in stage.backend.batches] == [3]
     assert stage.threads == [threading.main_thread()]
+
+
+def test_a_lone_request_runs_at_once(run):
+    async def scenario(stage):
+        request, collector = stage.request(5)
+        assert not await stage.run_lone(request)  # the policy has decided about none so far
+        stage.batcher.enqueue(request)
+        await until(lambda: collector.answered)
+        for value in range(3):
+            request, collector = stage.request(value)
+            assert await stage.run_lone(request)
+            assert collector.wait().outputs[0].array.tolist() == [[value]]
+            assert request.queued_ns > 0
+        assert [reason.name for reason, _ in stage.batcher.recent] == ["NO_DELAY"] * 4
+        assert stage.on_loop.busy_with == 0
+
+    run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+
+
+def test_a_lone_request_that_has_to_wait_its_turn(run):
+    async def scenario(stage):
+        first = stage.ask()
+        await until(lambda: first.answered)
+
+        request, _ = stage.request()
+        assert not stage.on_loop.run_lone([request])  # in the middle of reading sockets
+        waits = stage.ask()
+        assert not await stage.run_lone(request)  # behind another, which runs after this
+        await until(lambda: waits.answered)
+        cancelled, _ = stage.request()
+        cancelled.cancel()
+        assert not await stage.run_lone(cancelled)
+        stage.batcher.hand_to_instances()
+        assert not await stage.run_lone(request)
+
+    run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+
+
+def test_sockets_are_polled_again_before_lone_requests_now_and_then(run):
+    async def scenario(stage):
+        first = stage.ask()
+        await until(lambda: first.answered)
+        ran = []
+        for _ in range(3 * TRY_EVERY):
+            request, collector = stage.request()
+            ran.append(await stage.run_lone(request))
+            if not ran[-1]:
+                stage.batcher.enqueue(request)
+                await until(lambda collector=collector: collector.answered)
+        assert ran.count(False) == 3
+
+    run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+
+
+def test_a_slow_lone_request_moves_its_model_to_threads(run):
+    async def scenario(stage):
+        first = stage.ask()
+        await until(lambda: first.answered)
+        stage.execution_placement.observe = lambda *_: ExecutionMode.THREADS
+        assert await stage.run_lone(stage.request()[0])
+        second = stage.ask()
+        await until(lambda: second.answered)
+
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+    assert stage.threads[:2] == [threading.main_thread()] * 2
+    assert stage.threads[2] is not threading.main_thread()
 
 
 def test_large_queues_run_in_several_turns(run):

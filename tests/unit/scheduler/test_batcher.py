@@ -310,7 +310,7 @@ def test_the_loop_hears_once_of_requests_that_arrived_together():
 @pytest.mark.parametrize(
     ("policy", "reasons"),
     [
-        (BatchPolicy(4), ["NO_DELAY", "NO_DELAY", "PREFERRED", "NO_DELAY", "NO_DELAY"]),
+        (BatchPolicy(4), ["NO_DELAY", "NO_DELAY", "PREFERRED", "PREFERRED", "NO_DELAY"]),
         (BatchPolicy(4, frozenset({1})), ["PREFERRED"] * 5),
         (SingleRequestPolicy(), ["SINGLE"] * 5),
     ],
@@ -318,14 +318,38 @@ def test_the_loop_hears_once_of_requests_that_arrived_together():
 def test_lone_requests_on_the_loop_go_as_the_policy_decides(policy, reasons):
     line, _ = batcher(policy)
     line.hand_to_loop(lambda: None)
-    for rows in (1, 1, 4, 1, 1):
+    started = []
+    for rows in (1, 1, 4, 4, 1):
         request = make_request(rows=rows)[0]
-        line.enqueue(request)
-        assert line.take_now() == ([request], None)
+        started.append(line.start_lone(request))
+        if not started[-1]:
+            line.enqueue(request)
+            assert line.take_now() == ([request], None)
         assert (request.state, request.on_cancel) == (State.EXECUTING, None)
+    assert started == [False, True, False, True, False]  # the policy is asked about other rows
     assert [(reason.name, rows) for reason, rows in line.recent] == [
-        (reason, rows) for reason, rows in zip(reasons, (1, 1, 4, 1, 1), strict=True)
+        *zip(reasons, (1, 1, 4, 4, 1), strict=True)
     ]
+
+
+@pytest.mark.parametrize("why", ["queue", "instances", "closed", "order", "cancelled"])
+def test_a_lone_request_does_not_overtake(why):
+    line, _ = batcher(BatchPolicy(4), preserve_ordering=why == "order")
+    line.hand_to_loop(lambda: None)
+    line.enqueue(make_request(rows=1)[0])
+    line.take_now()
+    request = make_request(rows=1)[0]
+    if why == "queue":
+        line.enqueue(make_request(rows=1)[0])
+    elif why == "instances":
+        line.hand_to_instances()
+    elif why == "closed":
+        line.close()
+    elif why == "cancelled":
+        request.cancel()
+    assert not line.start_lone(request)
+    assert request.state is State.NEW
+    assert request.queued_ns == 0
 
 
 def test_a_lone_request_waits_where_a_delay_is_configured():
@@ -334,6 +358,7 @@ def test_a_lone_request_waits_where_a_delay_is_configured():
     full = make_request(rows=4)[0]
     line.enqueue(full)
     assert line.take_now() == ([full], None)
+    assert not line.start_lone(make_request(rows=4)[0])
     line.enqueue(make_request(rows=1)[0])
     batch, wait_ns = line.take_now()
     assert batch == []
