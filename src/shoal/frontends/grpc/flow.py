@@ -330,7 +330,8 @@ class Sender:
             stream.scheduled = False
             if not stream.queued_bytes:  # it ended while it waited
                 continue
-            budget -= self._send_round(stream, min(_ROUND_BYTES, budget))
+            limit = min(_ROUND_BYTES, budget) if self._ready else budget
+            budget -= self._send_round(stream, limit)
             if stream.waits_for_drain and stream.queued_bytes < self._low_bytes:
                 stream.waits_for_drain = False
                 drained.append(stream)
@@ -347,19 +348,36 @@ class Sender:
         """Frames of one stream, at most `limit` bytes of data; returns how many were sent."""
         queue = stream.queue
         assert queue is not None
+        out = self.out
         room = sending = max(0, min(limit, self.window, stream.send_window, stream.queued_bytes))
+        most = self.max_frame_bytes
+        header = frames.header(min(room, most), frames.DATA, 0, stream.id)
+        left = 0  # of the frame that was begun
         while room:
-            size = left = min(room, self.max_frame_bytes)
-            self.out.append(frames.header(size, frames.DATA, 0, stream.id))
-            while left:
-                part = queue.popleft()
-                if len(part) > left:
-                    view = memoryview(part)
-                    queue.appendleft(view[left:])
-                    part = view[:left]
-                self.out.append(part)
-                left -= len(part)
+            part = queue.popleft()
+            if len(part) > room:
+                view = memoryview(part)
+                queue.appendleft(view[room:])
+                part = view[:room]
+            size = len(part)
             room -= size
+            if size <= left:
+                out.append(part)
+                left -= size
+                continue
+            view = memoryview(part)
+            if left:
+                out.append(view[:left])
+            whole_from, position = left, left + (size - left) // most * most
+            for start in range(whole_from, position, most):  # frames that lie in this part
+                out += (header, view[start : start + most])
+            left = 0
+            if position < size:
+                left = min(room + size - position, most)
+                if left < most:  # the last one
+                    header = frames.header(left, frames.DATA, 0, stream.id)
+                out += (header, view[position:])
+                left -= size - position
         self.window -= sending
         stream.send_window -= sending
         stream.queued_bytes -= sending

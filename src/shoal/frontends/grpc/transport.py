@@ -111,6 +111,7 @@ class Transport(asyncio.BufferedProtocol):
         self._unread_limit: int | None = None  # while paused: what may wait for the client at most
         self._ending = False
         self._ending_ns: int | None = None
+        self._last_apart = False
         self._transport: asyncio.Transport | None = None
         self._address = ""  # the peer without its port; empty for a Unix socket
 
@@ -120,6 +121,9 @@ class Transport(asyncio.BufferedProtocol):
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        # Some versions of asyncio (3.12, 3.13) do not pause us in `writelines`, which would let
+        # `flush` run until everything is in memory; they do in `write`. uvloop does in both.
+        self._last_apart = type(transport).__module__.startswith("asyncio.")
         self.connection.peer = _peer(transport)
         self._registry.add(self)
         address = transport.get_extra_info("peername")
@@ -265,11 +269,11 @@ class Transport(asyncio.BufferedProtocol):
                 transport.write(out[0])
             elif sum(map(len, out)) <= _JOINED_BYTES:
                 transport.write(b"".join(out))
-            else:
-                # The last one apart: some versions of asyncio (3.12, 3.13) do not pause us in
-                # `writelines`, which would let this loop run until everything is in memory.
+            elif self._last_apart:
                 transport.writelines(out[:-1])
                 transport.write(out[-1])
+            else:
+                transport.writelines(out)
         sender.awake = False
         if transport is None:
             return

@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.flow import PUMP_BYTES, Sender, ServerStream
@@ -147,3 +149,43 @@ def test_queued_and_direct_messages_look_the_same(tools, size):
         outcomes.append((peer.answers[1].messages, peer.answers[1].status, peer.answers[1].blocks))
     assert outcomes[0][0] == [(0, b"m" * size)]
     assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+part_sizes = st.lists(st.sampled_from([0, 1, 9, 99, 100, 101, 250, 1_000]), min_size=1, max_size=6)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    messages=st.lists(part_sizes, min_size=1, max_size=3),
+    frame_bytes=st.sampled_from([1, 7, 100, 1_000, 1 << 20]),
+    windows=st.lists(st.integers(1, 700), max_size=8),
+)
+def test_frames_hold_the_messages_however_parts_and_windows_fall(
+    tools, messages, frame_bytes, windows
+):
+    """Nothing is lost or swapped; frames are as large as they may be, and no larger."""
+    memory = MemoryBudget(1 << 20, BufferPool())
+    sender = Sender(lambda: None, lambda stream: None, 0, memory, 1 << 20)
+    sender.max_frame_bytes = frame_bytes
+    stream = ServerStream(1, 0)  # all of it waits
+    numbers = itertools.cycle(range(256))
+    expected = b""
+    for sizes_of_parts in messages:
+        parts = [bytes(itertools.islice(numbers, size)) for size in sizes_of_parts]
+        assert sender.message(stream, [memoryview(part) for part in parts], sum(sizes_of_parts))
+        expected += tools.prefixed(b"".join(parts))
+    received = b""
+    for window in [*windows, len(expected)]:
+        before = len(received)
+        sender.enlarge_stream(stream, window)
+        while sender.sendable:
+            sender.pump()
+        found = tools.parse(b"".join(sender.out))
+        sender.out.clear()
+        received += b"".join(frame.data for frame in found)
+        assert len(received) == min(len(expected), before + window)
+        lengths = [len(frame.data) for frame in found]
+        assert lengths[:-1] == [frame_bytes] * (len(lengths) - 1)
+        assert all(0 < length <= frame_bytes for length in lengths)
+    assert received == expected
+    assert sender.queued_bytes == memory.queued_bytes == stream.queued_bytes == 0
