@@ -298,7 +298,7 @@ class Batcher:
         return parts[0], reason
 
     def _leave_queue(self, batch: Sequence[Request], reason: Reason) -> None:
-        """A batch goes to an instance: nobody else may answer its requests from now on."""
+        """A batch goes to an instance, the only one to answer its requests from now on."""
         for request in batch:
             request.state = EXECUTING
             request.on_cancel = None
