@@ -2,6 +2,7 @@
 
     python -m benchmarks.before_after ../base . [--turns 12] [--seconds 1] [--clients 16 64]
     python -m benchmarks.before_after ../base . --workload W4 --clients 16
+    python -m benchmarks.before_after . . --with-key         what keys and quotas cost
 
 Both servers run all the time, each from its own `src` with this interpreter; the load (wrk over
 HTTP, h2load over gRPC) goes to one after the other, in the order A B B A. Prints for each protocol
@@ -13,6 +14,8 @@ depends on the neighbours; CPU time a request much less so.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import statistics
 import subprocess
@@ -21,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -34,6 +37,7 @@ from benchmarks.peers.shoal import addresses, v2_targets
 from benchmarks.workloads import WORKLOADS, Workload
 
 READY_WITHIN_SECS = 60.0
+KEY = "shoal_benchmark-" + "k" * 32
 RUN = "import sys; from shoal.cli.main import main; sys.exit(main())"
 
 
@@ -60,19 +64,26 @@ class Turn:
     per_second: float
 
 
-def start(path: Path, workload: Workload, folder: Path, stack: ExitStack) -> Tree:
-    """A server from `path`, ready; it ends with `stack`."""
+def start(
+    path: Path, workload: Workload, folder: Path, stack: ExitStack, *, with_key: bool = False
+) -> Tree:
+    """A server from `path`, ready; it ends with `stack`. With `with_key` it requires a key that has
+    every kind of quota, and the requests have it."""
     source = path.resolve() / "src"
     if not (source / "shoal").is_dir():
         sys.exit(f"{path}: not a source tree of Shoal (it has no src/shoal)")
     ports = free_ports(3)
     line = [sys.executable, "-c", RUN, "serve", str(folder), *addresses(ports)]
+    targets = v2_targets(workload, ports)
+    if with_key:
+        line += ["--api-keys", str(write_key(stack))]
+        targets = [_keyed(target) for target in targets]
     environment = {**os.environ, "PYTHONPATH": str(source)}
     log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, env=environment)
     stack.callback(process.wait)
     stack.callback(process.terminate)
-    tree = Tree(path, process, v2_targets(workload, ports))
+    tree = Tree(path, process, targets)
     deadline = time.monotonic() + READY_WITHIN_SECS
     for target in tree.targets:
         while True:
@@ -85,6 +96,25 @@ def start(path: Path, workload: Workload, folder: Path, stack: ExitStack) -> Tre
                     sys.exit(f"{path}: no server: {log.read()[-2000:].decode(errors='replace')}")
                 time.sleep(0.05)
     return tree
+
+
+def write_key(stack: ExitStack) -> Path:
+    """A key file with one key, whose quotas are not used up."""
+    entry = {
+        "name": "benchmark",
+        "sha256": hashlib.sha256(KEY.encode()).hexdigest(),
+        "requests_per_second": 1e9,
+        "bytes_per_second": 1e12,
+        "requests_in_flight": 100_000,
+    }
+    file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "keys.jsonl"
+    file.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    return file
+
+
+def _keyed(target: Target) -> Target:
+    headers = {**target.exchange.headers, "authorization": f"Bearer {KEY}"}
+    return replace(target, exchange=replace(target.exchange, headers=headers))
 
 
 def take_turn(tree: Tree, target: Target, clients: int, seconds: float) -> Turn:
@@ -130,6 +160,7 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[16, 64])
     parser.add_argument("--turns", type=int, default=12, help="of each server, for each row")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
+    parser.add_argument("--with-key", action="store_true", help="B requires a key, A does not")
     parser.add_argument("--protocols", nargs="+", default=["http", "grpc"])
     options = parser.parse_args()
     workload = WORKLOADS[options.workload]
@@ -137,7 +168,10 @@ def main() -> None:
         folder = Path(name)
         text = repository.config(workload, workload.model, "onnxruntime")
         repository.write(folder, workload.model, text, "model.onnx", workload.model_path)
-        trees = [start(path, workload, folder, stack) for path in options.trees]
+        trees = [
+            start(path, workload, folder, stack, with_key=options.with_key and place == 1)
+            for place, path in enumerate(options.trees)
+        ]
         for clients in options.clients:
             for place, target in enumerate(trees[0].targets):
                 if target.protocol not in options.protocols:

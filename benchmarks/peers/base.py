@@ -88,7 +88,14 @@ class Target:
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
             call = channel.unary_unary(self.path, lambda data: data, lambda data: data)
             try:
-                data: bytes = call(self.exchange.body[5:], timeout=ANSWER_WITHIN_SECS)
+                metadata = [
+                    (name, value)
+                    for name, value in self.exchange.headers.items()
+                    if name == "authorization"
+                ]
+                data: bytes = call(
+                    self.exchange.body[5:], timeout=ANSWER_WITHIN_SECS, metadata=metadata
+                )
             except grpc.RpcError as error:
                 if error.code() == grpc.StatusCode.UNAVAILABLE:
                     raise OSError(error.details()) from None

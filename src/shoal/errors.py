@@ -10,6 +10,8 @@ ShoalError
 │   └── QueueRejected    refused by a queue policy (full or expired); counted as REJECTED
 ├── Unsupported          understood, but not supported by this server
 ├── Forbidden            this client may not do that
+├── Unauthenticated      no key, or one that is not valid
+├── QuotaExceeded        a quota is used up; a retry after some time may succeed
 ├── Cancelled            the client cancelled the request
 ├── Internal             an error of the server or the model
 │   └── BackendFailure   the model raised during execution; counted as BACKEND
@@ -27,7 +29,7 @@ _KEPT_AT_END = 2048
 
 
 class Code(enum.Enum):
-    """Triton's eight error codes, and FORBIDDEN."""
+    """Triton's eight error codes, and three of clients that may not do what they ask for."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"
@@ -38,6 +40,8 @@ class Code(enum.Enum):
     ALREADY_EXISTS = "Already exists"
     CANCELLED = "Cancelled"
     FORBIDDEN = "Forbidden"
+    UNAUTHENTICATED = "Unauthenticated"
+    QUOTA_EXCEEDED = "Quota exceeded"
 
 
 class ShoalError(Exception):
@@ -115,6 +119,22 @@ class Forbidden(ShoalError):
     """This client may not do that; the text names the option that decides."""
 
     code = Code.FORBIDDEN
+
+
+class Unauthenticated(ShoalError):
+    """The request has no key, or one that is not valid; the text says how to send one."""
+
+    code = Code.UNAUTHENTICATED
+
+
+class QuotaExceeded(ShoalError):
+    """This client has used up a quota; `retry_secs` is when it may try again."""
+
+    code = Code.QUOTA_EXCEEDED
+
+    def __init__(self, message: str, retry_secs: int) -> None:
+        super().__init__(message)
+        self.retry_secs = retry_secs
 
 
 class Cancelled(ShoalError):

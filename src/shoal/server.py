@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from shoal import settings
@@ -106,6 +107,8 @@ class Server:
             tracer=self._tracer,
             log=log,
         )
+        self._keys = settings.key_files(options)
+        access = self._access = self._keys.access if self._keys is not None else None
         self._http_options = settings.http_options(options)
         self._render_metrics = (
             MetricsRenderer(
@@ -113,6 +116,7 @@ class Server:
                 settings.metrics_settings(options),
                 custom=custom,
                 cache=self._cache.read if self._cache is not None else None,
+                keys=access.read if access is not None else None,
             ).render
             if options.allow_metrics
             else None
@@ -157,6 +161,8 @@ class Server:
         loop = asyncio.get_running_loop()
         self._loop.bind(loop)
         inbox = LoopInbox(loop, self._loop.after_reading)
+        if self._keys is not None:
+            self._keys.watch(self.reloads.add, partial(_post, loop))
         clients = settings.client_limits(options)
         https = settings.https(options)
         self._reload_tls("the certificate of --https-cert", https)
@@ -165,11 +171,13 @@ class Server:
         if options.allow_grpc:
             await self._listen_for_grpc(inbox, clients)
         if options.tcp_port >= 0:
-            self._tcp = TcpListener(self.engine, settings.tcp_limits(options), clients)
+            self._tcp = TcpListener(
+                self.engine, settings.tcp_limits(options), clients, self._access
+            )
             address = (options.tcp_address, options.tcp_port)
             self.tcp_port = await open_port("tcp", address, self._tcp.start)
         if self._render_metrics is not None:
-            metrics = MetricsApplication(self._render_metrics)
+            metrics = MetricsApplication(self._render_metrics, self._access)
             self._metrics = HttpListener(metrics.handle, settings.http_limits(options))
             address = (options.metrics_listen_address, options.metrics_port)
             self.metrics_port = await open_port("metrics", address, self._metrics.start, tls=https)
@@ -189,9 +197,14 @@ class Server:
             self._render_metrics,
             self._memory,
             settings.console(self.engine, options),
+            self._access,
         )
         listener = self._http = HttpListener(
-            application.handle, settings.http_limits(options), application.fast_path, clients
+            application.handle,
+            settings.http_limits(options),
+            application.fast_path,
+            clients,
+            application.check_head,
         )
         if options.opens_http_port:
             self.http_port = await open_port(
@@ -209,7 +222,9 @@ class Server:
         options = self.options
         tls = settings.grpc_tls(options)
         self._reload_tls("the certificate of --grpc-server-cert", tls)
-        port = self._grpc = GrpcPort(self.engine, inbox, options, self._memory, clients)
+        port = self._grpc = GrpcPort(
+            self.engine, inbox, options, self._memory, clients, self._access
+        )
         if options.opens_grpc_port:
             self.grpc_port = await open_port(
                 "grpc",
@@ -373,6 +388,12 @@ async def _in_thread(function: Callable[[], Result]) -> Result:
 
     threading.Thread(target=work, name=f"shoal-{function.__name__}", daemon=True).start()
     return await outcome
+
+
+def _post(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Run `work` on the loop soon, unless that is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(work)
 
 
 def _log_models(index: Sequence[dict[str, str]]) -> None:

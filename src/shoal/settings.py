@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.access.files import KeyFiles
+from shoal.access.tokens import CLAIMS, TokenSettings
 from shoal.backends.registry import BackendRegistry
 from shoal.cache.registry import open_cache
 from shoal.cache.store import CacheStore
@@ -109,6 +111,29 @@ def http_options(options: Options) -> HttpOptions:
         allowed_hosts=options.http_allowed_hosts,
         restricted_apis=options.http_restrictions(),
         plans=options.plans,
+    )
+
+
+def key_files(options: Options) -> KeyFiles | None:
+    """The keys of clients, read from their files; None if none are required.
+
+    Raises a ShoalError for a file that cannot be used.
+    """
+    if not options.requires_keys:
+        return None
+    tokens: TokenSettings | None = None
+    if options.jwt_jwks or options.jwt_secret_file:
+        claims = {**CLAIMS, **{key: value for _, key, value in options.jwt_claim}}
+        tokens = TokenSettings(
+            options.jwt_issuer,
+            options.jwt_audience,
+            options.jwt_jwks,
+            options.jwt_secret_file,
+            claims,
+            options.jwt_default_entry,
+        )
+    return KeyFiles(
+        options.api_keys, tokens, header=options.api_key_header, open_apis=options.open_apis
     )
 
 

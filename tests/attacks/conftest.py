@@ -138,11 +138,12 @@ def server_cpu_secs(server):
 class Neighbour:
     """Asks over HTTP and gRPC, again and again, in the background; the answers are checked.
 
-    `encryption` is the context of HTTPS. gRPC is plain.
+    `encryption` is the context of HTTPS; gRPC is plain. `headers` are sent with every request.
     """
 
-    def __init__(self, server, encryption=None):
+    def __init__(self, server, encryption=None, headers=None):
         self._encryption = encryption
+        self._headers = headers or {}
         self.answers = {"http": 0, "grpc": 0}
         self.longest_secs = 0.0  # to be printed; a busy machine makes it long
         self._faults = []
@@ -212,7 +213,8 @@ class Neighbour:
 
         def ask(number):
             entry = {"name": "numbers", "datatype": "FP32", "shape": [4], "data": [number] * 4}
-            line.request("POST", "/v2/models/double/infer", json.dumps({"inputs": [entry]}))
+            body = json.dumps({"inputs": [entry]})
+            line.request("POST", "/v2/models/double/infer", body, self._headers)
             return json.loads(line.getresponse().read())["outputs"][0]["data"]
 
         with contextlib.closing(line):
@@ -225,7 +227,7 @@ class Neighbour:
 
             def ask(number):
                 answer = messages.ModelInferResponse.FromString(
-                    call(request(number), timeout=WAIT_SECS)
+                    call(request(number), timeout=WAIT_SECS, metadata=list(self._headers.items()))
                 )
                 return np.frombuffer(answer.raw_output_contents[0], np.float32).tolist()
 

@@ -10,6 +10,7 @@ from shoal.client import Client
 from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support.client import Infer
+from tests.support.keys import key_of, write_keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -337,3 +338,49 @@ def test_colours_follow_the_system_and_the_switch(open_page, address, expect):
     with open_page(color_scheme="light") as page:
         page.goto(address)
         assert page.evaluate(background) == light
+
+
+def test_a_server_with_keys_asks_for_one(page, models, tmp_path, expect):
+    keys = write_keys(
+        tmp_path / "keys",
+        admin={"apis": ("*",)},
+        app={"apis": ("inference", "metadata", "model-config", "metrics"), "models": ("upper",)},
+    )
+    with running_server(
+        models, model_control_mode="explicit", load_model=("upper",), api_keys=keys
+    ) as running:
+        page.goto(f"http://{running.http_address}/")
+        banner = page.locator("#banner")
+        expect(banner).to_contain_text("A key is required. Enter one")
+        expect(page.locator("#link-text")).to_have_text("Key required")
+        assert page.get_by_label("Key", exact=True).count() == 1  # one form, not one for each part
+        banner.get_by_label("Key").fill("shoal_wrong")
+        banner.get_by_role("button", name="Apply").click()
+        expect(banner).to_contain_text("This server does not know the key")
+
+        banner.get_by_label("Key").fill(key_of("app"))
+        banner.get_by_role("button", name="Apply").click()
+        expect(banner).to_contain_text("The key 'app' does not permit 'statistics' requests")
+        page.goto(f"http://{running.http_address}/#/models/upper/try")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".answer")).to_contain_text("A SHOAL OF FISH")
+        shown = page.locator(".snippet")
+        expect(shown.first).to_contain_text('-H "Authorization: Bearer $SHOAL_API_KEY"')
+        expect(shown.nth(1)).to_contain_text('api_key=os.environ["SHOAL_API_KEY"]')
+
+        banner.get_by_label("Another key").fill(f" {key_of('admin')} ")
+        banner.get_by_role("button", name="Apply").click()
+        expect(banner).to_be_hidden()
+        expect(page.locator("#link-text")).to_have_text("Live")
+        with page.context.expect_page() as opened:
+            page.get_by_role("link", name="Metrics").click()
+        expect(opened.value.locator("body")).to_contain_text("shoal_key_requests_total")
+
+        for name in ("admin", "app"):
+            expect(page.locator("body")).not_to_contain_text(key_of(name))
+        assert page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == (
+            '[{},{},""]'
+        )
+        write_keys(tmp_path / "keys", other={})
+        running.server.reloads.request()
+        expect(banner).to_contain_text("This server does not know the key")

@@ -25,6 +25,8 @@ class FakeCall:
         self.metadata = list(metadata)
         self.deadline_ns: int | None = None
         self.peer = "ipv4:127.0.0.1:1"
+        self.caller = None
+        self.holds_request = False
         self.cancelled = False
         self.writable = True
         self.on_message: Callable[[Buffer], None] | None = None

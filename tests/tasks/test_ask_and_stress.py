@@ -484,7 +484,7 @@ def test_failures_are_counted_and_shown(server, stress, protocol):
 
 
 def test_responses_that_come_too_late(server, stress, monkeypatch):
-    def patient(host, port, model, _timeout_secs):
+    def patient(host, port, model, _timeout_secs, _api_key):
         """For the first question, which only asks whether there is a server."""
         return TcpAsker(host, port, model, 20.0)
 

@@ -59,8 +59,11 @@ class Asker(Protocol):
 class TcpAsker:
     """The plain-TCP port: sends a line of JSON, receives a line of text."""
 
-    def __init__(self, host: str, port: int, model: str, timeout_secs: float) -> None:
+    def __init__(
+        self, host: str, port: int, model: str, timeout_secs: float, api_key: str = ""
+    ) -> None:
         """Connects. Raises ConnectionFailed and Timeout when there is no server."""
+        self._api_key = api_key
         self._address = Address("tcp", host, port, encrypted=False)
         self._model = model
         self._timeout_secs = timeout_secs
@@ -73,7 +76,7 @@ class TcpAsker:
 
     def ask(self, question: Question) -> tuple[Answer, float]:
         """See `Asker`."""
-        message = tcp_message(self._model, question)
+        message = tcp_message(self._model, question, self._api_key)
         connection, self._connection = self._connection, None  # kept only after a success
         if connection is not None and connection.stale():
             connection.close()
@@ -157,9 +160,15 @@ class HttpAsker:
     """POST …/answer on a persistent connection."""
 
     def __init__(
-        self, address: Address, model: str, timeout_secs: float, tls: TlsSettings = _NO_TLS
+        self,
+        address: Address,
+        model: str,
+        timeout_secs: float,
+        api_key: str = "",
+        tls: TlsSettings = _NO_TLS,
     ) -> None:
         """Connects. Raises ConnectionFailed and Timeout when there is no server."""
+        self._api_key = api_key
         self._address = address
         self._model = model
         self._timeout_secs = timeout_secs
@@ -178,7 +187,7 @@ class HttpAsker:
 
     def ask(self, question: Question) -> tuple[Answer, float]:
         """See `Asker`."""
-        message = http_message(self._address, self._model, question)
+        message = http_message(self._address, self._model, question, self._api_key)
         begin_ns = time.perf_counter_ns()
         response = self._send(message)
         latency_ms = (time.perf_counter_ns() - begin_ns) / 1e6
@@ -200,6 +209,7 @@ def find(
     http: str,
     model: str,
     timeout_secs: float,
+    api_key: str = "",
     tls: TlsSettings = _NO_TLS,
 ) -> TcpAsker | HttpAsker:
     """A connected asker; `http` and `port` choose the protocol. `tls` are the arguments ca, cert,
@@ -214,20 +224,20 @@ def find(
         address = parse(http)
         if address.protocol != "http":
             raise InvalidInput(f"--http takes an HTTP address, found '{http}'")
-        return HttpAsker(address, model, timeout_secs, tls)
+        return HttpAsker(address, model, timeout_secs, api_key, tls)
     if any((tls["ca"], tls["cert"], tls["key"])):
         raise InvalidInput("--ca, --cert and --key are for HTTPS; add --http https://<host>")
     if port is not None:
-        return TcpAsker(host, port, model, timeout_secs)
+        return TcpAsker(host, port, model, timeout_secs, api_key)
     http_address = Address("http", host, HTTP_PORT, encrypted=False)
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
         raise _unknown_host(host, error) from None
     with contextlib.suppress(ConnectionFailed, Timeout):
-        return TcpAsker(host, TCP_PORT, model, timeout_secs)
+        return TcpAsker(host, TCP_PORT, model, timeout_secs, api_key)
     try:
-        return HttpAsker(http_address, model, timeout_secs)
+        return HttpAsker(http_address, model, timeout_secs, api_key)
     except (ConnectionFailed, Timeout):
         raise ConnectionFailed(
             f"no server answers at port {TCP_PORT} (TCP) or {HTTP_PORT} (HTTP) of '{host}'; is it "

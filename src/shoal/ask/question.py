@@ -16,6 +16,7 @@ from urllib.parse import quote
 import orjson
 
 from shoal.client.address import Address
+from shoal.client.codec import bearer
 from shoal.client.errors import InvalidInput, ProtocolError, ServerError
 
 UNKNOWN = "Unknown"
@@ -63,9 +64,10 @@ class Answer:
 # ---- plain TCP
 
 
-def tcp_message(model: str, question: Question) -> bytes:
+def tcp_message(model: str, question: Question, api_key: str = "") -> bytes:
     """One line; without a model the server chooses. Raises InvalidInput."""
-    return _json(question, {"model": model} if model else {}) + b"\n"
+    more = {"model": model, "api_key": api_key}
+    return _json(question, {name: value for name, value in more.items() if value}) + b"\n"
 
 
 def tcp_answer(line: bytes) -> Answer:
@@ -79,13 +81,14 @@ def tcp_answer(line: bytes) -> Answer:
 # ---- HTTP
 
 
-def http_message(address: Address, model: str, question: Question) -> bytes:
+def http_message(address: Address, model: str, question: Question, api_key: str = "") -> bytes:
     """A whole request; without a model the server chooses. Raises InvalidInput."""
     body = _json(question)
     path = f"/v2/models/{quote(model, safe='')}/answer" if model else "/answer"
+    keys = "".join(f"{name}: {value}\r\n" for name, value in bearer(api_key).items())
     head = (
         f"POST {address.prefix}{path} HTTP/1.1\r\nHost: {address.authority}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Content-Type: application/json\r\n{keys}Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode("latin-1") + body
 

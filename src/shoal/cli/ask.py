@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from shoal.cli.parser import (
     CommandParser,
     add_tls_options,
+    api_key,
     help_requested,
     port,
     seconds,
@@ -49,6 +50,7 @@ Server:
       --insecure         do not check the server's certificate
   -m, --model MODEL      the model [default: the only one for questions]
       --timeout SECS     how long to wait for an answer [default: 60]
+      --api-key KEY      a key for the server [default: the variable SHOAL_API_KEY]
 
 Without --port and --http, port 9999 is tried over TCP, then 8000 over HTTP. HTTP also
 returns the score of an answer and its position in the text.
@@ -88,6 +90,7 @@ def run(words: Sequence[str]) -> int:
         http=options.http,
         model=options.model,
         timeout_secs=options.timeout,
+        api_key=options.api_key,
         tls=tls_settings(options),
     )
     try:
@@ -231,6 +234,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--http", default="")
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("--timeout", type=seconds, default=60.0)
+    api_key(parser)
     add_tls_options(parser)
     parser.add_argument("--text-file", default="")
     parser.add_argument("-q", "--question", action="append", default=[])

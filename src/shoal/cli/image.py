@@ -13,6 +13,7 @@ from shoal.cli.parser import (
     TLS_HELP,
     CommandParser,
     add_tls_options,
+    api_key,
     help_requested,
     integer,
     tls_settings,
@@ -55,6 +56,7 @@ Options:
   -a, --async                   send several requests at once
       --streaming               send all requests on one stream (gRPC only)
   -H, --header NAME:VALUE       a header to send with each request; may be repeated
+      --api-key KEY             a key for the server [default: the variable SHOAL_API_KEY]
 {tls}  -v, --verbose                 print the model's inputs
 
 A folder stands for the images in it, by name. Reading images needs Pillow:
@@ -75,7 +77,11 @@ def run(words: Sequence[str]) -> int:
 
     files = image_files(options.images)
     url = options.url or ("localhost:8001" if options.protocol == "grpc" else "localhost:8000")
-    settings = {"protocol": options.protocol, "headers": dict(options.header)}
+    settings = {
+        "protocol": options.protocol,
+        "headers": dict(options.header),
+        "api_key": options.api_key,
+    }
     with Client(url, **settings, **tls_settings(options)) as client:
         model = _classifier(client, options)
         _check_batch(model, options.batch_size)
@@ -111,6 +117,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-a", "--async", dest="at_once", action="store_true")
     parser.add_argument("--streaming", action="store_true")
     parser.add_argument("-H", "--header", type=_header, action="append", default=[])
+    api_key(parser)
     add_tls_options(parser)
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("images", nargs="*")

@@ -33,6 +33,7 @@ COMMANDS = (
     Command("image", "send images to a classifier and print what it sees", "shoal.cli.image"),
     Command("export", "make a model's folder from a checkpoint", "shoal.cli.export"),
     Command("ask", "ask questions about a text, at a prompt or in a pipe", "shoal.cli.ask"),
+    Command("key", "make, list and remove the keys of clients", "shoal.cli.key"),
     Command("stress", "measure questions by sessions and clients", "shoal.cli.stress"),
 )
 

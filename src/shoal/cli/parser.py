@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -79,6 +80,11 @@ def tls_settings(options: argparse.Namespace) -> dict[str, Any]:
         "key": options.key,
         "verify": not options.insecure,
     }
+
+
+def api_key(parser: argparse.ArgumentParser) -> None:
+    """Add --api-key, whose default is an environment variable: other users can see options."""
+    parser.add_argument("--api-key", default=os.environ.get("SHOAL_API_KEY", ""))
 
 
 def check_html(path: str) -> None:

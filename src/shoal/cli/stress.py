@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shoal.cli.parser import (
     CommandParser,
+    api_key,
     check_html,
     help_requested,
     integer,
@@ -60,6 +61,7 @@ A running server:
       --host HOST                measure this server over TCP
       --port PORT                its port for questions over TCP [default: 9999]
       --url URL                  measure this server over HTTP
+      --api-key KEY              a key for it [default: the variable SHOAL_API_KEY]
 
 Questions:
       --questions FILE           one question per line, about --text-file; or lines of JSON with
@@ -184,14 +186,23 @@ def _running(options: argparse.Namespace, plan: StressPlan) -> ServersUnderTest:
     from shoal.stress.servers import ExistingServer
 
     if options.host:
-        target = QuestionTarget("tcp", options.host, options.port or TCP_PORT, options.model)
+        target = QuestionTarget(
+            "tcp", options.host, options.port or TCP_PORT, options.model, api_key=options.api_key
+        )
         return ExistingServer(target, plan)
     address = parse(options.url)
     if address.protocol != "http" or address.encrypted or address.socket:
         raise OptionError(
             f"--url takes a plain HTTP address, such as localhost:8000, found '{options.url}'"
         )
-    target = QuestionTarget("http", address.host, address.port, options.model, address.prefix)
+    target = QuestionTarget(
+        "http",
+        address.host,
+        address.port,
+        options.model,
+        address.prefix,
+        options.api_key,
+    )
     return ExistingServer(target, plan)
 
 
@@ -209,6 +220,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="")
     parser.add_argument("--port", type=port)
     parser.add_argument("--url", default="")
+    api_key(parser)
     parser.add_argument("--questions", default="")
     parser.add_argument("--text-file", default="")
     parser.add_argument("--seed", type=integer(0), default=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal.client import connecting
 from shoal.client.address import GRPC, Address, parse
-from shoal.client.codec import Codec, Headers
+from shoal.client.codec import Codec, Headers, bearer
 from shoal.client.connecting import Limits
 from shoal.client.errors import InvalidInput
 from shoal.client.result import Result
@@ -26,6 +26,7 @@ class BaseClient(ABC):
         *,
         protocol: str | None = None,
         headers: Headers | None = None,
+        api_key: str = "",
         timeout: float | None = 60.0,
         connect_timeout: float | None = 10.0,
         retries: int = 3,
@@ -36,7 +37,8 @@ class BaseClient(ABC):
         key: str | Path | None = None,
         verify: bool = True,
     ) -> None:
-        """`headers` are sent with every request. `timeout` is the time-out of each call in
+        """`headers` are sent with every request, and so is `api_key`, for servers that require one
+        (`Authorization: Bearer`). `timeout` is the time-out of each call in
         seconds; None waits without a limit.
 
         `retries` is how often an inference is retried, with backoff, when the server is overloaded
@@ -54,7 +56,9 @@ class BaseClient(ABC):
             raise InvalidInput(f"connections is 1 or more, found {connections}")
         encryption = connecting.context(address, ssl, ca, cert, key, verify)
         self._address = address
-        self._session = ClientSession(_codec(address, headers or {}), timeout, retries)
+        self._session = ClientSession(
+            _codec(address, {**bearer(api_key), **(headers or {})}), timeout, retries
+        )
         self._session.labeller = weakref.WeakMethod(self._known_labels)
         self._connect(address, encryption, Limits(connect_timeout, connections))
 

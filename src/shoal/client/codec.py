@@ -8,10 +8,12 @@ A request is a list of buffers, so that large tensors are not copied on their wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
+from shoal.client.errors import InvalidInput
 from shoal.client.inputs import InputTensor
 from shoal.client.region import Place
 from shoal.core.tensor import Buffer
@@ -71,6 +73,15 @@ class PreparedCall(Generic[T_co]):
         self.request = request
         self.read = read
         self.repeatable = repeatable
+
+
+def bearer(api_key: str) -> dict[str, str]:
+    """The header with a key; none without one. Raises InvalidInput for what cannot be sent."""
+    if not api_key:
+        return {}
+    if not re.fullmatch(r"[\x21-\x7e]+", api_key):
+        raise InvalidInput("the key has characters that a key cannot have, such as a line end")
+    return {"Authorization": f"Bearer {api_key}"}
 
 
 class CallOptions(NamedTuple):

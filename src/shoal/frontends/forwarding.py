@@ -27,8 +27,12 @@ class HeaderForwarding:
     """One pattern, searched for anywhere in a header's name. It ignores case unless it begins with
     `(?-i)`; names arrive in lower case."""
 
-    def __init__(self, pattern: str) -> None:
-        """Raises InvalidArgument for an invalid regular expression."""
+    def __init__(self, pattern: str, hidden: frozenset[str] = frozenset()) -> None:
+        """Headers in `hidden` are never forwarded.
+
+        Raises InvalidArgument for an invalid regular expression.
+        """
+        self._hidden = hidden
         case_sensitive = pattern.startswith(_CASE_SENSITIVE)
         expression = pattern[len(_CASE_SENSITIVE) :] if case_sensitive else pattern
         try:
@@ -42,7 +46,7 @@ class HeaderForwarding:
         """Add the matching headers to `parameters`; InvalidArgument for a name Triton reserves."""
         for raw_name, raw_value in headers:
             name = raw_name.decode("latin-1")
-            if not self._pattern.search(name):
+            if not self._pattern.search(name) or name in self._hidden:
                 continue
             if name in RESERVED or name.startswith("triton_"):
                 raise InvalidArgument(

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shoal.access.access import Access
+from shoal.access.caller import METRICS
+from shoal.errors import ShoalError
 from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.errors import send_error
 from shoal.frontends.http.exchange import JSON_CONTENT
+from shoal.frontends.http.keys import HttpKeys
 from shoal.frontends.http.message import Header, error_body
 
 _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
@@ -19,13 +24,21 @@ _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
 class MetricsApplication:
     """Serves the metrics port."""
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
-        """`render` returns the text; it is called once per scrape, on the calling thread."""
+    def __init__(self, render: Callable[[], bytes], access: Access | None = None) -> None:
+        """`render` returns the text; it is called once per scrape, on the calling thread. With
+        `access`, requests need a key unless metrics are open."""
         self._render = render
+        self._keys = HttpKeys(access) if access is not None else None
 
     def handle(self, exchange: Exchange) -> None:
         """Respond to `exchange`, exactly once. Errors of `render` are left to the caller."""
         request = exchange.request
+        if self._keys is not None:
+            try:
+                exchange = self._keys.admit(exchange, METRICS)
+            except ShoalError as error:
+                send_error(exchange, error)
+                return
         if request.method not in ("GET", "HEAD"):
             headers = [JSON_CONTENT, (b"Allow", b"GET, HEAD")]
             exchange.respond(405, headers, [error_body("Method Not Allowed")])

@@ -5,6 +5,9 @@
 A connection may send any number of objects; several questions run at a time, and their answers come
 in the same order. An answer ends with a newline if the question did, so a client may read lines or
 whatever arrives. An error is a line that begins with `error: `.
+
+Where keys are required, an object has the key as `api_key`; it holds for the later objects of the
+connection, too.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+from shoal.access.access import Access
+from shoal.access.caller import Caller
 from shoal.engine import Engine
-from shoal.errors import Internal, InvalidArgument, ShoalError
+from shoal.errors import Internal, InvalidArgument, ShoalError, Unauthenticated
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.pace import Pace, is_too_slow
 from shoal.statistics.trace import Trace
@@ -72,9 +77,11 @@ class TcpListener:
         engine: Engine,
         limits: TcpLimits | None = None,
         clients: ClientLimits | None = None,
+        access: Access | None = None,
     ) -> None:
-        """`clients` may be shared with other listeners."""
+        """`clients` may be shared with other listeners. With `access`, questions need a key."""
         self.engine = engine
+        self.access = access
         self.limits = limits or TcpLimits()
         self.clients = clients or ClientLimits.of(self.limits.max_buffered_bytes)
         self.draining = False
@@ -146,6 +153,7 @@ class QuestionConnection(asyncio.Protocol):
         self._answers = 0
         self._address = ""
         self._counted = 0  # our part of the memory budget's unfinished bytes
+        self._key: str | None = None  # as sent with the last object that had one
 
     # ---- callbacks of the event loop
 
@@ -275,6 +283,7 @@ class QuestionConnection(asyncio.Protocol):
                 question.text = task.result()
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - is sent
                 question.text, question.error = _sentence(error), True
+                self._last = self._last or isinstance(error, Unauthenticated)
             self._active = self._loop.time()
             self.advance()
 
@@ -288,6 +297,34 @@ class QuestionConnection(asyncio.Protocol):
             raise InvalidArgument("'model' must be the name of a model")
         if "questions" in values:
             raise InvalidArgument("over TCP, send one question at a time, as 'question'")
+        caller = self._caller(values.pop("api_key", None))
+        if caller is None:
+            return await self._perform(question, model, values, start_ns)
+        caller.check("inference", model)
+        model = model or caller.only_model(self._models(), _OPERATION)
+        caller.begin(len(data))
+        try:
+            answer = await self._perform(question, model, values, start_ns)
+            caller.sent(len(answer))
+            return answer
+        finally:
+            caller.end()
+
+    def _caller(self, key: object) -> Caller | None:
+        """Who asks, where keys are required. Raises Unauthenticated."""
+        access = self._listener.access
+        if access is None:
+            return None
+        if type(key) is str:
+            self._key = key
+        if self._key is None:
+            access.refuse_missing()
+            raise Unauthenticated('questions need a key here: send it as "api_key" in the object')
+        return access.identify(self._key.encode(errors="replace"), None)
+
+    async def _perform(
+        self, question: _Question, model: str, values: dict[str, Any], start_ns: int
+    ) -> str:
         engine = self._listener.engine
         traced_as = model or self._only_model()
         if engine.tracer.active:
@@ -306,14 +343,18 @@ class QuestionConnection(asyncio.Protocol):
 
     def _only_model(self) -> str:
         """The model that answers questions; empty where there is none."""
-        tasks = self._listener.engine.tasks()
-        names = [name for name, _, task in tasks if task.operation == _OPERATION]
+        names = self._models()
         if len(names) > 1:
             raise InvalidArgument(
                 f"several models answer questions ({', '.join(sorted(names))}): choose one with "
                 '"model"'
             )
         return names[0] if names else ""
+
+    def _models(self) -> list[str]:
+        """The models that answer questions."""
+        tasks = self._listener.engine.tasks()
+        return [name for name, _, task in tasks if task.operation == _OPERATION]
 
     def _send(self) -> None:
         """Send the answers at the head of the queue."""

@@ -33,18 +33,24 @@ class UploadRule:
         """`setting` is `auto`, `true` or `false`."""
         self._setting = setting
 
-    def check(self, peer: str, headers: Iterable[str] = (), *, has_key: bool = False) -> None:
+    def check(self, peer: str, headers: Iterable[str] = (), *, has_key: bool | None = None) -> None:
         """Raise Forbidden if this client may not upload files.
 
         `peer` is its address as HTTP or gRPC write it, `headers` are the names (in lower case) of
-        the headers or metadata that it sent. `has_key` is true for a client that has shown a key
-        which permits it.
+        the headers or metadata that it sent. `has_key` is whether its key permits it, None where
+        no keys are required.
         """
         if self._setting == "true" or (self._setting == "auto" and has_key):
             return
         if self._setting == "false":
             raise Forbidden(
                 "this server takes no model files from clients (--allow-model-upload=false)"
+            )
+        if has_key is False:
+            raise Forbidden(
+                "the key does not permit to upload model files, which the server would run; use a "
+                "key with 'upload', or start the server with --allow-model-upload=true to let all "
+                "clients do it that may load models"
             )
         if not _is_local(peer) or not _FORWARDED.isdisjoint(headers):
             raise Forbidden(

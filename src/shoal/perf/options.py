@@ -9,9 +9,11 @@ because scripts pass them. What several values must agree on is in `option_check
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shoal.client.codec import bearer
 from shoal.config.options.option import Group, Option, OptionError
 from shoal.perf import option_checks as checks
 from shoal.perf import search
@@ -201,6 +203,12 @@ class PerfOptions:
     header: tuple[str, ...] = _request(
         (), "A header for every request.", name="-H", form="<name>:<value>"
     )
+    api_key: str = _request(
+        "",
+        "A key for the server, sent as 'Authorization: Bearer'; default: the environment variable "
+        "SHOAL_API_KEY.",
+        form="<key>",
+    )
     request_parameter: tuple[str, ...] = _request(
         (), "A parameter for every request.", form="<name>:<value>:<type>"
     )
@@ -320,7 +328,7 @@ class PerfOptions:
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Headers, taken apart. Raises OptionError."""
-        made = []
+        made = list(bearer(self.api_key or os.environ.get("SHOAL_API_KEY", "")).items())
         for text in self.header:
             name, colon, value = text.partition(":")
             if not colon or not name.strip():

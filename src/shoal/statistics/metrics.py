@@ -15,6 +15,7 @@ from shoal.statistics.cache import CacheCounts, CacheReading
 from shoal.statistics.exposition import Number
 from shoal.statistics.gpu import GpuReading
 from shoal.statistics.histogram import HistogramReading
+from shoal.statistics.keys import KeyCounts
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.model import (
     FIRST_RESPONSE_FAMILY,
@@ -218,6 +219,18 @@ CACHE_NOT_DONE: tuple[tuple[str, Callable[[CacheReading], int]], ...] = (
     ("too_large", lambda reading: reading.too_large),
     ("failed", lambda reading: reading.failures),
     ("skipped", lambda reading: reading.skipped),
+)
+
+KEYS: tuple[ServerMetric[KeyCounts], ...] = (
+    ServerMetric("shoal_key_requests_total", COUNTER, "Requests with the key that were served",
+                 lambda key: key.requests),
+    ServerMetric("shoal_key_received_bytes_total", COUNTER,
+                 "Bytes in the bodies and messages of these requests",
+                 lambda key: key.received_bytes),
+    ServerMetric("shoal_key_sent_bytes_total", COUNTER, "Bytes of the responses to them",
+                 lambda key: key.sent_bytes),
+    ServerMetric("shoal_key_requests_in_flight", GAUGE, "Those without a response yet",
+                 lambda key: key.in_flight),
 )
 
 PROCESS: tuple[ServerMetric[MachineReading], ...] = (

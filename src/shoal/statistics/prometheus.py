@@ -14,6 +14,7 @@ from shoal.statistics.cache import CacheReading
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.exposition import Exposition, label_name, labels_text
 from shoal.statistics.gpu import GpuReading, Gpus
+from shoal.statistics.keys import KeyCounts
 from shoal.statistics.machine import Machine, MachineReading
 from shoal.statistics.metrics import ModelSource, ServerMetric, Source
 from shoal.statistics.metrics_settings import MetricsSettings
@@ -33,16 +34,19 @@ class MetricsRenderer:
         gpus: Callable[[], Sequence[GpuReading]] | None = None,
         custom: CustomMetrics | None = None,
         cache: Callable[[], CacheReading] | None = None,
+        keys: Callable[[], Sequence[KeyCounts]] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`models` returns the statistics of all loaded versions, the newer of two equals last;
-        `custom` are metrics that models define, `cache` reads the response cache's counts.
+        `custom` are metrics that models define, `cache` reads the response cache's counts, `keys`
+        those of clients' keys.
 
         Without `gpus`, the machine's own GPUs are used, which starts NVML and can take a while.
         """
         self._models = models
         self._custom = custom
         self._cache = cache
+        self._keys = keys
         self._settings = settings or MetricsSettings()
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
@@ -58,6 +62,8 @@ class MetricsRenderer:
         self._add_models(text)
         if self._cache is not None:
             _add_cache(text, self._cache())
+        if self._keys is not None:
+            _add_keys(text, self._keys())
         machine = self._machine.value()
         if self._settings.cpu:
             _add(text, metrics.MACHINE, [("", machine)])
@@ -169,5 +175,20 @@ def _add_cache(text: Exposition, reading: CacheReading) -> None:
         [
             (labels_text({"reason": reason}), count(reading))
             for reason, count in metrics.CACHE_NOT_DONE
+        ],
+    )
+
+
+def _add_keys(text: Exposition, keys: Sequence[KeyCounts]) -> None:
+    named = [(labels_text({"key": key.name}), key) for key in keys if key.name]
+    _add(text, metrics.KEYS, named)
+    text.family(
+        "shoal_key_refused_total",
+        metrics.COUNTER,
+        "Refused requests by key and reason; without a valid key, the name is empty",
+        [
+            (labels_text({"key": key.name, "reason": reason}), count)
+            for key in keys
+            for reason, count in list(key.refused.items())
         ],
     )

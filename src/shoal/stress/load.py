@@ -6,7 +6,7 @@ ask(pool, clients, times) --> LevelMeasurement: latencies, failures, CPU time of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 from shoal.ask.question import Question, http_message, tcp_answer, tcp_message
@@ -31,6 +31,7 @@ class QuestionTarget:
     port: int
     model: str = ""  # empty lets the server choose
     prefix: str = ""
+    api_key: str = field(default="", repr=False)
 
     @property
     def address(self) -> Address:
@@ -52,8 +53,8 @@ class QuestionTarget:
 
     def _message(self, question: Question) -> bytes:
         if self.protocol == "tcp":
-            return tcp_message(self.model, question)
-        return http_message(self.address, self.model, question)
+            return tcp_message(self.model, question, self.api_key)
+        return http_message(self.address, self.model, question, self.api_key)
 
 
 def ask(

@@ -136,7 +136,8 @@ class ExistingServer:
         if target.protocol != "http" or not target.model:
             yield None
             return
-        with Client(f"{target.address.authority}{target.prefix}") as client:
+        url = f"{target.address.authority}{target.prefix}"
+        with Client(url, api_key=target.api_key) as client:
             yield client
 
 
@@ -150,9 +151,9 @@ def probe(target: QuestionTarget, plan: StressPlan) -> Answer:
     """
     made: Asker
     if target.protocol == "tcp":
-        made = TcpAsker(target.host, target.port, target.model, plan.timeout_secs)
+        made = TcpAsker(target.host, target.port, target.model, plan.timeout_secs, target.api_key)
     else:
-        made = HttpAsker(target.address, target.model, plan.timeout_secs)
+        made = HttpAsker(target.address, target.model, plan.timeout_secs, target.api_key)
     with contextlib.closing(made) as asker:
         return asker.ask(plan.questions[0])[0]
 

@@ -35,7 +35,7 @@ class ChildServer:
             allow_metrics=False,
             model_control_mode="explicit",
             load_model=(),
-        )
+        ).without_keys()  # other machines cannot reach it
         self.http_url = ""
         self.grpc_url = ""
         self.tcp_url = ""  # if the options include that port

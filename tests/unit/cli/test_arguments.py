@@ -214,6 +214,8 @@ def sample(option):
         "cuda_memory_pool_byte_size": "0:1",
         "cuda_virtual_address_size": "0:1",
         "unix_socket_mode": "660",
+        "keyless_api": "metrics,health",
+        "jwt_claim": "entry=role",
     }
     if option.choices:
         return option.choices[-1]
@@ -229,6 +231,8 @@ def test_every_option_takes_both_forms(option):
         "https_key": ["--https-cert=file"],
         "https_client_ca": ["--https-cert=file"],
     }.get(option.attribute, [])
+    if option.group == "Keys and tokens":
+        around = ["--jwt-jwks=keys.json", "--jwt-issuer=me", "--jwt-audience=you"]
     joined = parse([*around, f"{option.flag}={value}"])
     apart = parse([*around, option.flag, value])
     assert joined == apart

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from shoal.config.options.option import NamedSetting, OptionError
 
@@ -108,6 +108,22 @@ def check_tcp(port: int, restricted: Iterable[str]) -> None:
             f"--tcp-port={port} would be open to everyone, while 'inference' is restricted; remove "
             "--tcp-port, or do not restrict 'inference'"
         )
+
+
+def check_tokens(settings: Mapping[str, object]) -> None:
+    """Tokens need a key to verify them, and an issuer and audience that they must have."""
+    given = [flag for flag, value in settings.items() if value]
+    if not given:
+        return
+    if not settings["--jwt-jwks"] and not settings["--jwt-secret-file"]:
+        raise OptionError(
+            f"{given[0]} needs --jwt-jwks or --jwt-secret-file, to verify tokens with"
+        )
+    for flag in ("--jwt-issuer", "--jwt-audience"):
+        if not settings[flag]:
+            raise OptionError(
+                f"{given[-1]} needs {flag}: a token for another service would be accepted without"
+            )
 
 
 def check_pattern(flag: str, pattern: str) -> None:

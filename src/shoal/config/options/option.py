@@ -69,12 +69,12 @@ class Group:
     """Makes the options of one group, so that a field reads `http_port: int = _http(8000, "…")`."""
 
     def __init__(self, title: str, *, no_effect: str = "") -> None:
-        self._title = title
+        self.title = title
         self._no_effect = no_effect
 
     def __call__(self, default: Value, help: str, **rules: Any) -> Value:
         """A dataclass field with this default; `rules` are fields of `Option`."""
         rules.setdefault("no_effect", self._no_effect)
-        metadata = {"group": self._title, "help": help, **rules}
+        metadata = {"group": self.title, "help": help, **rules}
         made: Value = dataclasses.field(default=default, metadata=metadata)
         return made

@@ -37,6 +37,7 @@ _metrics = Group("Metrics")
 _backend = Group("Backends")
 _device = Group("Memory and devices", no_effect="the runtimes manage memory and devices")
 _shared = Group("Shared memory")
+_keys = Group("Keys and tokens")
 _cache = Group("Response cache")
 _rate = Group("Rate limiter")
 _trace = Group("Tracing")
@@ -506,6 +507,56 @@ class Options:
         choices=("auto", "true", "false", "1", "0"),
     )
 
+    api_keys: str = _keys(
+        "",
+        "File with the keys of clients, made with 'shoal key new'; requests without a key are "
+        "refused. Read again when it changes.",
+        form="<file>",
+        empty=False,
+    )
+    api_key_header: str = _keys(
+        "",
+        "Header, or metadata over gRPC, in which clients may send their key instead of "
+        "'Authorization: Bearer <key>'.",
+        form="<name>",
+        pattern=r"[0-9A-Za-z_.-]+",
+        empty=False,
+    )
+    keyless_api: str = _keys(
+        "health",
+        "Kinds of requests that need no key as long as they name no model: health, metadata, "
+        "metrics, or none.",
+        form="<kind>[,<kind>...]",
+        pattern=r"none|(health|metadata|metrics)(,(health|metadata|metrics))*",
+        empty=False,
+    )
+    jwt_issuer: str = _keys("", "Issuer (iss) of accepted tokens.", form="<text>", empty=False)
+    jwt_audience: str = _keys("", "Audience (aud) of accepted tokens.", form="<text>", empty=False)
+    jwt_jwks: str = _keys(
+        "",
+        "JWKS file with the public keys of the issuer; accepts tokens (JWT) with RS256 and ES256 "
+        "in place of keys (pip install 'shoal[jwt]'). Read again when it changes.",
+        form="<file>",
+        empty=False,
+    )
+    jwt_secret_file: str = _keys(
+        "",
+        "File with the secret for tokens with HS256, at least 32 bytes.",
+        form="<file>",
+        empty=False,
+    )
+    jwt_claim: tuple[NamedSetting, ...] = _keys(
+        (),
+        "Claim of tokens that has the name of their owner (name, default sub), an entry of "
+        "--api-keys whose permissions and quotas they get (entry, shoal_key), or the permitted "
+        "kinds of requests and models (apis, shoal_apis; models, shoal_models).",
+        form="<name|entry|apis|models>=<claim>",
+        pattern=r"(?P<key>name|entry|apis|models)=(?P<value>.+)",
+    )
+    jwt_default_entry: str = _keys(
+        "", "Entry of --api-keys for tokens that name none.", form="<name>", empty=False
+    )
+
     cache_config: tuple[NamedSetting, ...] = _cache(
         (),
         "Cache responses of models whose config enables it, with a setting of the cache such as "
@@ -630,6 +681,21 @@ class Options:
             *checks.read_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol),
         ]
         checks.check_tcp(self.tcp_port, restricted)
+        checks.check_tokens(
+            {
+                "--jwt-issuer": self.jwt_issuer,
+                "--jwt-audience": self.jwt_audience,
+                "--jwt-jwks": self.jwt_jwks,
+                "--jwt-secret-file": self.jwt_secret_file,
+                "--jwt-claim": self.jwt_claim,
+                "--jwt-default-entry": self.jwt_default_entry,
+            }
+        )
+        if {"api_key_header", "keyless_api"} & self.given and not self.requires_keys:
+            raise OptionError(
+                "--api-key-header and --keyless-api need --api-keys or --jwt-jwks: without them "
+                "no request needs a key"
+            )
         self.trace_options()
         if {"cache_config", "response_cache_byte_size"} <= self.given:
             raise OptionError(
@@ -671,6 +737,22 @@ class Options:
     def http_scheme(self) -> str:
         """How URLs of the HTTP and metrics ports begin."""
         return "https" if self.https_cert else "http"
+
+    @property
+    def requires_keys(self) -> bool:
+        """Whether clients need a key or a token."""
+        return bool(self.api_keys or self.jwt_jwks or self.jwt_secret_file)
+
+    def without_keys(self) -> Options:
+        """The same options for a server that requires no keys."""
+        names = [option.attribute for option in TABLE if option.group == _keys.title]
+        defaults = {name: getattr(_DEFAULTS, name) for name in names}
+        return dataclasses.replace(self, **defaults, given=self.given - set(names))
+
+    @property
+    def open_apis(self) -> tuple[str, ...]:
+        """The kinds of requests that need no key."""
+        return () if self.keyless_api == "none" else tuple(self.keyless_api.split(","))
 
     @property
     def health_listen_address(self) -> str:
@@ -741,7 +823,7 @@ class Options:
 
     def _open_control(self) -> Iterator[str]:
         """A warning if clients on other machines can load and unload models without a secret."""
-        if self.model_control_mode not in ("explicit", "lazy"):
+        if self.model_control_mode not in ("explicit", "lazy") or self.requires_keys:
             return
         kind = "model-repository"
         ports = [
@@ -757,8 +839,8 @@ class Options:
             uploads = ", and run code by uploading some" * (self.allow_model_upload == "true")
             yield (
                 f"anyone who can reach {', '.join(reached)} can load and unload models{uploads}; "
-                f"listen on 127.0.0.1, or require a secret header with --http-restricted-api and "
-                f"--grpc-restricted-protocol ({kind}:<key>=<value>)"
+                f"listen on 127.0.0.1, require keys with --api-keys, or a secret header with "
+                f"--http-restricted-api and --grpc-restricted-protocol ({kind}:<key>=<value>)"
             )
 
 
@@ -770,4 +852,5 @@ def _read_table() -> tuple[Option, ...]:
 
 
 TABLE = _read_table()
+_DEFAULTS = Options()
 BY_FLAG: Mapping[str, Option] = {flag: option for option in TABLE for flag in option.flags}

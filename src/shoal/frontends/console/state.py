@@ -49,8 +49,16 @@ class ConsoleState:
         self._errors = errors
         self._started_ms = time.time_ns() // _NS_PER_MS
 
-    def document(self, errors_after: int = 0) -> dict[str, Any]:
-        """The whole state, with the errors after the one of that number."""
+    def document(
+        self, errors_after: int = 0, allow: Callable[[str], bool] | None = None
+    ) -> dict[str, Any]:
+        """The whole state, with the errors after the one of that number; where `allow` is given,
+        only models that it is true for, and their errors."""
+        errors = [_error(entry) for entry in self._errors.since(errors_after)]
+        models = list(self._engine.model_statistics())
+        if allow is not None:
+            errors = [error for error in errors if error["model"] and allow(error["model"])]
+            models = [model for model in models if allow(model.name)]
         server = self._engine.server_metadata()
         return {
             "server": {
@@ -65,10 +73,10 @@ class ConsoleState:
             "time_ms": time.time_ns() // _NS_PER_MS,
             "duration_edges_ns": DURATION_EDGES_NS,
             "batch_size_edges": BATCH_SIZE_EDGES,
-            "models": [_counted(model) for model in self._engine.model_statistics()],
+            "models": [_counted(model) for model in models],
             "machine": self._machine_state() if self._cpu else None,
             "gpus": [asdict(gpu) for gpu in self._gpus.value()] if self._gpu else [],
-            "errors": [_error(entry) for entry in self._errors.since(errors_after)],
+            "errors": errors,
         }
 
     def _machine_state(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from shoal.frontends.memory_budget import MemoryBudget
 from shoal.wire.http2_frames import H2Error
 
 if TYPE_CHECKING:
+    from shoal.access.caller import Caller
     from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 __all__ = ["Call", "CallResources", "Kind", "Method", "Route", "Service"]
@@ -61,6 +62,7 @@ class Route:
     """A method as one listener offers it: with the limits of both."""
 
     __slots__ = (
+        "call_type",
         "check_inflated",
         "compresses",
         "fast_path",
@@ -74,6 +76,7 @@ class Route:
     def __init__(self, method: Method, settings: GrpcSettings) -> None:
         limits = settings.limits
         self.start = method.start
+        self.call_type = method.call_type or Call
         self.unary = method.kind is Kind.UNARY
         self.compresses = method.compress and settings.compression is not CompressionLevel.NONE
         self.max_receive_bytes = _least(limits.max_receive_message_bytes, method.max_receive_bytes)
@@ -89,6 +92,10 @@ class Call(Receiver):
     A unary call gets `on_message` once, when the request is complete, then `on_half_close`.
     Exceptions that leave a callback end the call with INTERNAL.
     """
+
+    # Whose key the call has, where keys are required; `KeyedCall` has its own.
+    caller: Caller | None = None
+    holds_request = False  # whether its end ends a request of the caller
 
     __slots__ = (
         "_connection",

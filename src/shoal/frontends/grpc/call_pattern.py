@@ -16,6 +16,7 @@ from shoal.frontends.grpc.headers import RequestHead
 from shoal.wire.grpc_pattern import MessagePattern
 
 if TYPE_CHECKING:
+    from shoal.access.caller import Caller
     from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 
@@ -24,6 +25,7 @@ class CallPattern:
 
     __slots__ = (
         "block",
+        "caller",
         "fast_path",
         "front_bytes",
         "head",
@@ -58,3 +60,4 @@ class CallPattern:
         self.increment = increment
         self.fast_path = fast_path
         self.message: MessagePattern | None = None  # of the last message
+        self.caller: Caller | None = None  # whose key is in the block, once that is known

@@ -74,14 +74,15 @@ class Dispatcher:
                 ),
             )
             return
-        call = Call(self._resources, connection, stream, head, route)
+        call = route.call_type(self._resources, connection, stream, head, route)
         call.start()
         if message is not None:
             call.whole(message)
 
     def call(self, connection: ControlFrames, stream: ServerStream, head: RequestHead) -> Call:
         """A call on `stream`, like others that were accepted before; it is not started."""
-        return Call(self._resources, connection, stream, head, self._routes[head.path])
+        route = self._routes[head.path]
+        return route.call_type(self._resources, connection, stream, head, route)
 
     def fast_path(self, head: RequestHead, message_bytes: int) -> GrpcFastPath | None:
         """The fast path for calls with such a head and messages so large, if there is one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from shoal.errors import Code, Internal, LimitExceeded, ShoalError
+from shoal.errors import Code, Internal, LimitExceeded, QuotaExceeded, ShoalError
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.status import StatusCode
 from shoal.statistics.recent_errors import recent_errors
@@ -21,6 +21,8 @@ STATUS = {
     Code.ALREADY_EXISTS: StatusCode.ALREADY_EXISTS,
     Code.CANCELLED: StatusCode.CANCELLED,
     Code.FORBIDDEN: StatusCode.PERMISSION_DENIED,
+    Code.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
+    Code.QUOTA_EXCEEDED: StatusCode.RESOURCE_EXHAUSTED,
 }
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -37,7 +39,10 @@ def fail(call: Call, error: BaseException, model: str = "") -> None:
     known = as_shoal_error(error)
     code = status_of(known)
     note_error(call, code, known.message, model)
-    call.finish(code, known.message)
+    if isinstance(known, QuotaExceeded):
+        call.finish(code, known.message, [("retry-after", str(known.retry_secs))])
+    else:
+        call.finish(code, known.message)
 
 
 def note_error(call: Call, code: StatusCode, text: str, model: str = "") -> None:

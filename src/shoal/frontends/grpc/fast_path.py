@@ -18,6 +18,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Buffer
 from shoal.frontends.coalescer import Coalescer
+from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
@@ -35,13 +36,20 @@ _pieces = lru_cache(1024)(unary_pieces)
 class GrpcFastPath(Coalescer):
     """The templates of one listener, and the calls that match them."""
 
-    def __init__(self, method: InferMethod, dispatcher: Dispatcher, max_send_bytes: int) -> None:
+    def __init__(
+        self,
+        method: InferMethod,
+        dispatcher: Dispatcher,
+        max_send_bytes: int,
+        call_type: type[GrpcFastPathCall] | None = None,
+    ) -> None:
         """`method` is the slow path; what it accepts becomes a template here."""
         inference = method.inference
+        self.call_type = call_type or GrpcFastPathCall
         super().__init__(
             inference.engine,
             inference.inbox,
-            (GrpcFastPathCall, GrpcInferCall),
+            (self.call_type, GrpcInferCall),
             as_shoal_error,
             DECOUPLED,
         )
@@ -78,7 +86,7 @@ class GrpcFastPath(Coalescer):
                 request_id = message[match.id].decode()
             except UnicodeDecodeError:
                 return False
-        call = GrpcFastPathCall(stream_id, window)
+        call = self.call_type(stream_id, window)
         call.receiver = call
         call.connection = connection
         call.pattern = pattern
@@ -174,13 +182,19 @@ class GrpcFastPathCall(ServerStream, Receiver):
         if infer is None:
             fast_path = self.pattern.fast_path
             assert fast_path is not None
-            call = fast_path.dispatcher.call(self.connection, self, self.pattern.head)
+            call = self._new_call()
             self.receiver = call
             call.on_cancel = self.reset
             infer = self._infer = GrpcInferCall(fast_path.method, call, planned_message(request))
         if response.final:
             self.request = None  # which refers to this call: both are freed at once
         infer.deliver(response)
+
+    def _new_call(self) -> Call:
+        """The call that responds instead of this one."""
+        fast_path = self.pattern.fast_path
+        assert fast_path is not None
+        return fast_path.dispatcher.call(self.connection, self, self.pattern.head)
 
     def finish_with(self, response: bytes, total: int) -> bool:
         """End with a response that is ready to be sent, with `total` bytes of data; false, with

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
 from shoal.errors import Unavailable
 from shoal.frontends.grpc.call import Call, Kind, Method, Service
@@ -183,6 +184,8 @@ class GrpcioCall:
         self.metadata = _metadata(context.invocation_metadata())
         self.peer: str = context.peer()
         self.cancelled = False
+        self.caller: Caller | None = None  # whose key it has, where keys are required
+        self.holds_request = False
         left_secs = context.time_remaining()
         self.deadline_ns = None if left_secs is None else time.monotonic_ns() + int(left_secs * 1e9)
         self.on_message: Callable[[Buffer], None] | None = None
@@ -214,6 +217,8 @@ class GrpcioCall:
         if not self._open:
             return
         message = b"".join(parts)
+        if self.caller is not None:
+            self.caller.sent(len(message))
         if self._method.max_send_bytes is not None and len(message) > self._method.max_send_bytes:
             self.finish(
                 StatusCode.RESOURCE_EXHAUSTED,
@@ -306,6 +311,9 @@ class GrpcioCall:
     def forget(self) -> None:
         """Let go of the service, which mostly holds this call."""
         self._open = False
+        if self.holds_request and self.caller is not None:
+            self.holds_request = False
+            self.caller.end()
         self.on_message = self.on_half_close = self.on_cancel = self.on_drain = None
 
     def _break_off(self, code: StatusCode, text: str) -> None:

@@ -59,6 +59,11 @@ class GrpcInferCall:
         self._only: OnlyResponse | None = None
         call.on_message = self._arrived
 
+    @property
+    def call(self) -> Call:
+        """The call that it answers."""
+        return self._call
+
     def _arrived(self, source: Buffer) -> None:
         inference = self._method.inference
         fast_path = self._method.fast_path
@@ -73,7 +78,7 @@ class GrpcInferCall:
             tracer = inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
             self._source = source
-            message = self._message = inference.decode(source)
+            message = self._message = inference.decode(source, self._call)
             if arrived_ns:
                 trace = begin(tracer, self._call, message.head.model_name, arrived_ns)
                 if trace is not None:

@@ -46,20 +46,28 @@ class GrpcInference:
         self._forwarding = forwarding
         self._decoder = InferDecoder(caches=plans, max_typed_bytes=max_typed_bytes)
 
-    def decode(self, message: Buffer) -> InferMessage:
-        """Read a request. Raises a ShoalError; an unknown model comes before all other mistakes."""
+    def decode(self, message: Buffer, call: Call) -> InferMessage:
+        """Read a request. Raises a ShoalError: first for a model that the caller's key does not
+        permit, then for an unknown one, then for all other mistakes."""
         if not self.accepting:
             raise Unavailable(SHUTTING_DOWN)
+        caller = call.caller
         try:
-            return self._decoder.decode(message, self._regions)
+            decoded = self._decoder.decode(message, self._regions)
         except LimitExceeded:
             raise
         except ShoalError:
             name, version, _ = peek(message)
             if name:
+                if caller is not None:
+                    caller.check_model(name)
                 with contextlib.suppress(ModelLoading):  # it exists, but is not loaded for this
                     self.engine.is_decoupled(name, parse_version(version))
             raise
+        if caller is not None and not caller.may_use(decoded.head.model_name):
+            decoded.release()
+            caller.check_model(decoded.head.model_name)
+        return decoded
 
     def request(self, message: InferMessage, version: int, call: Call, reply: Reply) -> Request:
         """The request in the core's terms. InvalidArgument where metadata may not be forwarded."""

@@ -5,6 +5,7 @@ Each method takes the bytes of a request and returns those of its response, or r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from shoal.core.tensor import Buffer
@@ -69,10 +70,11 @@ class MetadataMethods:
         config = self._engine.model_config(request.name, parse_version(request.version))
         return _filled(messages.ModelConfigResponse(), {"config": config})
 
-    def model_statistics(self, message: Buffer) -> bytes:
-        """ModelStatistics, of all models, of one, or of one version."""
+    def model_statistics(self, permits: Callable[[str], bool], message: Buffer) -> bytes:
+        """ModelStatistics, of all models that the client may see, of one, or of one version."""
         request = parse(messages.ModelStatisticsRequest, message)
         counted = self._engine.statistics(request.name, parse_version(request.version))
+        counted = [each for each in counted if permits(each["name"])]
         for entry in counted:
             for ours in (
                 "execution",

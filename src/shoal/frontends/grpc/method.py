@@ -36,6 +36,7 @@ class Method:
     # Makes the fast path, given the slow one and how large a response may be; only used where
     # responses are not compressed.
     fast_path: Callable[[Dispatcher, int], GrpcFastPath] | None = None
+    call_type: type[Call] | None = None  # None: `Call` itself
 
 
 class Service(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from shoal.access.access import Access
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
@@ -29,9 +30,10 @@ class GrpcPort:
         options: Options,
         memory: SharedMemory,
         clients: ClientLimits | None = None,
+        access: Access | None = None,
     ) -> None:
         """Nothing is opened yet. Raises a ShoalError for settings that cannot be."""
-        self._service = GrpcService(engine, inbox, _service_options(options), memory)
+        self._service = GrpcService(engine, inbox, _service_options(options), memory, access)
         settings = _settings(options)
         self._listener: GrpcListener | GrpcioListener
         if options.grpc_transport == "grpcio":

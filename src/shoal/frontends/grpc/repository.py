@@ -26,24 +26,32 @@ class RepositoryMethods:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def index(self, message: Buffer) -> bytes:
-        """RepositoryIndex: every model, or those that are ready."""
+    def index(self, permits: Callable[[str], bool], message: Buffer) -> bytes:
+        """RepositoryIndex: every model that the client's key permits, or those that are ready."""
         request = parse(messages.RepositoryIndexRequest, message)
         _check_repository(request)
         response = messages.RepositoryIndexResponse()
         for row in self._engine.index(request.ready):
-            response.models.add(**row)
+            if permits(row["name"]):
+                response.models.add(**row)
         content: bytes = response.SerializeToString()
         return content
 
-    def load(self, check_upload: Callable[[], None], message: Buffer) -> bytes:
+    def load(
+        self,
+        check_upload: Callable[[], None],
+        check_model: Callable[[str], None],
+        message: Buffer,
+    ) -> bytes:
         """RepositoryModelLoad: load or reload, with the client's config and files if it sends any.
 
-        `check_upload` raises if the client may send no files.
+        `check_upload` raises if the client may send no files, `check_model` if its key does not
+        permit the model.
         Returns when the model serves, or raises why it does not.
         """
         take_out(message, {_PARAMETERS_TAG: []}, MOST_FIELDS)  # refuses a map of a million entries
         request = parse(messages.RepositoryModelLoadRequest, message)
+        check_model(request.model_name)
         _check_repository(request)
         config: str | None = None
         files: dict[str, bytes] = {}

@@ -1,6 +1,6 @@
 """The gRPC services, whatever carries them: one table from path to method.
 
-transport --method(path)--> restriction --> handler --> engine
+transport --method(path)--> restriction --> key --> handler --> engine
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from shoal.access.access import Access
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.core.tensor import Buffer
@@ -20,11 +21,14 @@ from shoal.errors import ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
 from shoal.frontends.grpc.call import Call, Kind, Method
+from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import fail, note_error, status_of
 from shoal.frontends.grpc.fast_path import GrpcFastPath
 from shoal.frontends.grpc.health import HealthMethods
 from shoal.frontends.grpc.infer import InferMethod
 from shoal.frontends.grpc.inference import GrpcInference
+from shoal.frontends.grpc.keyed_fast_path import KeyedGrpcFastPath
+from shoal.frontends.grpc.keys import Check, GrpcKeys, check_trace, names_model
 from shoal.frontends.grpc.memory import MemoryMethods
 from shoal.frontends.grpc.message import MessageFault
 from shoal.frontends.grpc.metadata import MetadataMethods
@@ -36,6 +40,7 @@ from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.uploads import UploadRule
 from shoal.frontends.waiting import when_loaded
 from shoal.wire.grpc_request import check_inflated
+from shoal.wire.proto import messages
 
 Answer = Callable[[Buffer], bytes]
 Start = Callable[[Call], None]
@@ -67,17 +72,21 @@ class GrpcService:
         inbox: LoopInbox,
         options: GrpcOptions | None = None,
         memory: SharedMemory | None = None,
+        access: Access | None = None,
     ) -> None:
         """Raises InvalidArgument for a forward pattern that is no regular expression.
 
-        `memory` is shared with the other frontends: a region is registered for all of them.
+        `memory` is shared with the other frontends: a region is registered for all of them. With
+        `access`, calls need a key.
         """
+        self._keys = GrpcKeys(access) if access is not None else None
+        hidden = access.secret_headers if access is not None else frozenset[str]()
         options = options or GrpcOptions()
         memory = memory or SharedMemory(allowed=False)
         pattern = options.header_forward_pattern
         self._restrictions = options.restricted_protocols
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-grpc-control")
-        forwarding = HeaderForwarding(pattern) if pattern else None
+        forwarding = HeaderForwarding(pattern, hidden) if pattern else None
         self._matches_templates = options.plans and forwarding is None
         self._inference = GrpcInference(
             engine,
@@ -116,7 +125,11 @@ class GrpcService:
     def _add_inference(self) -> None:
         infer = InferMethod(self._inference)
         # The fast path knows no forwarded headers.
-        fast_path = partial(GrpcFastPath, infer) if self._matches_templates else None
+        fast_path: Callable[[Dispatcher, int], GrpcFastPath] | None = None
+        if self._matches_templates and self._keys is None:
+            fast_path = partial(GrpcFastPath, infer)
+        elif self._matches_templates and self._keys is not None:
+            fast_path = partial(KeyedGrpcFastPath, infer, self._keys)
         unary = Method(Kind.UNARY, infer.start, check_inflated=_check_inflated, fast_path=fast_path)
         self._add("inference", "ModelInfer", unary)
         stream = Method(Kind.STREAM, self._stream.start, check_inflated=_check_inflated)
@@ -127,33 +140,48 @@ class GrpcService:
         self._add_small("health", "ServerReady", metadata.server_ready)
         ready = _respond_off_loop(metadata.model_ready, metadata.asks_readiness, self._threads)
         method = Method(Kind.UNARY, ready, _SMALL_REQUEST_BYTES, compress=False)
-        self._add("health", "ModelReady", method)
+        self._add(
+            "health", "ModelReady", method, check=names_model(messages.ModelReadyRequest, "name")
+        )
         self._add_small("metadata", "ServerMetadata", metadata.server_metadata)
-        for category, name, answer in (
-            ("metadata", "ModelMetadata", metadata.model_metadata),
-            ("model-config", "ModelConfig", metadata.model_config),
+        for category, name, answer, request in (
+            ("metadata", "ModelMetadata", metadata.model_metadata, messages.ModelMetadataRequest),
+            ("model-config", "ModelConfig", metadata.model_config, messages.ModelConfigRequest),
         ):
             start = _respond_when_loaded(answer)
             method = Method(Kind.UNARY, start, _SMALL_REQUEST_BYTES, compress=False)
-            self._add(category, name, method)
-        self._add_small("statistics", "ModelStatistics", metadata.model_statistics)
+            self._add(category, name, method, check=names_model(request, "name"))
 
-    def _add_repository(self, repository: RepositoryMethods, uploads: UploadRule) -> None:
-        for name, answer in (
-            ("RepositoryIndex", repository.index),
-            ("RepositoryModelUnload", repository.unload),
-        ):
-            start = _respond_on_thread(answer, self._threads)
-            method = Method(Kind.UNARY, start, _SMALL_REQUEST_BYTES, compress=False)
-            self._add("model-repository", name, method)
-
-        def load(call: Call) -> None:
-            check = partial(uploads.check, call.peer, [key for key, _ in call.metadata])
-            _respond_on_thread(partial(repository.load, check), self._threads)(call)
+        def statistics(call: Call) -> None:
+            _respond_at_once(partial(metadata.model_statistics, _permits(call)))(call)
 
         self._add(
-            "model-repository", "RepositoryModelLoad", Method(Kind.UNARY, load, compress=False)
+            "statistics",
+            "ModelStatistics",
+            Method(Kind.UNARY, statistics, _SMALL_REQUEST_BYTES, compress=False),
+            check=names_model(messages.ModelStatisticsRequest, "name"),
         )
+
+    def _add_repository(self, repository: RepositoryMethods, uploads: UploadRule) -> None:
+        def index(call: Call) -> None:
+            _respond_on_thread(partial(repository.index, _permits(call)), self._threads)(call)
+
+        def load(call: Call) -> None:
+            headers = [key for key, _ in call.metadata]
+            has_key = None if call.caller is None else call.caller.upload
+            upload = partial(uploads.check, call.peer, headers, has_key=has_key)
+            model = _check_nothing if call.caller is None else call.caller.check_model
+            _respond_on_thread(partial(repository.load, upload, model), self._threads)(call)
+
+        unload = _respond_on_thread(repository.unload, self._threads)
+        unload_name = names_model(messages.RepositoryModelUnloadRequest, "model_name")
+        small = partial(Method, Kind.UNARY, max_receive_bytes=_SMALL_REQUEST_BYTES, compress=False)
+        for name, method, check in (
+            ("RepositoryIndex", small(index), None),
+            ("RepositoryModelUnload", small(unload), unload_name),
+            ("RepositoryModelLoad", Method(Kind.UNARY, load, compress=False), None),
+        ):
+            self._add("model-repository", name, method, check=check)
 
     def _add_memory(self, memory: MemoryMethods) -> None:
         category = "shared-memory"
@@ -168,7 +196,7 @@ class GrpcService:
         self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
 
     def _add_settings(self, settings: RuntimeSettingMethods) -> None:
-        self._add_small("trace", "TraceSetting", settings.trace)
+        self._add_small("trace", "TraceSetting", settings.trace, check=check_trace)
         self._add_small("logging", "LogSettings", settings.logging)
 
     def _add_standard(self) -> None:
@@ -183,17 +211,45 @@ class GrpcService:
             self._add("metadata", "ServerReflectionInfo", reflect, service)
 
     def _add_small(
-        self, category: str, name: str, answer: Answer, service: str = INFERENCE
+        self,
+        category: str,
+        name: str,
+        answer: Answer,
+        service: str = INFERENCE,
+        check: Check | None = None,
     ) -> None:
         """A method that responds immediately, without tensors."""
         method = Method(Kind.UNARY, _respond_at_once(answer), _SMALL_REQUEST_BYTES, compress=False)
-        self._add(category, name, method, service)
+        self._add(category, name, method, service, check)
 
-    def _add(self, category: str, name: str, method: Method, service: str = INFERENCE) -> None:
+    def _add(
+        self,
+        category: str,
+        name: str,
+        method: Method,
+        service: str = INFERENCE,
+        check: Check | None = None,
+    ) -> None:
+        """`check` is whether the caller's key permits what the message asks for."""
+        if self._keys is not None:
+            method = self._keys.guard(method, category, check)
         restriction = self._restrictions.get(category)
         if restriction is not None:
             method = _restricted(method, *restriction)
         self._methods[service + name] = method
+
+
+def _permits(call: Call) -> Callable[[str], bool]:
+    """Whether the caller's key permits a model."""
+    return _every if call.caller is None else call.caller.may_use
+
+
+def _every(_: str) -> bool:
+    return True
+
+
+def _check_nothing(_: str) -> None:
+    return
 
 
 def _check_inflated(message: Buffer) -> None:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from shoal.access.caller import Caller
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.response import Response
@@ -109,7 +110,8 @@ class _InferStream:
         try:
             tracer = self._inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
-            entry.message = self._inference.decode(message)
+            entry.begin(self._call.caller, len(message))
+            entry.message = self._inference.decode(message, self._call)
             if arrived_ns:
                 name = entry.message.head.model_name
                 entry.trace = begin(tracer, self._call, name, arrived_ns)
@@ -296,6 +298,7 @@ class _StreamRequest:
 
     __slots__ = (
         "_stream",
+        "caller",
         "decoupled",
         "message",
         "names",
@@ -310,6 +313,7 @@ class _StreamRequest:
 
     def __init__(self, stream: _InferStream) -> None:
         self._stream = stream
+        self.caller: Caller | None = None  # while it is one of the caller's requests in flight
         self.names: tuple[str, str, str] | None = None  # model name, model version, id
         self.decoupled = False
         self.message: InferMessage | None = None
@@ -331,10 +335,19 @@ class _StreamRequest:
         if self.message is not None:
             self.message.check()
 
+    def begin(self, caller: Caller | None, size: int) -> None:
+        """Begin a request of `size` bytes; raises QuotaExceeded if the caller may not."""
+        if caller is not None:
+            caller.begin(size)
+            self.caller = caller
+
     def release(self) -> None:
-        """Give back shared memory that the request used."""
+        """The request is over: give back shared memory that it used, and end it for its caller."""
         if self.message is not None:
             self.message.release()
+        if self.caller is not None:
+            self.caller.end()
+            self.caller = None
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
@@ -45,6 +46,11 @@ class TracedCall:
     def path(self) -> str:
         """What the client called."""
         return self._inner.path
+
+    @property
+    def caller(self) -> Caller | None:
+        """Whose key the call has."""
+        return self._inner.caller
 
     @property
     def metadata(self) -> list[tuple[str, MetadataValue]]:

@@ -1,14 +1,16 @@
 """The HTTP application: passes each exchange from the transport to the handler of its route.
 
-transport --handle--> CORS --> browser rules --> route --> method --> restriction --> handler
+transport --handle--> CORS --> browser rules --> route --> method --> restriction, key --> handler
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from shoal.access.access import Access
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.engine import Engine
@@ -26,15 +28,19 @@ from shoal.frontends.http.fast_path import HttpFastPath
 from shoal.frontends.http.generate import GenerateRoutes
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
+from shoal.frontends.http.keyed_fast_path import KeyedHttpFastPath
+from shoal.frontends.http.keys import HttpKeys
 from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.openai.endpoints import OpenAiEndpoints
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import bind, resolve
+from shoal.frontends.http.routes import HttpEndpoint, Target, bind, resolve
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
 from shoal.frontends.http.tasks import TaskRoutes
 from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.frontends.shared_memory import SharedMemory
+
+Serve = Callable[[Exchange, HttpEndpoint, Target], None]
 
 
 class Application:
@@ -48,22 +54,35 @@ class Application:
         render_metrics: Callable[[], bytes] | None = None,
         memory: SharedMemory | None = None,
         console: ConsoleState | None = None,
+        access: Access | None = None,
     ) -> None:
         """`memory` is shared with the other frontends: a region is registered for all of them.
 
-        Without `console` the web console is switched off.
+        Without `console` the web console is switched off. With `access`, requests need a key.
         """
         self._options = options or HttpOptions()
+        self._keys = HttpKeys(access) if access is not None else None
+        guarded = self._keys is not None or self._options.restricted_apis
+        self._serve: Serve = self._serve_guarded if guarded else self._serve_open
+        self._has_console = console is not None
+        # Refuses large bodies of clients without a key before they arrive.
+        self.check_head = self._keys.check_head if self._keys is not None else None
         self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
         self._browsers = BrowserRules(self._options.cors_origins, self._options.allowed_hosts)
         self._control = ControlRoutes(engine, self._options)
         memory = memory or SharedMemory(allowed=False)
+        hidden = access.secret_headers if access is not None else frozenset[str]()
+        self._options = replace(self._options, hidden_headers=hidden)
         infer = InferRoute(engine, inbox, self._options, memory)
         # The fast path knows neither forwarded headers nor origins nor restrictions.
         self.fast_path: HttpFastPath | None = None
         slow = infer.forwarding or self._cors or self._options.restricted_apis
         if self._options.plans and not slow:
-            self.fast_path = HttpFastPath(infer, self._browsers)
+            self.fast_path = (
+                HttpFastPath(infer, self._browsers)
+                if self._keys is None
+                else KeyedHttpFastPath(infer, self._browsers, self._keys)
+            )
         self._handlers = bind(
             [
                 infer,
@@ -74,7 +93,7 @@ class Application:
                 GenerateRoutes(engine, inbox, self._options),
                 MemoryRoutes(memory, self._options),
                 RuntimeSettingRoutes(engine, self._options),
-                DescriptionRoutes(self._options),
+                DescriptionRoutes(self._options, access),
                 ConsoleRoutes(engine, console, self._browsers),
                 TaskRoutes(engine, self._options),
                 OpenAiEndpoints(engine, inbox, self._options),
@@ -117,8 +136,23 @@ class Application:
             else:
                 send_refusal(exchange, 405, "Method Not Allowed", allow)
             return
-        if self._options.restricted_apis and self._refused(exchange, endpoint.api):
+        self._serve(exchange, endpoint, target)
+
+    def _serve_guarded(self, exchange: Exchange, endpoint: HttpEndpoint, target: Target) -> None:
+        """Serve a request that has the required header and key."""
+        if self._refused(exchange, endpoint.api):
             return
+        is_public = endpoint.is_public
+        public = self._has_console and is_public is not None and is_public(exchange.request)
+        if self._keys is not None and not public:
+            api = endpoint.api or endpoint.key_api
+            exchange = self._keys.admit(exchange, api, target.model)
+        try:
+            self._serve_open(exchange, endpoint, target)
+        except Exception as error:  # noqa: BLE001 - becomes the response, which ends the request
+            send_error(exchange, as_shoal_error(error))
+
+    def _serve_open(self, exchange: Exchange, endpoint: HttpEndpoint, target: Target) -> None:
         handler = self._handlers[endpoint]
         try:
             handler(exchange, target)

@@ -1,9 +1,9 @@
 """The web console over HTTP: its page at `/`, its files, and the state it shows.
 
 A browser that requests `/` gets the page; a program, which does not accept HTML, gets JSON. The
-page and its files contain no secrets and cannot be restricted. The page has to request everything
-it shows, so restrictions apply to that. All of it is for the server's own names only: a page that
-has rebound its name to this machine could read it.
+page and its files contain no secrets, cannot be restricted and need no key. The page has to request
+everything it shows, so restrictions and keys apply to that. All of it is for the server's own names
+only: a page that has rebound its name to this machine could read it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ _LINKS = {
 }
 
 
+def _accepts_html(request: HttpRequest) -> bool:
+    """Whether the client names HTML; programs send `*/*`."""
+    for entry in (request.header(b"accept") or b"").lower().split(b","):
+        kind, _, weight = entry.partition(b";")
+        if kind.strip() == b"text/html":
+            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0")
+    return False
+
+
 class ConsoleRoutes:
     """Serves the console; without a `state` it is switched off, and `/` serves only the links."""
 
@@ -38,7 +47,14 @@ class ConsoleRoutes:
         self._state = state
         self._browsers = browsers
 
-    @route("GET /", api="", response="Welcome", page="console")
+    @route(
+        "GET /",
+        api="",
+        key_api="metadata",
+        is_public=_accepts_html,
+        response="Welcome",
+        page="console",
+    )
     def welcome(self, exchange: Exchange, _target: Target) -> None:
         """Links to the other routes.
 
@@ -55,6 +71,7 @@ class ConsoleRoutes:
     @route(
         "GET /console/{asset}",
         api="",
+        is_public=lambda _: True,
         response_media=("text/css", "text/javascript", "image/svg+xml"),
     )
     def console_file(self, exchange: Exchange, target: Target) -> None:
@@ -70,7 +87,8 @@ class ConsoleRoutes:
         """
         state = self._check(exchange)
         after = _errors_after(exchange.request)
-        respond_from_thread(exchange, lambda: state.document(after))
+        allow = None if exchange.caller is None else exchange.caller.may_use
+        respond_from_thread(exchange, lambda: state.document(after, allow))
 
     def _check(self, exchange: Exchange) -> ConsoleState:
         if self._state is None:
@@ -85,15 +103,6 @@ def _send_file(exchange: Exchange, name: str) -> None:
     accepted = request.header(b"accept-encoding") or b""
     known = request.header(b"if-none-match") or b""
     exchange.respond(*found.response(accepted, known))
-
-
-def _accepts_html(request: HttpRequest) -> bool:
-    """Whether the client names HTML; programs send `*/*`."""
-    for entry in (request.header(b"accept") or b"").lower().split(b","):
-        kind, _, weight = entry.partition(b";")
-        if kind.strip() == b"text/html":
-            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0")
-    return False
 
 
 def _errors_after(request: HttpRequest) -> int:

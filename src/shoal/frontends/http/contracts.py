@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.message import Header, HttpRequest
 
@@ -16,6 +17,7 @@ class Exchange(Protocol):
     """A request and its response. For the event loop's thread only."""
 
     on_disconnect: Callable[[], object] | None  # called at most once, before the response
+    caller: Caller | None  # whose key the request has; None where none is required
 
     @property
     def request(self) -> HttpRequest:

@@ -46,7 +46,13 @@ class ControlRoutes:
     def index(self, exchange: Exchange, _target: Target) -> None:
         """All models and versions, with their states."""
         ready_only = read_index(exchange.request.body, self._options.max_input_bytes)
-        self._run(exchange, lambda: self._engine.index(ready_only))
+        caller = exchange.caller
+
+        def work() -> list[dict[str, str]]:
+            rows = self._engine.index(ready_only)
+            return rows if caller is None else [row for row in rows if caller.may_use(row["name"])]
+
+        self._run(exchange, work)
 
     @route(
         f"POST {REPOSITORY}/models/{{model}}/load",
@@ -64,9 +70,10 @@ class ControlRoutes:
         _check_target(target)
         body, peer = exchange.request.body, exchange.peer
         headers = [name.decode("latin-1") for name, _ in exchange.request.headers]
+        has_key = None if exchange.caller is None else exchange.caller.upload
 
         def work() -> None:
-            check = partial(self._uploads.check, peer, headers)
+            check = partial(self._uploads.check, peer, headers, has_key=has_key)
             config, files = read_load(body, self._options.max_input_bytes, check)
             self._engine.load(target.model, config, files)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.message import Header, HttpRequest
@@ -61,6 +62,14 @@ class _CorsExchange:
     @property
     def peer(self) -> str:
         return self._inner.peer
+
+    @property
+    def caller(self) -> Caller | None:
+        return self._inner.caller
+
+    @caller.setter
+    def caller(self, caller: Caller | None) -> None:
+        self._inner.caller = caller
 
     @property
     def on_disconnect(self) -> Callable[[], object] | None:

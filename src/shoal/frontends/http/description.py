@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import shoal
+from shoal.access.access import Access
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON
 from shoal.frontends.http.message import Header
@@ -23,8 +24,9 @@ _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
 class DescriptionRoutes:
     """Serves the descriptions. The first request for the OpenAPI document builds it."""
 
-    def __init__(self, options: HttpOptions) -> None:
+    def __init__(self, options: HttpOptions, access: Access | None = None) -> None:
         self._options = options
+        self._key_schemes = {} if access is None else _key_schemes(access.header)
 
     @route("GET /openapi.json", api="metadata", response="OpenApi")
     def openapi(self, exchange: Exchange, _target: Target) -> None:
@@ -57,4 +59,14 @@ class DescriptionRoutes:
     def _document(self) -> bytes:
         from shoal.frontends.http.openapi.document import document
 
-        return json_text.dumps(document(shoal.__version__, self._options.restricted_apis))
+        return json_text.dumps(
+            document(shoal.__version__, self._options.restricted_apis, self._key_schemes)
+        )
+
+
+def _key_schemes(header: str) -> dict[str, dict[str, str]]:
+    """How clients may send their key, in OpenAPI's terms."""
+    schemes = {"bearer": {"type": "http", "scheme": "bearer"}}
+    if header:
+        schemes["key"] = {"type": "apiKey", "in": "header", "name": header}
+    return schemes

@@ -6,7 +6,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from shoal.errors import Code, Internal, ShoalError, Unavailable
+from shoal.errors import (
+    Code,
+    Internal,
+    QuotaExceeded,
+    ShoalError,
+    Unauthenticated,
+    Unavailable,
+)
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.message import Header, error_body
 from shoal.statistics.recent_errors import recent_errors
@@ -23,13 +30,17 @@ STATUS = {
     Code.ALREADY_EXISTS: 400,
     Code.CANCELLED: 400,
     Code.FORBIDDEN: 403,
+    Code.UNAUTHENTICATED: 401,
+    Code.QUOTA_EXCEEDED: 429,
 }
 JSON: Header = (b"Content-Type", b"application/json")
 OPENAI = "/v1/"
+_CHALLENGE: Header = (b"WWW-Authenticate", b'Bearer realm="shoal"')
 
 
 def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] = ()) -> None:
     """Respond with the error's status and text; in OpenAI's format below /v1."""
+    headers = [*headers, *error_headers(error)]
     if exchange.request.path.startswith(OPENAI):
         from shoal.frontends.http.openai import errors as openai  # not at start-up
 
@@ -49,6 +60,15 @@ def send_refusal(
 
         body = openai.refusal_body(status, text)
     exchange.respond(status, [JSON, *headers], [body])
+
+
+def error_headers(error: ShoalError) -> list[Header]:
+    """The headers that HTTP requires beside the status of an error."""
+    if isinstance(error, Unauthenticated):
+        return [_CHALLENGE]
+    if isinstance(error, QuotaExceeded):
+        return [(b"Retry-After", b"%d" % error.retry_secs)]
+    return []
 
 
 def note_error(exchange: Exchange, status: int, text: str) -> None:

@@ -23,6 +23,7 @@ from shoal.frontends.http.message import (
 )
 
 if TYPE_CHECKING:
+    from shoal.access.caller import Caller
     from shoal.frontends.http.protocol import HttpConnection
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class ConnectionExchange:
         "_keep_alive",
         "_sink",
         "_stage",
+        "caller",
         "on_disconnect",
         "on_writable",
         "peer",
@@ -58,6 +60,7 @@ class ConnectionExchange:
     def __init__(self, request: HttpRequest, sink: HttpConnection) -> None:
         self.request = request
         self.peer = sink.peer
+        self.caller: Caller | None = None  # whose key it has, where keys are required
         self.on_disconnect: Callable[[], object] | None = None  # called once, when that happens
         self.on_writable: Callable[[], object] | None = None  # `writable` became true again
         self._sink: HttpConnection | None = sink
@@ -181,8 +184,8 @@ class ConnectionExchange:
         sink = self._sink
         self._stage = _DONE
         if sink is not None:
+            sink.abort()  # calls on_disconnect
             self._release()
-            sink.abort()
 
     def fail(self) -> None:
         """The application failed: respond with 500, or abort a response that was started."""

@@ -45,6 +45,8 @@ class ExplainRoute:
         """Explain one model (its newest version unless the path names one), or all models."""
         prose = _wants_prose(exchange.request)
         found = self._engine.explain(target.model, target.version)
+        if exchange.caller is not None:
+            found = [each for each in found if exchange.caller.may_use(each["name"])]
         if prose:
             text = "\n".join(as_text(model) for model in found) or _NO_MODEL
             exchange.respond(200, [_TEXT], [text.encode()])

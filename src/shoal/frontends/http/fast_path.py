@@ -12,7 +12,7 @@ response that cannot be written with those of its batch.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
@@ -32,6 +32,7 @@ from shoal.frontends.http.pattern import (
     JsonPattern,
 )
 from shoal.frontends.http.planned_responses import ResponseWriter, writer_for
+from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.http.routes import Target, resolve
 from shoal.wire import json_frame
 from shoal.wire.http_body import InferBody
@@ -57,9 +58,14 @@ class _HttpTemplate(NamedTuple):
 class HttpFastPath(Coalescer):
     """The templates of one listener, and the requests that match them."""
 
+    binary_pattern: type[BinaryPattern] = BinaryPattern
+    json_pattern: type[JsonPattern] = JsonPattern
+    call_type: type[HttpFastPathCall] = HttpFastPathCall
+    connection_type: type[HttpConnection] = HttpConnection
+
     def __init__(self, route: InferRoute, browsers: BrowserRules) -> None:
         """`route` is the slow path; what it accepts becomes a template here."""
-        super().__init__(route.engine, route.inbox, (HttpFastPathCall,), as_shoal_error, DECOUPLED)
+        super().__init__(route.engine, route.inbox, (self.call_type,), as_shoal_error, DECOUPLED)
         self.route = route
         self._browsers = browsers
         self._longest_header = min(LONGEST_KEY, route.options.max_input_bytes)
@@ -121,7 +127,7 @@ class HttpFastPath(Coalescer):
         before = data[:id_at]
         after = data[id_at + id_bytes : body_at + offset]
         template, _, binary = known
-        pattern = BinaryPattern(
+        pattern = self.binary_pattern(
             self, template, target, head, before, after, id_bytes, binary=binary
         )
         self._add_candidate(head, pattern, body_at + offset)
@@ -157,18 +163,24 @@ class HttpFastPath(Coalescer):
             limits.append(self.limits.max_body_bytes)
         template, _, binary = known
         most_bytes = min(limits)
-        pattern = JsonPattern(self, template, target, head, frame, parts, most_bytes, binary=binary)
+        pattern = self.json_pattern(
+            self, template, target, head, frame, parts, most_bytes, binary=binary
+        )
         self._add_candidate(head, pattern, sum(map(len, parts)) + frame.key_bytes)
         return pattern
 
     def _add_candidate(self, head: Head, pattern: HttpPattern, pattern_bytes: int) -> None:
         """Keep a pattern before the others that have its request line."""
-        line = head.raw[: head.raw.index(b"\r\n")]
-        others = self._patterns.get(line) or ()
+        key = self._cache_key(head.raw)
+        others = self._patterns.get(key) or ()
         most = min(_MOST_PATTERNS, LONGEST_KEY // pattern_bytes)
         live = [other for other in others if other.template.live_model() is not None]
         patterns = (pattern, *live[: max(0, most - 1)])
-        self._patterns.put(line, patterns, min(len(patterns) * pattern_bytes, LONGEST_KEY))
+        self._patterns.put(key, patterns, min(len(patterns) * pattern_bytes, LONGEST_KEY))
+
+    def _cache_key(self, head: bytes) -> Hashable:
+        """Under which `candidates` finds patterns with such a head."""
+        return head[: head.index(b"\r\n")]
 
     def _learn(
         self, request: HttpRequest, target: Target, body: InferBody, accepted: Request

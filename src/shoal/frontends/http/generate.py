@@ -42,7 +42,7 @@ class GenerateRoutes:
         self._inbox = inbox
         self._options = options
         pattern = options.header_forward_pattern
-        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._forwarding = HeaderForwarding(pattern, options.hidden_headers) if pattern else None
 
     @route(
         f"POST {MODEL_VERSION}/generate",

@@ -9,7 +9,7 @@ side: two parties that read one head differently are how requests are smuggled p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import httptools
 
@@ -26,6 +26,7 @@ _LONGEST_KEPT_HEAD_BYTES = 2048
 _TLS_HANDSHAKE = 0x16
 _A, _Z = b"AZ"
 _SPACE = b" \t"
+CheckHead = Callable[[Head], None]
 _MOST_LENGTH_DIGITS = 19  # as many as 64 bits need, with leading zeros
 
 
@@ -131,6 +132,21 @@ class HeadCache:
                 if len(self._heads) >= _MOST_KEPT_HEADS:
                     del self._heads[next(iter(self._heads))]
                 self._heads[data] = head
+        return head
+
+
+class CheckedHeads(HeadCache):
+    """Heads that are checked, each time, before their bodies are read."""
+
+    def __init__(self, check: CheckHead) -> None:
+        """`check` raises HttpFault to refuse a request."""
+        super().__init__()
+        self._check = check
+
+    def parse(self, data: bytes, limits: HttpLimits) -> Head:
+        """As `HeadCache.parse`; raises what the check raises, too."""
+        head = super().parse(data, limits)
+        self._check(head)
         return head
 
 

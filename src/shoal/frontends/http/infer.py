@@ -64,7 +64,7 @@ class InferRoute:
         self.inbox = inbox
         self.options = options
         pattern = options.header_forward_pattern
-        self.forwarding = HeaderForwarding(pattern) if pattern else None
+        self.forwarding = HeaderForwarding(pattern, options.hidden_headers) if pattern else None
         self.decoder = InferBodyDecoder(caches=options.plans)
         # Called with each request that the engine has accepted; set by the fast path.
         self.on_accepted: Callable[[HttpRequest, Target, InferBody, Request], None] | None = None

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.http.head import CheckHead
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import date_line
 from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
@@ -33,11 +34,13 @@ class HttpListener:
         limits: HttpLimits | None = None,
         fast_path: HttpFastPath | None = None,
         clients: ClientLimits | None = None,
+        check_head: CheckHead | None = None,
     ) -> None:
         """`handle` gets what does not match a template of `fast_path`; `clients` may be shared with
-        other listeners."""
+        other listeners. `check_head` may refuse a request before its body arrives."""
         self._limits = limits or HttpLimits()
-        self._state = ListenerState(handle, self._limits, fast_path, clients)
+        self._state = ListenerState(handle, self._limits, fast_path, clients, check_head)
+        self._connection_type = HttpConnection if fast_path is None else fast_path.connection_type
         self._state.on_empty = self._all_gone
         self._servers: list[asyncio.AbstractServer | TlsServer] = []
         self._files: list[SocketFile] = []
@@ -126,7 +129,7 @@ class HttpListener:
             connection.abort()
 
     def _accept(self) -> HttpConnection:
-        return HttpConnection(self._state)
+        return self._connection_type(self._state)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._state.date_line = date_line(time.time())

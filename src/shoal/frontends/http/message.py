@@ -28,10 +28,19 @@ _STATUS_LINES = {
 class HttpFault(Exception):
     """The client violated HTTP or a limit: respond with `status` and `message`, then close."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        headers: Sequence[Header] = (),
+        body: bytes | None = None,
+    ) -> None:
+        """`body` is the whole body of the response, if it is not that of every other error."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self.headers = headers
+        self.body = body
 
 
 class Head:

@@ -53,9 +53,17 @@ class MetadataRoutes:
     def statistics(self, exchange: Exchange, target: Target) -> None:
         """Statistics of all models, of one, or of one version."""
         counted = self._engine.statistics(target.model, target.version)
+        if exchange.caller is not None:
+            counted = [each for each in counted if exchange.caller.may_use(each["name"])]
         send_json(exchange, {"model_stats": counted})
 
-    @route("GET /metrics[/]", api="", response_media=(TEXT_MEDIA,), page="metrics")
+    @route(
+        "GET /metrics[/]",
+        api="",
+        key_api="metrics",
+        response_media=(TEXT_MEDIA,),
+        page="metrics",
+    )
     def metrics(self, exchange: Exchange, _target: Target) -> None:
         """Metrics in Prometheus text format, as on the metrics port."""
         if self._render_metrics is None:

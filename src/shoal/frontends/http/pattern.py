@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.response import Response
 from shoal.core.tensor import Buffer
+from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.infer import HttpInferCall
 from shoal.frontends.http.message import Head, HttpRequest
@@ -95,7 +96,7 @@ class BinaryPattern:
         fast_path = self.fast_path
         if fast_path.template is not template and not fast_path.begin(template):
             return None
-        call = HttpFastPathCall(connection, self, request_id)
+        call = fast_path.call_type(connection, self, request_id)
         call.request = request = PlannedRequest(
             template,
             data,
@@ -228,7 +229,7 @@ def _begin_call(
     fast_path = pattern.fast_path
     if fast_path.template is not template and not fast_path.begin(template):
         return None
-    call = HttpFastPathCall(connection, pattern, request_id)
+    call = fast_path.call_type(connection, pattern, request_id)
     call.request = request = PlannedRequest(
         template,
         message,
@@ -273,7 +274,12 @@ class HttpFastPathCall:
         if self.connection.continue_with(self, exchange):
             route = pattern.fast_path.route
             body = InferBody(binary_default=pattern.binary)
-            HttpInferCall(route, exchange, pattern.target, body).deliver(response)
+            through = self._respond_through(exchange)
+            HttpInferCall(route, through, pattern.target, body).deliver(response)
+
+    def _respond_through(self, exchange: ConnectionExchange) -> Exchange:
+        """The exchange that responds instead of this call."""
+        return exchange
 
     # ---- what the connection calls
 

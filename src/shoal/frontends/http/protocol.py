@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.exchange import JSON_CONTENT, ConnectionExchange
-from shoal.frontends.http.head import HeadCache
+from shoal.frontends.http.head import CheckedHeads, CheckHead, HeadCache
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import (
     Head,
@@ -90,6 +90,7 @@ class ListenerState:
         limits: HttpLimits,
         fast_path: HttpFastPath | None = None,
         clients: ClientLimits | None = None,
+        check_head: CheckHead | None = None,
     ) -> None:
         """`clients` may be shared with other listeners."""
         self.handle = handle
@@ -100,7 +101,7 @@ class ListenerState:
         self.fast_path = fast_path
         if fast_path is not None:
             fast_path.limits = limits
-        self.heads = HeadCache()
+        self.heads = HeadCache() if check_head is None else CheckedHeads(check_head)
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
         self.draining = False
@@ -563,12 +564,14 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _refuse(self, error: HttpFault) -> None:
         """Respond to an invalid request, then close when the client has had time to read it."""
         logger.debug("%s: refused with %d: %s", self.peer, error.status, error.message)
-        body = error_body(error.message)
+        body = error.body or error_body(error.message)
         closing = b"Content-Length: %d\r\n%bConnection: close\r\n\r\n" % (
             len(body),
             self._state.date_line,
         )
-        headers = (JSON_CONTENT, _RETRY_AFTER) if error.status == 503 else (JSON_CONTENT,)
+        headers = [JSON_CONTENT, *error.headers]
+        if error.status == 503:
+            headers.append(_RETRY_AFTER)
         self.write(response_head(error.status, headers, closing) + body)
         self._linger()
 

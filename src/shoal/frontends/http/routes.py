@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from shoal.config.options.checks import CATEGORIES
 from shoal.errors import InvalidArgument, quoted
 from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.message import HttpRequest
 from shoal.tasks.registry import operations
 
 MODEL_VERSION = "/v2/models/{model}[/versions/{version}]"
@@ -71,6 +72,8 @@ class HttpEndpoint:
     headers: tuple[tuple[str, str], ...] = ()  # optional ones: name, description
     error: str = "Error"
     page: str = ""  # of the documentation, where there is one about it
+    key_api: str = ""  # the kind that keys permit, where `api` is empty
+    is_public: Callable[[HttpRequest], bool] | None = None  # which requests need no key
 
     def paths(self) -> list[str]:
         """Every path the template stands for, with each optional part and without it."""

@@ -53,6 +53,8 @@ class RuntimeSettingRoutes:
     )
     def update_trace(self, exchange: Exchange, target: Target) -> None:
         """Change some settings and send them all."""
+        if exchange.caller is not None and not target.model:
+            exchange.caller.check_all_models()
         document = self._read(exchange)
         self._engine.trace_settings(target.model)  # an unknown model is reported first
         changes = {name: _texts(name, value) for name, value in document.items()}

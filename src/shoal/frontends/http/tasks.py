@@ -80,6 +80,10 @@ class TaskRoutes:
     @_task("POST /{operation}", summary="Call the task of the only loaded model that has it")
     def perform(self, exchange: Exchange, target: Target) -> None:
         """Serve one call of a task. If this raises, there was no response."""
+        if exchange.caller is not None and not target.model:
+            names = self._models(target)
+            model = exchange.caller.only_model(names, target.operation)
+            target = dataclasses.replace(target, model=model)
         tracer = self._engine.tracer
         if tracer.active:
             named = dataclasses.replace(target, model=target.model or self._only_model(target))
@@ -89,10 +93,13 @@ class TaskRoutes:
 
     def _only_model(self, target: Target) -> str:
         """The model that serves the operation where the path names none; empty if several do."""
-        names = [
-            name for name, _, task in self._engine.tasks() if task.operation == target.operation
-        ]
+        names = self._models(target)
         return names[0] if len(names) == 1 else ""
+
+    def _models(self, target: Target) -> list[str]:
+        """The models that offer the operation."""
+        tasks = self._engine.tasks()
+        return [name for name, _, task in tasks if task.operation == target.operation]
 
     def _start(self, exchange: Exchange, target: Target) -> None:
         call = self._engine.task(target.operation, target.model, target.version)

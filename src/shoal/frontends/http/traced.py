@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from shoal.access.caller import Caller
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
@@ -82,6 +83,15 @@ class TracedExchange:
     def peer(self) -> str:
         """The client's address."""
         return self._inner.peer
+
+    @property
+    def caller(self) -> Caller | None:
+        """Whose key the request has."""
+        return self._inner.caller
+
+    @caller.setter
+    def caller(self, caller: Caller | None) -> None:
+        self._inner.caller = caller
 
     @property
     def on_disconnect(self) -> Callable[[], object] | None:

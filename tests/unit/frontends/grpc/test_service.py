@@ -65,6 +65,8 @@ def test_each_code_has_a_status():
         "Already exists": "ALREADY_EXISTS",
         "Cancelled": "CANCELLED",
         "Forbidden": "PERMISSION_DENIED",
+        "Unauthenticated": "UNAUTHENTICATED",
+        "Quota exceeded": "RESOURCE_EXHAUSTED",
     }
 
 

@@ -43,6 +43,7 @@ class FakeExchange:
         self.request = request
         self.peer = "127.0.0.1:5000"
         self.on_disconnect = None
+        self.caller = None
         self.answered = asyncio.Event()
         self.status = None
         self.headers = {}

@@ -1,10 +1,12 @@
 // Requests to the server. Paths are relative to the page, so that it works behind a proxy's prefix.
 //
-// A restricted API responds 403 and names the required header. Values that the user enters are kept
-// in this page's memory only and are sent with every later request to this server.
+// A restricted API responds 403 and names the required header; a server with keys responds 401. Values
+// that the user enters are kept in this page's memory only and are sent with every later request to
+// this server.
 
 const base = new URL(".", document.baseURI);
 const keys = new Map(); // header -> value
+const KEY_HEADER = "Authorization";
 
 /** The server responded with an error status. */
 export class Refused extends Error {
@@ -12,6 +14,8 @@ export class Refused extends Error {
     super(text);
     this.status = status;
     this.header = status === 403 ? (/expecting header '([^']+)'/.exec(text)?.[1] ?? "") : "";
+    // No key, or one that is not valid or does not permit this: another one may.
+    this.needsKey = status === 401 || (status === 403 && /^the key /.test(text));
   }
 }
 
@@ -22,6 +26,16 @@ export class Unreachable extends Error {}
 export function unlock(header, value) {
   new Headers({ [header]: value }); // throws a TypeError
   keys.set(header, value);
+}
+
+/** Send this key with every request from now on. Throws for an invalid one. */
+export function useKey(key) {
+  unlock(KEY_HEADER, `Bearer ${key.trim()}`);
+}
+
+/** Whether a link must be requested by the page, because the browser itself sends no headers. */
+export function hasHeaders() {
+  return keys.size > 0;
 }
 
 /** The required headers, for examples: names, never values. */

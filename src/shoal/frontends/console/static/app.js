@@ -1,5 +1,6 @@
 // The page itself: the current view, the state of the connection, the theme.
 
+import { ask, hasHeaders } from "./api.js";
 import { announce, fill, h, setShown, setText } from "./dom.js";
 import { errorPage } from "./errorpage.js";
 import { span } from "./format.js";
@@ -72,7 +73,7 @@ function showLink() {
     connecting: "Connecting",
     live: state?.server.ready ? "Live" : "Live, not ready",
     lost: "Connection lost",
-    refused: "Restricted",
+    refused: problem?.status === 401 ? "Key required" : "Restricted",
   };
   const mark = `${link} ${words[link]} ${problem?.message}`;
   if (mark === linkSeen) return;
@@ -93,11 +94,11 @@ function showLink() {
     );
   } else if (link === "refused") {
     const { status } = problem;
-    if (status === 403)
-      fill(
-        banner,
-        lockNotice(problem, () => store.hurry()),
-      );
+    const retry = () => {
+      linkSeen = ""; // so that the same refusal is shown again
+      store.hurry();
+    };
+    if (status === 401 || status === 403) fill(banner, lockNotice(problem, retry));
     else fill(banner, h("p", {}, h("b", {}, `The server returned ${status}. `), problem.message));
   } else {
     fill(banner);
@@ -140,6 +141,27 @@ theme.addEventListener("change", () => {
     // Then the choice is lost when the page is closed.
   }
 });
+
+// ---- documents of the server
+
+/** Open a document in another tab. The browser cannot send a key, so the page requests it. */
+for (const link of document.querySelectorAll(".foot-links a")) {
+  link.addEventListener("click", async (event) => {
+    if (!hasHeaders()) return;
+    event.preventDefault();
+    try {
+      const answer = await ask(link.getAttribute("href"));
+      const shown = new Blob([await answer.text()], { type: "text/plain;charset=utf-8" });
+      const copy = h("a", { href: URL.createObjectURL(shown), target: "_blank", rel: "noopener" });
+      copy.click();
+      setTimeout(() => URL.revokeObjectURL(copy.href), 60_000);
+    } catch (error) {
+      announce(error.message);
+      fill(banner, lockNotice(error, null));
+      setShown(banner, true);
+    }
+  });
+}
 
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the hash is the current page

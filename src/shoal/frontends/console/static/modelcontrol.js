@@ -54,7 +54,7 @@ export function modelControl(store, name) {
       announce(`${name} is ${verb}ed`);
       fill(message);
     } catch (error) {
-      fill(message, problem(error, error.status === 403 ? () => act(verb) : null));
+      fill(message, problem(error, error.needsKey || error.status === 403 ? () => act(verb) : null));
       announce(`Could not ${verb} ${name}: ${error.message}`);
     }
     busy = "";

@@ -1,6 +1,6 @@
 // Components that several pages use: notices, copyable text, pills, drop zones.
 
-import { Refused, unlock } from "./api.js";
+import { hasHeaders, Refused, unlock, useKey } from "./api.js";
 import { announce, append, fill, freshId, h } from "./dom.js";
 
 const STATES = {
@@ -19,9 +19,11 @@ export function statePill(state, reason = "") {
   return h("span", { class: `pill ${off ? "quiet" : kind}` }, off ? "Not loaded" : word);
 }
 
-/** An error of the server; for a restricted API with a field for its key. */
+/** An error of the server; where a key or a header is required, with a field for it. */
 export function problem(error, retry = null) {
-  if (error instanceof Refused && error.status === 403) return lockNotice(error, retry);
+  if (error instanceof Refused && (error.needsKey || error.status === 403)) {
+    return lockNotice(error, retry);
+  }
   const status = error instanceof Refused ? h("b", {}, `${error.status} `) : null;
   return h(
     "div",
@@ -31,15 +33,18 @@ export function problem(error, retry = null) {
   );
 }
 
-/** 403: an explanation, and a form for the required header. */
+/** 401 and 403: an explanation, and a form for the key or the required header. */
 export function lockNotice(error, retry) {
+  const { needsKey, header, status } = error;
   const id = freshId("key");
   const input = h("input", { id, type: "password", autocomplete: "off", required: true });
   const complaint = h("p", { class: "complaint", role: "alert" });
   const form = h(
     "form",
     { class: "inline-form" },
-    h("label", { for: id }, "Value of ", h("code", {}, error.header)),
+    needsKey
+      ? h("label", { for: id }, status === 401 ? "Key" : "Another key")
+      : h("label", { for: id }, "Value of ", h("code", {}, header)),
     input,
     h("button", {}, "Apply"),
     complaint,
@@ -47,12 +52,10 @@ export function lockNotice(error, retry) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     try {
-      unlock(error.header, input.value);
+      if (needsKey) useKey(input.value);
+      else unlock(header, input.value);
     } catch {
-      fill(
-        complaint,
-        "The value contains characters that are not allowed in a header.",
-      );
+      fill(complaint, "The value contains characters that are not allowed in a header.");
       return;
     }
     announce("Retrying with that value");
@@ -64,20 +67,26 @@ export function lockNotice(error, retry) {
     h(
       "p",
       {},
-      h("b", {}, "Restricted. "),
-      `This server requires a header for this API: ${error.message}`,
+      h("b", {}, needsKey && status === 401 ? "A key is required. " : "Restricted. "),
+      lockWords(error),
     ),
-    error.header && retry
+    (needsKey || header) && retry
       ? [
           form,
           h(
             "p",
             { class: "hint" },
-            "The value stays in this page's memory and is sent only to this server.",
+            `The ${needsKey ? "key" : "value"} stays in this page's memory and is sent only to this server.`,
           ),
         ]
       : null,
   );
+}
+
+function lockWords({ header, message, status }) {
+  if (header) return `This server requires a header for this API: ${message}`;
+  if (status === 401 && !hasHeaders()) return "Enter one that you have from the server's operator.";
+  return message.replace(/^./, (first) => first.toUpperCase());
 }
 
 /** A text with a button to copy it. */

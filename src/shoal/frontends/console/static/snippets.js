@@ -39,13 +39,26 @@ function written(input) {
   return input.values.length <= MOST_WRITTEN;
 }
 
-/** `-H 'key: …'` for restricted APIs. The value comes from the environment. */
+/** `-H 'key: …'` for restricted APIs and keys. The value comes from the environment. */
 function curlHeaders(locked) {
-  return locked.map((header) => ` -H "${header}: $${variable(header)}"`).join("");
+  return locked
+    .map((header) => ` -H "${header}: ${isKey(header) ? "Bearer " : ""}$${variable(header)}"`)
+    .join("");
+}
+
+function isKey(header) {
+  return header === "Authorization";
 }
 
 function variable(header) {
-  return header.toUpperCase().replace(/[^A-Z0-9]+/g, "_");
+  return isKey(header) ? "SHOAL_API_KEY" : header.toUpperCase().replace(/[^A-Z0-9]+/g, "_");
+}
+
+function pythonHeaders(locked) {
+  return locked.map(
+    (header) =>
+      `${pythonText(header)}: ${isKey(header) ? '"Bearer " + ' : ""}os.environ["${variable(header)}"]`,
+  );
 }
 
 // ---- inference
@@ -164,10 +177,12 @@ export function pythonInfer({
 
 function client(host, locked) {
   if (!locked.length) return `client = Client(${pythonText(host)})\n`;
-  const headers = locked.map(
-    (header) => `${pythonText(header)}: os.environ["${variable(header)}"]`,
-  );
-  return `import os\n\nclient = Client(${pythonText(host)}, headers={${headers.join(", ")}})\n`;
+  const headers = pythonHeaders(locked.filter((header) => !isKey(header)));
+  const options = [
+    ...(locked.some(isKey) ? ['api_key=os.environ["SHOAL_API_KEY"]'] : []),
+    ...(headers.length ? [`headers={${headers.join(", ")}}`] : []),
+  ];
+  return `import os\n\nclient = Client(${pythonText(host)}, ${options.join(", ")})\n`;
 }
 
 function array({ datatype, shape, values, made }) {
@@ -243,9 +258,7 @@ export function curlJson({ origin, path, verb, document, locked = [] }) {
 
 /** Either, with Python's standard library. `source` is the Python expression of the body. */
 export function pythonTask({ origin, path, verb, source, shown, locked = [] }) {
-  const headers = locked.map(
-    (header) => `${pythonText(header)}: os.environ["${variable(header)}"]`,
-  );
+  const headers = pythonHeaders(locked);
   const imports = ["import json", ...(locked.length ? ["import os"] : []), "import urllib.request"];
   if (source.includes("Path(")) imports.push("from pathlib import Path");
   const more = headers.length ? `, {${headers.join(", ")}}` : "";

@@ -77,7 +77,8 @@ export class Store extends EventTarget {
     }
     const busy = this.index?.some((row) => row.state === "LOADING" || row.state === "UNLOADING");
     const due = performance.now() - this._indexAt >= (busy ? LOOK_MS : INDEX_MS);
-    if (due && this.link !== "lost") await this._askIndex();
+    const barred = this.problem?.status === 401; // then one form asks for the key
+    if (due && this.link !== "lost" && !barred) await this._askIndex();
     this.dispatchEvent(new Event("look"));
   }
 

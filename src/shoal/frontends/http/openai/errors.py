@@ -24,6 +24,8 @@ _STATUS = {
     Code.ALREADY_EXISTS: 400,
     Code.CANCELLED: 400,
     Code.FORBIDDEN: 403,
+    Code.UNAUTHENTICATED: 401,
+    Code.QUOTA_EXCEEDED: 429,
     Code.NOT_FOUND: 404,
     Code.UNAVAILABLE: 503,
     Code.INTERNAL: 500,
@@ -33,6 +35,8 @@ _CODES = {
     Code.UNAVAILABLE: "unavailable",
     Code.UNSUPPORTED: "unsupported",
     Code.CANCELLED: "cancelled",
+    Code.UNAUTHENTICATED: "invalid_api_key",
+    Code.QUOTA_EXCEEDED: "rate_limit_exceeded",
 }
 _TOO_MANY = 429
 _KINDS = {401: "authentication_error", 403: "permission_error", _TOO_MANY: "rate_limit_error"}
@@ -79,10 +83,14 @@ def refusal_body(status: int, text: str) -> bytes:
     return json_text.dumps(_object(status, text, "", ""))
 
 
+def error_body(error: ShoalError) -> bytes:
+    """The body of a response that is the error."""
+    return json_text.dumps(described(error))
+
+
 def send_error(exchange: Exchange, error: ShoalError, headers: Sequence[Header] = ()) -> None:
     """Respond with the error."""
-    body = json_text.dumps(described(error))
-    exchange.respond(status_of(error), [_JSON, *headers], [body])
+    exchange.respond(status_of(error), [_JSON, *headers], [error_body(error)])
 
 
 def _object(status: int, message: str, param: str, code: str) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class OpenAiRoutes:
         self._inbox = inbox
         self._options = options
         pattern = options.header_forward_pattern
-        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._forwarding = HeaderForwarding(pattern, options.hidden_headers) if pattern else None
         self._running: set[asyncio.Task[None]] = set()  # the loop holds only weak references
         self._text_models: WeakKeyDictionary[ServedModel, TextModel | None] = WeakKeyDictionary()
 
@@ -72,6 +72,7 @@ class OpenAiRoutes:
         listed = [
             _catalogue_entry(model)
             for model in self._engine.newest_models()
+            if exchange.caller is None or exchange.caller.may_use(model.name)
             if _embeds(model) or self._as_text_model(model) is not None
         ]
         send_json(exchange, {"object": "list", "data": listed})
@@ -212,6 +213,8 @@ class OpenAiRoutes:
         handle: Callable[[Exchange, Fields], Coroutine[Any, Any, None]],
     ) -> None:
         """Serve the call, as part of a trace if it is sampled."""
+        if exchange.caller is not None:
+            exchange.caller.check_model(fields.model)
 
         def serve(through: Exchange, _target: Target) -> None:
             self._start(through, handle(through, fields))

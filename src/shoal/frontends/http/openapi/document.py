@@ -30,20 +30,27 @@ _PARAMETERS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def document(version: str, restricted_apis: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """The whole interface. A restricted endpoint names the required header, not its value."""
+def document(
+    version: str,
+    restricted_apis: Mapping[str, tuple[str, str]],
+    key_schemes: Mapping[str, dict[str, str]] | None = None,
+) -> dict[str, Any]:
+    """The whole interface. A restricted endpoint names the required header, not its value;
+    `key_schemes` are the ways to send a key, where one is required."""
+    key_schemes = key_schemes or {}
     declared = endpoints()
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in declared:
         for path in endpoint.paths():
             if path.endswith("/") and path != "/":
                 continue  # the same as without the slash
-            made = _operation(endpoint, path, restricted_apis)
+            made = _operation(endpoint, path, restricted_apis, key_schemes)
             paths.setdefault(path, {})[endpoint.method.lower()] = made
-    schemes = {
+    schemes: dict[str, dict[str, str]] = {
         api: {"type": "apiKey", "in": "header", "name": header}
         for api, (header, _) in restricted_apis.items()
     }
+    schemes.update(key_schemes)
     components: dict[str, Any] = {"schemas": SCHEMAS}
     if schemes:
         components["securitySchemes"] = schemes
@@ -67,7 +74,10 @@ def document(version: str, restricted_apis: Mapping[str, tuple[str, str]]) -> di
 
 
 def _operation(
-    endpoint: HttpEndpoint, path: str, restricted_apis: Mapping[str, tuple[str, str]]
+    endpoint: HttpEndpoint,
+    path: str,
+    restricted_apis: Mapping[str, tuple[str, str]],
+    key_schemes: Mapping[str, object],
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "operationId": _identifier(endpoint, path),
@@ -83,8 +93,11 @@ def _operation(
             "required": endpoint.request_required,
             "content": _content(endpoint.request, endpoint.request_media),
         }
+    restriction: dict[str, list[str]] = {}
     if endpoint.api in restricted_apis:
-        made["security"] = [{endpoint.api: []}]
+        restriction[endpoint.api] = []
+    if restriction or key_schemes:
+        made["security"] = [{**restriction, scheme: []} for scheme in key_schemes] or [restriction]
     return made
 
 

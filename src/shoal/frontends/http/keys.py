@@ -1,0 +1,138 @@
+"""Keys over HTTP: who sends a request, what it may do, and what its response counts for.
+
+    exchange --admit--> KeyedExchange --> handler     response or disconnect --> Caller.end
+
+A request with a large body is checked when its head has arrived, so that clients without a key
+cannot make the server receive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shoal.access.access import AUTHORIZATION, Access
+from shoal.access.caller import Caller
+from shoal.core.tensor import Buffer
+from shoal.errors import ShoalError, Unauthenticated
+from shoal.frontends.http.browsers import Field
+from shoal.frontends.http.contracts import Exchange
+from shoal.frontends.http.errors import OPENAI, error_headers
+from shoal.frontends.http.message import CHUNKED, Head, Header, HttpFault, HttpRequest
+
+_AUTHORIZATION = AUTHORIZATION.encode()
+_LARGE_BODY_BYTES = 64 * 1024
+
+
+class HttpKeys:
+    """Finds and checks the keys of requests."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._header = access.header.encode()
+
+    def caller(self, field: Field) -> Caller:
+        """Who sends these headers. Raises Unauthenticated."""
+        own = field(self._header) if self._header else None
+        return self.access.identify(own, field(_AUTHORIZATION))
+
+    def admit(self, exchange: Exchange, api: str, model: str = "") -> Exchange:
+        """The exchange to continue with; its response ends the request.
+
+        Raises Unauthenticated, Forbidden or QuotaExceeded.
+        """
+        if self.access.is_open(api, model):
+            return exchange
+        request = exchange.request
+        caller = exchange.caller = self.caller(request.header)
+        caller.check(api, model)
+        caller.begin(len(request.body))
+        return KeyedExchange(exchange, caller)
+
+    def check_head(self, head: Head) -> None:
+        """Raise HttpFault for a request without a valid key whose large body is about to arrive."""
+        if head.body_length != CHUNKED and head.body_length <= _LARGE_BODY_BYTES:
+            return
+        try:
+            self.caller(head.fields.get)
+        except Unauthenticated as error:
+            raise _fault(head, error) from None
+
+
+class KeyedExchange:
+    """An exchange whose response, or whose client's disconnect, ends a request of its caller."""
+
+    __slots__ = ("_callback", "_ended", "_inner", "caller")
+
+    def __init__(self, inner: Exchange, caller: Caller) -> None:
+        """The caller has begun the request."""
+        self._inner = inner
+        self._callback: Callable[[], object] | None = None
+        self._ended = False
+        self.caller: Caller | None = caller
+        inner.on_disconnect = self._client_disconnected
+
+    @property
+    def request(self) -> HttpRequest:
+        """The request."""
+        return self._inner.request
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._inner.peer
+
+    @property
+    def on_disconnect(self) -> Callable[[], object] | None:
+        """Called when the client disconnects before the response."""
+        return self._callback
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
+        self._callback = callback
+
+    def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
+        """Respond, exactly once."""
+        self._inner.respond(status, headers, parts)
+        self._count(parts)
+        self._end()
+
+    def start_stream(self, status: int, headers: Sequence[Header]) -> None:
+        """Begin a response whose body follows in chunks."""
+        self._inner.start_stream(status, headers)
+
+    def send_chunk(self, data: Buffer) -> None:
+        """Send a chunk of that body."""
+        self._inner.send_chunk(data)
+        self._count((data,))
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Call back once the client has read enough."""
+        self._inner.when_room(callback)
+
+    def end_stream(self) -> None:
+        """Complete a response that `start_stream` began."""
+        self._inner.end_stream()
+        self._end()
+
+    def _client_disconnected(self) -> None:
+        self._end()
+        if self._callback is not None:
+            self._callback()
+
+    def _count(self, parts: Sequence[Buffer]) -> None:
+        if self.caller is not None:
+            self.caller.sent(sum(memoryview(part).nbytes for part in parts))
+
+    def _end(self) -> None:
+        if not self._ended and self.caller is not None:
+            self._ended = True
+            self.caller.end()
+
+
+def _fault(head: Head, error: ShoalError) -> HttpFault:
+    body = None
+    if head.path.startswith(OPENAI):
+        from shoal.frontends.http.openai import errors as openai  # not at start-up
+
+        body = openai.error_body(error)
+    return HttpFault(401, error.message, error_headers(error), body)
