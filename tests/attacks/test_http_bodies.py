@@ -146,8 +146,9 @@ def test_json_that_explodes_when_it_is_decompressed(server, attack, kind):
     status, body = attack.post(INFER, packed, {"Content-Encoding": "gzip"}, MOST_CPU_SECS_INFLATED)
     assert status == 400
     assert len(body) < MOST_ERROR_BYTES
-    # Right after the response: one copy may still wait for the collector.
-    assert server.resident_bytes - resident < 3 * 64 * 1024**2
+    grown = server.resident_bytes - resident  # before anything else: nothing waits to be freed
+    print(f"{grown >> 20} MiB more")
+    assert grown < 2 * 64 * 1024**2
     assert server.peak_bytes - resident < 4 * 64 * 1024**2
 
 

@@ -37,6 +37,7 @@ from shoal.frontends.grpc.runtime_settings import RuntimeSettingMethods
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.stream import StreamInferMethod
 from shoal.frontends.shared_memory import SharedMemory
+from shoal.frontends.threads import without_frames
 from shoal.frontends.uploads import UploadRule
 from shoal.frontends.waiting import when_loaded
 from shoal.wire.grpc_request import check_inflated
@@ -300,7 +301,8 @@ def _respond_on_thread(answer: Answer, threads: ThreadPoolExecutor) -> Start:
     def start(call: Call) -> None:
         def on_message(message: Buffer) -> None:
             loop = asyncio.get_running_loop()
-            loop.run_in_executor(threads, answer, message).add_done_callback(settle)
+            work = without_frames(partial(answer, message))
+            loop.run_in_executor(threads, work).add_done_callback(settle)
 
         def settle(future: asyncio.Future[bytes]) -> None:
             try:

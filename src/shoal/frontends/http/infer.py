@@ -29,6 +29,7 @@ from shoal.frontends.http.routes import BINARY_MEDIA, JSON_MEDIA, MODEL_VERSION,
 from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.frontends.requests import build_request
+from shoal.frontends.threads import without_frames
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
 from shoal.wire.http_body import InferBody, InferBodyDecoder
@@ -281,7 +282,8 @@ class HttpInferCall:
             except Exception as error:  # noqa: BLE001 - as in deliver
                 self._fail(error)
 
-        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(finish)
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, without_frames(work)).add_done_callback(finish)
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ModelLoading):  # the model was unloaded while the body was decoded

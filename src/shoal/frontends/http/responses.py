@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, as_shoal_error, send_error
+from shoal.frontends.threads import without_frames
 from shoal.wire import json_text
 
 Result = TypeVar("Result")
@@ -53,4 +54,5 @@ def respond_from_thread(
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
 
-    asyncio.get_running_loop().run_in_executor(threads, work).add_done_callback(done)
+    loop = asyncio.get_running_loop()
+    loop.run_in_executor(threads, without_frames(work)).add_done_callback(done)

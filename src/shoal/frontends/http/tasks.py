@@ -33,6 +33,7 @@ from shoal.frontends.http.routes import (
 )
 from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.http.upload import read_upload, reads_quickly
+from shoal.frontends.threads import without_frames
 from shoal.tasks.endpoint import TaskCall
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
@@ -129,7 +130,8 @@ class TaskRoutes:
     async def _read_and_serve(self, exchange: Exchange, call: TaskCall) -> None:
         most_bytes = self._options.max_input_bytes
         try:
-            request = await asyncio.to_thread(read_upload, exchange.request, most_bytes)
+            read = partial(read_upload, exchange.request, most_bytes)
+            request = await asyncio.to_thread(without_frames(read))
             stream = request.flag("stream")
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
