@@ -257,7 +257,7 @@ def test_a_refused_client_that_stays_is_cut(http_listener):
 
 
 def test_a_claimed_length_alone_takes_no_memory(http_listener):
-    port = http_listener.start(never, max_body_bytes=None)
+    port = http_listener.start(never, max_body_bytes=None, max_buffered_bytes=1 << 40)
     tracemalloc.start()
     try:
         with connect(port) as client:

@@ -369,11 +369,11 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.abort()
             return
         self._sending.end()
+        progress = self._reader.progress + self._responses
         if self._reader.arriving is not Arriving.BODY:
             self._receiving.end()
-        elif self.phase is _OPEN and self._body_is_late(now):
+        elif self.phase is _OPEN and self._body_is_late(now, progress == self._progress_seen):
             return
-        progress = self._reader.progress + self._responses
         if progress != self._progress_seen:
             self._progress_seen = progress
             self._since = now
@@ -388,14 +388,17 @@ class HttpConnection(asyncio.BufferedProtocol):
             if secs and waited >= secs:
                 self.abort()
 
-    def _body_is_late(self, now: float) -> bool:
-        """Refuse a request whose body takes too long; false if it does not."""
+    def _body_is_late(self, now: float, paused: bool) -> bool:
+        """Refuse a request whose body takes too long; false if it does not. How long a pause may
+        take is checked elsewhere."""
         limits = self._state.limits
         reader = self._reader
         secs, moved = self._receiving.measure(reader.begun_ns, reader.body_bytes, now)
         if limits.body_total_secs and secs >= limits.body_total_secs:
             text = f"the request body did not arrive within {limits.body_total_secs:g} seconds"
-        elif is_too_slow(secs, moved, limits.body_idle_timeout_secs, limits.min_rate):
+        elif not paused and is_too_slow(
+            secs, moved, limits.body_idle_timeout_secs, limits.min_rate
+        ):
             text = (
                 f"the request body arrives too slowly: {moved} bytes in {secs:.0f} seconds; at "
                 f"least {limits.min_rate:g} a second are expected (--http-min-rate)"

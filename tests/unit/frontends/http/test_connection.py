@@ -6,11 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.http import protocol
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.protocol import ConnectionPhase, HttpConnection, ListenerState
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def long_turns():
+    """On a busy machine, a turn could end after any request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "_TURN_NS", 10**15)
+        yield
 
 
 class FakeTransport:
@@ -682,6 +691,7 @@ def test_unread_responses_count_until_they_are_read():
 
 
 def test_requests_sent_ahead_leave_others_a_turn(monkeypatch):
+    monkeypatch.setattr(protocol, "_TURN_NS", 5_000_000)
     clock = iter(range(0, 10**12, 2_000_000))
     monkeypatch.setattr("shoal.frontends.http.protocol.time.monotonic_ns", lambda: next(clock))
     served = []
