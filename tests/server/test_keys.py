@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -14,8 +15,12 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from shoal.ask.askers import HttpAsker, TcpAsker
+from shoal.ask.question import Question
+from shoal.cli.main import main
 from shoal.client import Client
-from shoal.client.errors import ServerError
+from shoal.client.address import parse
+from shoal.client.errors import InvalidInput, ServerError
 from shoal.config.options import NamedSetting
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.routes import endpoints
@@ -362,6 +367,29 @@ def test_tritonclient(running):
         with pytest.raises(InferenceServerException, match="does not permit the model 'other'"):
             client.infer("other", inputs, headers=bearer("app"))
         client.close()
+
+
+def test_commands_send_the_key_of_the_environment(running, monkeypatch, capsys):
+    words = ["perf", "-m", "sum", "--request-count", "8", "-u", running.http_address]
+    monkeypatch.delenv("SHOAL_API_KEY", raising=False)
+    assert main(words) != 0
+    assert "this request needs a key" in capsys.readouterr().err
+    assert main([*words, "--api-key", key_of("admin")]) == 0
+    monkeypatch.setenv("SHOAL_API_KEY", key_of("admin"))
+    assert main([*words[:-1], running.grpc_address, "-i", "grpc"]) == 0
+    printed = capsys.readouterr()
+    assert key_of("admin") not in printed.out + printed.err
+
+
+def test_questions_are_sent_with_the_key(running):
+    for asker in (
+        TcpAsker("127.0.0.1", running.server.tcp_port, "", WAIT_SECS, key_of("plain")),
+        HttpAsker(parse(running.http_address), "", WAIT_SECS, key_of("plain")),
+    ):
+        with contextlib.closing(asker), pytest.raises(ServerError, match="no loaded model offers"):
+            asker.ask(Question("a text", "a question?"))
+    with pytest.raises(InvalidInput, match="characters that a key cannot have"):
+        Client(running.http_address, api_key="a\r\nb")
 
 
 def test_openais_client(running):

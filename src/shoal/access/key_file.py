@@ -71,8 +71,10 @@ def add_key(path: Path, entry: KeyEntry) -> None:
         # One write, so that a server that reads at this moment finds a whole line or none.
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, _PRIVATE)
         try:
-            size = os.fstat(handle).st_size
-            ended = not size or os.pread(handle, 1, size - 1) == b"\n"
+            ended = True
+            if os.fstat(handle).st_size:
+                os.lseek(handle, -1, os.SEEK_END)
+                ended = os.read(handle, 1) == b"\n"
             os.write(handle, ("" if ended else "\n").encode() + f"{entry.line()}\n".encode())
         finally:
             os.close(handle)
