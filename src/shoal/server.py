@@ -37,6 +37,7 @@ from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.logs import Log
 from shoal.reloads import Reloads
+from shoal.repository import memory
 from shoal.repository.repository import ModelRepository
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.prometheus import MetricsRenderer
@@ -254,6 +255,7 @@ class Server:
             raise ModelsFailed(reasons)
         for reason in reasons:
             logger.error("%s", reason)
+        memory.exclude_started()
         self.engine.started()
         self._started = True
         logger.info("the server is %s", "ready" if self.engine.ready() else "up, but not ready")

@@ -19,6 +19,7 @@ from shoal.config.options import Options
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.inprocess.loop import new_event_loop
 from shoal.logs import Log, LogSettings
+from shoal.repository import memory
 from shoal.server import ModelsFailed, Server
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
     try:
         for line in options.warnings():
             logger.warning("%s", line)
-        code, left_behind = _run_on_new_loop(_live(options, on_ready, log))
+        with memory.excluding():
+            code, left_behind = _run_on_new_loop(_live(options, on_ready, log))
     finally:
         log.close()
     if left_behind:

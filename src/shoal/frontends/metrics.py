@@ -1,6 +1,6 @@
 """The metrics port: `GET /metrics` returns the text that Prometheus scrapes.
 
-    Prometheus --GET /metrics--> MetricsApplication.handle --> render() --> text/plain
+    Prometheus --GET /metrics--> MetricsApplication.handle --> render(), on a thread --> text/plain
 
 As on Triton's metrics port, the response for any other path is 200 with an empty body.
 """
@@ -17,21 +17,29 @@ from shoal.frontends.http.errors import send_error
 from shoal.frontends.http.exchange import JSON_CONTENT
 from shoal.frontends.http.keys import HttpKeys
 from shoal.frontends.http.message import Header, error_body
+from shoal.frontends.http.responses import respond_from_thread
 
 _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
+
+
+def send_metrics(exchange: Exchange, render: Callable[[], bytes]) -> None:
+    """Respond with the metrics, made on a thread: with many models that takes a while."""
+    respond_from_thread(
+        exchange, render, respond=lambda text: exchange.respond(200, [_TEXT], [text])
+    )
 
 
 class MetricsApplication:
     """Serves the metrics port."""
 
     def __init__(self, render: Callable[[], bytes], access: Access | None = None) -> None:
-        """`render` returns the text; it is called once per scrape, on the calling thread. With
-        `access`, requests need a key unless metrics are open."""
+        """`render` returns the text; it is called once per scrape, on a thread. With `access`,
+        requests need a key unless metrics are open."""
         self._render = render
         self._keys = HttpKeys(access) if access is not None else None
 
     def handle(self, exchange: Exchange) -> None:
-        """Respond to `exchange`, exactly once. Errors of `render` are left to the caller."""
+        """Respond to `exchange`, exactly once."""
         request = exchange.request
         if self._keys is not None:
             try:
@@ -43,6 +51,6 @@ class MetricsApplication:
             headers = [JSON_CONTENT, (b"Allow", b"GET, HEAD")]
             exchange.respond(405, headers, [error_body("Method Not Allowed")])
         elif request.path == "/metrics":
-            exchange.respond(200, [_TEXT], [self._render()])
+            send_metrics(exchange, self._render)
         else:
             exchange.respond(200, [_TEXT], [])

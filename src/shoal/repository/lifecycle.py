@@ -10,9 +10,7 @@ kept, the old ones continue to serve, and the index shows why.
 
 from __future__ import annotations
 
-import ctypes
 import enum
-import gc
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +21,7 @@ from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.models.ensemble import load_version
 from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec
+from shoal.repository import memory
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +118,8 @@ class ModelLifecycle:
                 raise LoadFailed(_summary(dict.fromkeys(resize, reason))) from failure
             self._switch({v: self.serving[v] for v in [*keep, *resize]} | made)
             self.last_load_failed = False
+            if made:
+                memory.exclude_loaded()
 
     def _plan(self, spec: ModelSpec) -> tuple[list[int], list[int], list[int]]:
         """Which versions stay, which only change their instances, and which must be loaded."""
@@ -222,7 +223,7 @@ class ModelLifecycle:
             still = {v: s for v, s in done.items() if v not in self.serving}
             self._set(still)
             if not self.leaving:
-                give_memory_back()
+                memory.give_memory_back()
             logger.info("model '%s': closed %s", self.name, list(done) or "what was replaced")
 
         thread = threading.Thread(target=close, name=f"shoal-close-{self.name}", daemon=True)
@@ -256,15 +257,6 @@ class ModelLifecycle:
             if drop_failed:
                 kept = {v: status for v, status in kept.items() if not status.failed}
             self.statuses = MappingProxyType({**kept, **changes})
-
-
-def give_memory_back() -> None:
-    """Return freed memory to the system: drop cycles, then trim the C heap where glibc can."""
-    gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):  # not glibc
-        return
 
 
 def _kept(reason: str) -> str:

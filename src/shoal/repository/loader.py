@@ -22,7 +22,8 @@ from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.repository import dependencies, ensembles, layout, namespaces
 from shoal.repository.dependencies import DependencyRegistry
 from shoal.repository.ensembles import RepositoryModels
-from shoal.repository.lifecycle import UNLOADED, LoadFailed, ModelLifecycle, give_memory_back
+from shoal.repository.lifecycle import UNLOADED, LoadFailed, ModelLifecycle
+from shoal.repository.memory import give_memory_back
 from shoal.repository.namespaces import namespace_of, plain_name
 from shoal.repository.preparation import Override, PreparationSettings, composing_names, prepare
 

@@ -11,25 +11,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shoal.statistics.histogram import HistogramReading
 from shoal.statistics.summary import SummaryReading
 
 Number = int | float
+_LINES_AT_ONCE = 2_000
 
 
 class Exposition:
     """Collects lines of the text format."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], None] = lambda: None) -> None:
+        """`pause` is called again and again: the text of many models takes a while."""
         self._lines: list[str] = []
+        self._pause = pause
 
     def family(
         self, name: str, kind: str, help_text: str, samples: Iterable[tuple[str, Number | None]]
     ) -> None:
         """Add a metric with one sample per labels text; None is no sample."""
         present = [(at, value) for at, value in samples if value is not None]
+        self._pause()
         if present:
             self._head(name, kind, help_text)
             self._lines += [f"{name}{at} {number_text(value)}" for at, value in present]
@@ -53,6 +57,7 @@ class Exposition:
             return
         self._head(name, "histogram", help_text)
         for labels, reading in readings:
+            self._pause()
             bounds = [number_text(edge / unit) for edge in reading.edges] + ["+Inf"]
             inner = labels_text(labels)[1:-1]
             self._lines += [
@@ -75,6 +80,7 @@ class Exposition:
             return
         self._head(name, "summary", help_text)
         for labels, reading in readings:
+            self._pause()
             at = labels_text(labels)
             self._lines += [
                 f'{name}{at[:-1]},quantile="{share:g}"}} '
@@ -86,7 +92,12 @@ class Exposition:
 
     def encode(self) -> bytes:
         """The text; invalid Unicode (in the name of a folder) becomes question marks."""
-        return "".join(f"{line}\n" for line in self._lines).encode("utf-8", "replace")
+        parts = []
+        for begin in range(0, len(self._lines), _LINES_AT_ONCE):
+            self._pause()
+            lines = self._lines[begin : begin + _LINES_AT_ONCE]
+            parts.append("\n".join([*lines, ""]).encode("utf-8", "replace"))
+        return b"".join(parts)
 
     def _head(self, name: str, kind: str, help_text: str) -> None:
         self._lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]

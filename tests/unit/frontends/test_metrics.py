@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from shoal.frontends.metrics import MetricsApplication
@@ -14,17 +16,24 @@ class Exchange:
         self.method = method
         self.path = path
         self.request = self
+        self.answered = asyncio.Event()
         self.responses: list[tuple[int, list[tuple[bytes, bytes]], bytes]] = []
 
     def respond(self, status, headers, parts) -> None:
         self.responses.append((status, list(headers), b"".join(parts)))
+        self.answered.set()
+
+
+async def handled(application, method: str, path: str):
+    exchange = Exchange(method, path)
+    application.handle(exchange)
+    await asyncio.wait_for(exchange.answered.wait(), 10)
+    (response,) = exchange.responses
+    return response
 
 
 def answer(method: str, path: str, render=lambda: b"a 1\n"):
-    exchange = Exchange(method, path)
-    MetricsApplication(render).handle(exchange)
-    (response,) = exchange.responses
-    return response
+    return asyncio.run(handled(MetricsApplication(render), method, path))
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -51,9 +60,20 @@ def test_other_methods_are_refused(method):
 def test_each_scrape_renders_anew():
     texts = iter([b"a 1\n", b"a 2\n"])
     application = MetricsApplication(lambda: next(texts))
-    bodies = []
-    for _ in range(2):
-        exchange = Exchange("GET", "/metrics")
-        application.handle(exchange)
-        bodies.append(exchange.responses[0][2])
+    bodies = [asyncio.run(handled(application, "GET", "/metrics"))[2] for _ in range(2)]
     assert bodies == [b"a 1\n", b"a 2\n"]
+
+
+def test_the_event_loop_continues_while_the_text_is_made():
+    """`render` waits for the loop here, which would never end on the loop's own thread."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        def render() -> bytes:
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+            return b"a 1\n"
+
+        return await handled(MetricsApplication(render), "GET", "/metrics")
+
+    assert asyncio.run(main())[2] == b"a 1\n"

@@ -9,6 +9,7 @@ from shoal.errors import NotFound
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import MODEL_VERSION, TEXT_MEDIA, Target, route
+from shoal.frontends.metrics import send_metrics
 
 
 class MetadataRoutes:
@@ -68,5 +69,4 @@ class MetadataRoutes:
         """Metrics in Prometheus text format, as on the metrics port."""
         if self._render_metrics is None:
             raise NotFound("metrics are switched off on this server")
-        content = (b"Content-Type", b"text/plain; charset=utf-8")
-        exchange.respond(200, [content], [self._render_metrics()])
+        send_metrics(exchange, self._render_metrics)
