@@ -14,8 +14,20 @@ from benchmarks.measures import ratio, summarise
 
 OURS = "shoal"
 LIMIT = "onnxruntime"
-TRITON = "triton"
+TRITON, TRITON_CPP = "triton", "triton-onnx"
 TINY, LARGE, COMPUTE = "W1", "W4", ("W2", "W3")
+# Against Triton's C++ backend: workload, load generator, protocol, clients, figure, target.
+CPP_BARS = (
+    ("W1", "wrk", "http", 64, "per_second", 2.0),
+    ("W1", "h2load", "grpc", 64, "per_second", 2.0),
+    ("W1", "perf_analyzer", "http", 1, "p50_us", 0.5),
+    ("W1", "perf_analyzer", "grpc", 1, "p50_us", 0.5),
+    ("JSON", "wrk", "http", 64, "per_second", 2.0),
+    ("models-100", "wrk", "http", 64, "per_second", 1.5),
+    ("W4", "h2load", "grpc", 16, "per_second", 1.5),
+    ("W4-echo", "h2load", "grpc", 16, "per_second", 1.5),
+)
+TAIL_BAR_MS = 5.0
 
 
 @dataclass(frozen=True)
@@ -38,10 +50,11 @@ class Claim:
 
 def judge(records: list[dict[str, Any]]) -> list[Claim]:
     """All claims, in the order of the workloads."""
-    claims = list(_against_triton(records))
+    claims = [*_against_triton(records), *_against_cpp(records)]
     claims += _against_python_peers(records)
     claims += _against_limit(records)
     claims += _large_tensors(records)
+    claims += _tails(records)
     return claims
 
 
@@ -60,9 +73,31 @@ def _against_triton(records: list[dict[str, Any]]) -> Iterable[Claim]:
         yield Claim(sentence, latency, 1.0, at_least=False)
 
 
+def _against_cpp(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    for workload, tool, protocol, clients, figure, bar in CPP_BARS:
+        measured = ratio(records, (workload, tool, protocol, clients), OURS, TRITON_CPP, figure)
+        word = "throughput" if figure == "per_second" else "p50"
+        sentence = (
+            f"{workload}, {protocol}, {clients} client{'s' * (clients > 1)} ({tool}): {word} over "
+            f"Triton's C++ backend"
+        )
+        yield Claim(sentence, measured, bar, at_least=figure == "per_second")
+
+
+def _tails(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    found = [
+        one["p999_us"] / 1e3
+        for one in summarise(records)
+        if (one["workload"], one["tool"], one["peer"]) == ("tails", "shoal perf", OURS)
+        and one["p999_us"] is not None
+    ]
+    sentence = "tails, http, 70 % of the peak rate (shoal perf): p99.9 in ms"
+    yield Claim(sentence, found[0] if found else None, TAIL_BAR_MS, at_least=False)
+
+
 def _against_python_peers(records: list[dict[str, Any]]) -> Iterable[Claim]:
     """Compared with the best peer."""
-    others = {one["peer"] for one in records} - {OURS, TRITON, LIMIT}
+    others = {one["peer"] for one in records} - {OURS, TRITON, TRITON_CPP, LIMIT}
     for concurrency in (1, 16, 64):
         cell = (TINY, "wrk", "http", concurrency)
         ratios = {one: ratio(records, cell, OURS, one) for one in others}

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.claims import LIMIT, OURS
 from benchmarks.measures import summarise
-from benchmarks.report import number
+from benchmarks.report import PROTOCOLS, number
 
 Row = dict[str, Any]
 OUR_COLOUR, THEIR_COLOUR, LIMIT_COLOUR = "#0b7285", "#adb5bd", "#c92a2a"
@@ -99,7 +99,7 @@ def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: lis
         _bars(right, run, chosen, "cpu_us", "server CPU µs a request")
         if limits and workload["compute_bound"]:
             left.axvline(limits[0], color=LIMIT_COLOUR, linestyle="--", linewidth=1)
-        shown = "gRPC" if protocol == "grpc" else "HTTP"
+        shown = PROTOCOLS.get(protocol, "HTTP")
         left.set_title(f"{shown}, {tool}, {level} clients", fontsize=9, loc="left")
     figure.suptitle(f"{workload['name']}: {workload['title']}", fontsize=11)
     return figure

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.claims import LIMIT, OURS, judge
 from benchmarks.measures import ratio, summarise
+from benchmarks.workloads import WORKLOADS
 
 Row = dict[str, Any]
 NOTHING = "-"
@@ -75,7 +76,7 @@ def merged(earlier: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     return {
         **run,
         "command": f"{earlier['command']}, then {run['command']}",
-        "workloads": sorted([*kept, *run["workloads"]], key=lambda one: str(one["name"])),
+        "workloads": sorted([*kept, *run["workloads"]], key=_place),
         "peers": together,
         "measurements": [
             *(one for one in earlier["measurements"] if one["workload"] not in own),
@@ -87,6 +88,12 @@ def merged(earlier: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
             *run["left_out"],
         ],
     }
+
+
+def _place(workload: dict[str, Any]) -> int:
+    """In the order in which workloads are declared; unknown ones last."""
+    names = list(WORKLOADS)
+    return names.index(workload["name"]) if workload["name"] in names else len(names)
 
 
 def _machine(run: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from benchmarks.environments import Unavailable
 from benchmarks.forms import Exchange
 from benchmarks.places import LOGS, ROOT, WORK
 from benchmarks.processes import Family
-from benchmarks.workloads import JSON, Array, Workload
+from benchmarks.workloads import JSON, LOADS, Array, Workload
 
 READY_WITHIN_SECS = 60.0
 ASK_EVERY_SECS = 0.02
@@ -123,6 +123,7 @@ class Peer:
     settings = ""  # how it is configured, in a sentence for the report
     light_workers = 1  # processes for models that take no time; others get one per core
     takes_json = False  # it takes part in workloads whose tensors are JSON
+    speaks_v2 = False  # KServe v2 over HTTP and gRPC, with statistics
     most_copies = 1  # of the model that it can serve in one server
 
     @property
@@ -143,6 +144,8 @@ class Peer:
         """Why this peer skips a workload; empty if it does not."""
         if workload.encoding == JSON and not self.takes_json:
             return "JSON tensors are compared with other peers"
+        if workload.method != LOADS and not self.speaks_v2:
+            return "this workload needs KServe v2 over HTTP and gRPC"
         if workload.copies > self.most_copies:
             return f"it is set up for at most {self.most_copies} models"
         return ""

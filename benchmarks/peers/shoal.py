@@ -34,6 +34,7 @@ class Shoal(Peer):
         "defaults; max_batch_size 64, dynamic batching without a wait; W2: one instance a core"
     )
     takes_json = True
+    speaks_v2 = True
     most_copies = 1_000
 
     def install(self) -> None:

@@ -30,6 +30,7 @@ class Triton(Peer):
     packages = ("nvidia-pytriton", "numpy")
     settings = "max_batch_size 64, dynamic batching without a wait, a batch is one execution"
     takes_json = True
+    speaks_v2 = True
     most_copies = 10  # each is a process
 
     def install(self) -> None:

@@ -32,6 +32,7 @@ class TritonOnnx(Peer):
         "W3: one instance of one thread per core"
     )
     takes_json = True
+    speaks_v2 = True
     most_copies = 1_000
 
     def __init__(self) -> None:

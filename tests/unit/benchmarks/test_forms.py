@@ -12,6 +12,7 @@ import pytest
 from benchmarks import forms
 from benchmarks.limit import Setting, settings
 from benchmarks.peers import repository
+from benchmarks.peers.registry import PEERS
 from benchmarks.peers.shoal import v2_targets
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -185,3 +186,10 @@ def test_labels_are_compared_with_the_best_classes(told, right):
     labels = [{"label": "x", "index": index, "score": score} for index, score in told]
     answer = json.dumps({"images": [{"file": "", "labels": labels}]}).encode()
     assert (workload.fault(exchange.read(answer, {})) == "") is right
+
+
+@pytest.mark.parametrize("name", ["changing", "tails", "JSON", "models-1000"])
+def test_peers_leave_out_what_they_cannot_do(name):
+    taking_part = {peer.name for peer in PEERS.values() if not peer.leaves_out(WORKLOADS[name])}
+    assert {"shoal", "triton-onnx"} <= taking_part
+    assert ("fastapi" in taking_part) == (name == "JSON")

@@ -162,3 +162,22 @@ def test_a_workload_shows_the_figures_that_it_has():
     assert "| p99 ms | p99.9 ms | maximum ms | server CPU" in written
     assert "| 2.00 | 4.00 | 9.00 |" in written
     assert "p99.9 ms" not in markdown(run_of([record("shoal", 30, 1.0)]), [])
+
+
+def test_goals_against_the_cpp_backend_and_for_tails():
+    records = [
+        record("shoal", 300, 1.0, workload="JSON", concurrency=64),
+        record("triton-onnx", 100, 1.0, workload="JSON", concurrency=64),
+        {**record("shoal", 5, 1.0, workload="tails", tool="shoal perf"), "p999_us": 6000.0},
+    ]
+    found = verdicts(records)
+    assert found["JSON, http, 64 clients (wrk): throughput over Triton's C++ backend"] == "yes"
+    assert found["tails, http, 70 % of the peak rate (shoal perf): p99.9 in ms"] == "no"
+    assert "the closest Python peer" in "".join(found)  # which the C++ server is not
+    assert "triton-onnx" not in "".join(found)
+
+
+def test_workloads_keep_their_order_when_runs_are_merged():
+    earlier = run_of([], workloads=[workload("W1", "tiny")])
+    both = merged(earlier, run_of([], workloads=[workload("JSON", "tiny, JSON")]))
+    assert [one["name"] for one in both["workloads"]] == ["W1", "JSON"]
