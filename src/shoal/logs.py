@@ -1,16 +1,19 @@
-"""The server's log: Python logging in Triton's two formats, with settings that can change later.
+"""The server's log: Python logging in Triton's two formats and JSON, with settings that can change.
 
     default   I0809 10:19:07.015127 3254750 server.py:275] "message"
     ISO8601   2024-08-09T10:19:07Z I 3254750 server.py:275] "message"
+    json      {"time": "2024-08-09T10:19:07.015127Z", "level": "info", … "message": "message"}
 
 Modules log as usual, through `logging.getLogger(__name__)`. Messages are quoted as JSON strings,
-so that text sent by a client cannot forge a log line. Times are UTC.
+so that text sent by a client cannot forge a log line. Times are UTC. A log that cannot be written
+(a full disk, a closed stderr) loses lines and nothing else.
 
 Verbose level 1 is logging.DEBUG; each further level is one number below it (`VERBOSE_2` is 9).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -22,7 +25,10 @@ from typing import Any, TextIO
 VERBOSE_1 = logging.DEBUG
 VERBOSE_2 = logging.DEBUG - 1
 
+FORMATS = ("default", "ISO8601", "json")
+
 _package = logging.getLogger("shoal")
+_REPORT_SECS = 60.0  # between two reports of lines that could not be written
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class LogSettings:
     log_warning: bool = True
     log_error: bool = True
     log_verbose_level: int = 0
-    log_format: str = "default"  # or "ISO8601"
+    log_format: str = "default"  # one of FORMATS
 
     def allows(self, level: int) -> bool:
         """Whether a record of this level is written."""
@@ -61,9 +67,12 @@ class Formatter(logging.Formatter):
     def __init__(self, log_format: str = "default") -> None:
         super().__init__()
         self._iso8601 = log_format == "ISO8601"
+        self._json = log_format == "json"
 
     def format(self, record: logging.LogRecord) -> str:
         """The finished text, without its newline."""
+        if self._json:
+            return self._as_json(record)
         letter = "E" if record.levelno >= logging.ERROR else "I"
         if logging.WARNING <= record.levelno < logging.ERROR:
             letter = "W"
@@ -83,6 +92,52 @@ class Formatter(logging.Formatter):
             text += "\n" + "\n".join(f"    {line}" for line in trace.splitlines())
         return text
 
+    def _as_json(self, record: logging.LogRecord) -> str:
+        seconds, microseconds = divmod(round(record.created * 1_000_000), 1_000_000)
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        level = "debug"
+        for least, name in (
+            (logging.INFO, "info"),
+            (logging.WARNING, "warning"),
+            (logging.ERROR, "error"),
+        ):
+            if record.levelno >= least:
+                level = name
+        fields = {
+            "time": f"{moment}.{microseconds:06d}Z",
+            "level": level,
+            "process": record.process,
+            "source": f"{record.filename}:{record.lineno}",
+            "message": record.getMessage(),
+        }
+        table = getattr(record, "table", "")
+        if table:
+            fields["table"] = table
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Loses what cannot be written, and says so on stderr once a minute, if that can be written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lost = 0
+        self._reported = -_REPORT_SECS
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, ARG002 - its name
+        """A line could not be written."""
+        self._lost += 1
+        now = time.monotonic()
+        if now - self._reported < _REPORT_SECS:
+            return
+        self._reported = now
+        lost, self._lost = self._lost, 0
+        with contextlib.suppress(Exception):
+            error = sys.exc_info()[1]
+            sys.stderr.write(f"{lost} lines of the log could not be written: {error}\n")
+
 
 class Log:
     """The log handler of the process. `apply` and `update` are thread-safe.
@@ -95,12 +150,9 @@ class Log:
         self.settings = settings or LogSettings()
         self._installed = False
         self._file: TextIO | None = None
-        if path := self.settings.log_file:
-            # A line with unencodable characters must still be written. Open until `close`.
-            self._file = Path(path).open(  # noqa: SIM115
-                "a", encoding="utf-8", errors="backslashreplace"
-            )
-        self._handler = logging.StreamHandler(self._file or sys.stderr)
+        if self.settings.log_file:
+            self._file = self._open()
+        self._handler = _Handler(self._file or sys.stderr)
         self._handler.addFilter(lambda record: self.settings.allows(record.levelno))
 
     def install(self) -> None:
@@ -120,6 +172,22 @@ class Log:
         """Change some settings, by the names of LogSettings."""
         self.apply(replace(self.settings, **changes))
 
+    def reopen(self) -> None:
+        """Continue in a new file of the same name, if the old one was renamed.
+
+        Raises OSError if it cannot be opened; the old one is used on.
+        """
+        if self._file is None:
+            return
+        old, self._file = self._file, self._open()
+        self._handler.setStream(self._file)
+        with contextlib.suppress(OSError):  # a full disk: its last lines are lost
+            old.close()
+
+    def _open(self) -> TextIO:
+        # A line with unencodable characters must still be written.
+        return Path(self.settings.log_file).open("a", encoding="utf-8", errors="backslashreplace")
+
     def close(self) -> None:
         """Stop handling records and close the file."""
         self._installed = False
@@ -127,4 +195,5 @@ class Log:
         _package.setLevel(logging.NOTSET)
         self._handler.close()
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()

@@ -21,7 +21,8 @@ from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
-from shoal.errors import Internal
+from shoal.errors import Internal, Unavailable
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http import health_port
@@ -84,6 +85,8 @@ class Server:
         """
         self.options = options
         self.reloads = Reloads()
+        self._log = log
+        self._access_log: AccessLog | None = None
         self._loop = LoopHandle()
         custom = CustomMetrics()
         self._cache = settings.cache_store(options)
@@ -165,6 +168,8 @@ class Server:
         if self._keys is not None:
             self._keys.watch(self.reloads.add, partial(_post, loop))
         clients = settings.client_limits(options)
+        self._access_log = settings.access_log(options)
+        self.reloads.add("the log files", self._reopen_logs)
         https = settings.https(options)
         self._reload_tls("the certificate of --https-cert", https)
         if options.allow_http:
@@ -173,7 +178,11 @@ class Server:
             await self._listen_for_grpc(inbox, clients)
         if options.tcp_port >= 0:
             self._tcp = TcpListener(
-                self.engine, settings.tcp_limits(options), clients, self._access
+                self.engine,
+                settings.tcp_limits(options),
+                clients,
+                self._access,
+                self._access_log,
             )
             address = (options.tcp_address, options.tcp_port)
             self.tcp_port = await open_port("tcp", address, self._tcp.start)
@@ -206,6 +215,7 @@ class Server:
             application.fast_path,
             clients,
             application.check_head,
+            self._access_log,
         )
         if options.opens_http_port:
             self.http_port = await open_port(
@@ -224,7 +234,7 @@ class Server:
         tls = settings.grpc_tls(options)
         self._reload_tls("the certificate of --grpc-server-cert", tls)
         port = self._grpc = GrpcPort(
-            self.engine, inbox, options, self._memory, clients, self._access
+            self.engine, inbox, options, self._memory, clients, self._access, self._access_log
         )
         if options.opens_grpc_port:
             self.grpc_port = await open_port(
@@ -237,6 +247,16 @@ class Server:
         if options.grpc_unix_socket:
             mode = int(options.unix_socket_mode, 8)
             await open_unix("grpc", options.grpc_unix_socket, mode, port.start_unix)
+
+    def _reopen_logs(self) -> None:
+        """Continue in new log files, if the old ones were renamed."""
+        if self._log is not None:
+            try:
+                self._log.reopen()
+            except OSError as error:
+                raise Unavailable(f"its file cannot be opened: {error}") from None
+        if self._access_log is not None:
+            self._access_log.reopen()
 
     def _reload_tls(self, name: str, tls: ServerTls | None) -> None:
         if tls is not None:
@@ -353,6 +373,8 @@ class Server:
             self._application.close()
         if self._workers is not None:
             self._workers.close()
+        if self._access_log is not None:
+            await _in_thread(self._access_log.close)
         await _in_thread(self._tracer.close)
         if self._cache is not None:
             await _in_thread(self._cache.close)

@@ -20,6 +20,7 @@ from shoal.cache.store import CacheStore
 from shoal.config.options import Options
 from shoal.engine import Engine
 from shoal.errors import NotFound, Unsupported
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits
@@ -28,6 +29,7 @@ from shoal.frontends.tcp import TcpLimits
 from shoal.frontends.tls import PemFile, ServerTls, TlsFiles
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
+from shoal.line_writer import LineWriter
 from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import RepositorySettings
@@ -134,6 +136,21 @@ def key_files(options: Options) -> KeyFiles | None:
         )
     return KeyFiles(
         options.api_keys, tokens, header=options.api_key_header, open_apis=options.open_apis
+    )
+
+
+def access_log(options: Options) -> AccessLog | None:
+    """The access log and the audit log, if one of them is switched on.
+
+    Raises InvalidArgument for a file that cannot be written.
+    """
+    if not options.access_log and not options.audit_log:
+        return None
+    return AccessLog(
+        LineWriter(options.access_log, "access log") if options.access_log else None,
+        LineWriter(options.audit_log, "audit log") if options.audit_log else None,
+        log_format=options.access_log_format,
+        sample=options.access_log_sample,
     )
 
 

@@ -1,5 +1,6 @@
 """The log: two formats, four switches, one destination."""
 
+import json
 import logging
 import os
 import sys
@@ -123,3 +124,50 @@ def test_a_log_file_takes_the_place_of_stderr(capsys, tmp_path):
 def test_a_log_file_that_cannot_be_written(tmp_path):
     with pytest.raises(OSError, match="Is a directory"):
         Log(LogSettings(log_file=str(tmp_path)))
+
+
+def test_the_json_format():
+    made = record(logging.WARNING, "model '%s'", "a\n")
+    made.table = "a  b"
+    assert json.loads(Formatter("json").format(made)) == {
+        "time": "2024-08-09T10:19:07.015127Z",
+        "level": "warning",
+        "process": 3254750,
+        "source": "file.py:275",
+        "message": "model 'a\n'",
+        "table": "a  b",
+    }
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        text = Formatter("json").format(record(logging.ERROR, exc_info=sys.exc_info()))
+    assert "\n" not in text
+    assert json.loads(text)["traceback"].endswith("ValueError: boom")
+
+
+def test_a_full_disk_is_reported_once(capsys):
+    """Every write to /dev/full fails, as on a full disk."""
+    log = Log(LogSettings(log_file="/dev/full"))
+    log.install()
+    try:
+        for _ in range(10):
+            logging.getLogger("shoal.x").error("lost")
+    finally:
+        log.close()
+    assert capsys.readouterr().err.count("could not be written") == 1
+
+
+def test_a_renamed_log_is_continued_in_a_new_file(tmp_path):
+    path = tmp_path / "log"
+    log = Log(LogSettings(log_file=str(path)))
+    log.install()
+    try:
+        logging.getLogger("shoal.x").info("before")
+        path.rename(tmp_path / "log.1")
+        log.reopen()
+        logging.getLogger("shoal.x").info("after")
+    finally:
+        log.close()
+    assert '"before"' in (tmp_path / "log.1").read_text()
+    assert '"after"' in path.read_text()
+    assert '"before"' not in path.read_text()

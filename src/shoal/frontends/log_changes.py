@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.errors import InvalidArgument, ShoalError, Unsupported
+from shoal.logs import FORMATS
 
 _SWITCHES = ("log_info", "log_warning", "log_error")
 _LEVEL = "log_verbose_level"
 _FORMAT = "log_format"
-_FORMATS = ("default", "ISO8601")
 _MOST_VERBOSE = 2**31 - 1
 
 
@@ -35,7 +35,7 @@ def read_log_changes(
         elif name == _FORMAT:
             if type(value) is not str:
                 raise InvalidArgument(f"expect string for '{name}'")
-            if value not in _FORMATS:
+            if value not in FORMATS:
                 raise bad_format(value)
         else:
             known = ", ".join((*_SWITCHES, _LEVEL, _FORMAT))

@@ -16,13 +16,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from shoal.access.access import Access
 from shoal.access.caller import Caller
 from shoal.engine import Engine
 from shoal.errors import Internal, InvalidArgument, ShoalError, Unauthenticated
+from shoal.frontends.access_log import AccessLog, AccessRecord
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.pace import Pace, is_too_slow
 from shoal.statistics.trace import Trace
@@ -60,6 +61,7 @@ class _Question:
     task: asyncio.Task[str] | None = None
     text: str | None = None
     error: bool = False
+    start_ns: int = field(default_factory=time.monotonic_ns)
 
     def line(self) -> bytes:
         """The bytes to send; an error is always a whole line."""
@@ -78,8 +80,10 @@ class TcpListener:
         limits: TcpLimits | None = None,
         clients: ClientLimits | None = None,
         access: Access | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """`clients` may be shared with other listeners. With `access`, questions need a key."""
+        self.access_log = access_log
         self.engine = engine
         self.access = access
         self.limits = limits or TcpLimits()
@@ -151,7 +155,7 @@ class QuestionConnection(asyncio.Protocol):
         self._lingering = False
         self._pace = Pace()
         self._answers = 0
-        self._address = ""
+        self._address = self._peer = ""
         self._counted = 0  # our part of the memory budget's unfinished bytes
         self._key: str | None = None  # as sent with the last object that had one
 
@@ -163,6 +167,7 @@ class QuestionConnection(asyncio.Protocol):
         self._listener.connections.add(self)
         peername = transport.get_extra_info("peername")
         self._address = str(peername[0]) if peername else ""
+        self._peer = f"{self._address}:{peername[1]}" if peername else ""
         clients = self._listener.clients.connections
         refusal = clients.admit(self._address)
         if refusal and clients.crowded:
@@ -366,10 +371,30 @@ class QuestionConnection(asyncio.Protocol):
                 trace.event("TCP_SEND_START")
                 if question.error:
                     trace.failed(question.text or "")
-            self._transport.write(question.line())
+            line = question.line()
+            self._transport.write(line)
+            if self._listener.access_log is not None:
+                self._log(self._listener.access_log, question, len(line))
             if trace is not None:
                 trace.event("TCP_SEND_END")
                 trace.finish()
+
+    def _log(self, log: AccessLog, question: _Question, sent_bytes: int) -> None:
+        log.record(
+            AccessRecord(
+                protocol="tcp",
+                client=self._peer,
+                method="",
+                path=_OPERATION,
+                version="TCP",
+                status=400 if question.error else 200,
+                received_bytes=len(question.message.data) if question.message is not None else 0,
+                sent_bytes=sent_bytes,
+                seconds=(time.monotonic_ns() - question.start_ns) / 1e9,
+                api="inference",
+                error=(question.text or "") if question.error else "",
+            )
+        )
 
     def _refuse(self, sentence: str, *, final: bool) -> None:
         self._add_error(sentence, final=final)

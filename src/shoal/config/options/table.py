@@ -444,11 +444,28 @@ class Options:
     log_error: bool = _logging(True, "Log errors.")
     log_format: str = _logging(
         "default",
-        "Format of a line's prefix: I0809 10:19:07.015127 (default) or 2024-08-09T10:19:07Z I "
-        "(ISO8601).",
-        choices=("default", "ISO8601"),
+        "Format of a line: I0809 10:19:07.015127 ... (default), 2024-08-09T10:19:07Z I ... "
+        "(ISO8601) or an object (json).",
+        choices=("default", "ISO8601", "json"),
     )
     log_file: str = _logging("", "Log to this file instead of stderr.", form="<file>")
+    access_log: str = _logging(
+        "", "Write a line for each request to this file; - is standard output.", form="<file>"
+    )
+    access_log_format: str = _logging(
+        "common",
+        "Format of the access log: common, as web servers have it, or json.",
+        choices=("common", "json"),
+    )
+    access_log_sample: float = _logging(
+        1.0, "The part of all requests that the access log has.", limits=(0, 1)
+    )
+    audit_log: str = _logging(
+        "",
+        "Write a JSON line for each control call and each refused call to this file; - is "
+        "standard output.",
+        form="<file>",
+    )
 
     backend_config: tuple[NamedSetting, ...] = _backend(
         (),

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.tensor import Buffer
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.grpc import compression, status
+from shoal.frontends.grpc.access import CallRecord
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.deadlines import Deadlines
 from shoal.frontends.grpc.flow import Receiver, ServerStream
@@ -56,6 +58,7 @@ class CallResources:
     memory: MemoryBudget
     deadlines: Deadlines
     clock: Callable[[], int]
+    access_log: AccessLog | None = None
 
 
 class Route:
@@ -107,6 +110,7 @@ class Call(Receiver):
         "_open",
         "_paused",
         "_reader",
+        "_record",
         "_resources",
         "_route",
         "_stream",
@@ -133,6 +137,8 @@ class Call(Receiver):
         self._stream: ServerStream | None = stream  # None: the stream has ended
         self._head = head
         self._route = route
+        log = resources.access_log
+        self._record = None if log is None else CallRecord(log)
         self._open = True  # the service may still respond
         self._headers_sent = False
         self._reader: MessageReader | None = None
@@ -193,8 +199,13 @@ class Call(Receiver):
             trailers = status.status_block(0, "", trailing_metadata)
             self.send(parts)
             if self._open:  # the message was not too large
+                if self._record is not None:
+                    self._record.ended(StatusCode.OK)
                 self._end(trailers)
             return
+        if self._record is not None:
+            self._record.sent(size)
+            self._record.ended(StatusCode.OK)
         self._close()
         self._connection.sender.unary(stream, parts, size)
 
@@ -210,6 +221,9 @@ class Call(Receiver):
         connection = self._connection
         if not connection.sender.whole(stream, response, total):
             return False
+        if self._record is not None:
+            self._record.sent(total)
+            self._record.ended(StatusCode.OK)
         self._close()
         connection.sender.ended(stream)
         return True
@@ -229,6 +243,8 @@ class Call(Receiver):
                 f"Sent message larger than max ({size} vs. {self._route.max_send_bytes})",
             )
             return
+        if self._record is not None:
+            self._record.sent(size)
         sender = self._connection.sender
         if not self._headers_sent:
             self._headers_sent = True
@@ -265,6 +281,8 @@ class Call(Receiver):
         """
         if self._stream is None or not self._open:
             return
+        if self._record is not None:
+            self._record.ended(code, message)
         self._end(status.status_block(code, message, trailing_metadata))
 
     def pause_receiving(self) -> None:
@@ -307,6 +325,8 @@ class Call(Receiver):
             prefixed = pack_prefix(False, len(message)) + message
             self.data(prefixed, 0, len(prefixed), True)
             return
+        if self._record is not None:
+            self._record.received(message)
         self._notify(self.on_message, message)
         if self.on_half_close is not None:
             self._notify(self.on_half_close)
@@ -445,6 +465,8 @@ class Call(Receiver):
                 self._inflate(message)
                 return
             message = b""  # which is refused below
+        if self._record is not None:
+            self._record.received(message)
         if not self._route.unary:
             self._notify(self.on_message, message)
         elif self._message is None:
@@ -552,6 +574,8 @@ class Call(Receiver):
         if not self._open:
             return
         on_cancel = self._cancel()
+        if self._record is not None:
+            self._record.ended(code, message)
         self._end(status.status_block(code, message) + block)
         self._notify(on_cancel)
 
@@ -584,6 +608,10 @@ class Call(Receiver):
 
     def _leave_wire(self) -> None:
         """The stream is over: let go of everything that is not for the service to keep."""
+        record, self._record = self._record, None
+        if record is not None:
+            name = "" if self.caller is None else self.caller.name
+            record.finish(self.path, self.peer, name, self._head.metadata)
         self._close()
         self._stream = None
         self._message = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.core import buffers
 from shoal.core.buffers import BufferPool
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, ConnectionLimits
 from shoal.frontends.grpc import status
 from shoal.frontends.grpc.call import Call, CallResources, Route, Service
@@ -35,6 +36,7 @@ class Dispatcher:
         clock: Callable[[], int] = time.monotonic_ns,
         pool: BufferPool = buffers.pool,
         clients: ClientLimits | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """`clients` may be shared with other listeners; else there is `pool` for their requests."""
         self.settings = settings
@@ -48,7 +50,8 @@ class Dispatcher:
         self._fast_paths: list[GrpcFastPath] = []
         self._method = service.method
         self._routes: dict[str, Route] = {}  # of methods that there are
-        self._resources = CallResources(settings, self.memory, self.deadlines, clock)
+        self.access_log = access_log
+        self._resources = CallResources(settings, self.memory, self.deadlines, clock, access_log)
 
     def accept(
         self,

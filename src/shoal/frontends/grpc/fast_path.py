@@ -18,6 +18,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Buffer
 from shoal.frontends.coalescer import Coalescer
+from shoal.frontends.grpc.access import call_record
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
@@ -26,6 +27,7 @@ from shoal.frontends.grpc.errors import as_shoal_error
 from shoal.frontends.grpc.flow import Receiver, ServerStream, unary_pieces
 from shoal.frontends.grpc.infer import DECOUPLED, GrpcInferCall, InferMethod, planned_message
 from shoal.frontends.grpc.message import PREFIX_BYTES
+from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.grpc_pattern import MessagePatterns
 from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import id_field, small_columns
@@ -140,9 +142,12 @@ class GrpcFastPath(Coalescer):
             self.write_individually(responses, requests)
             return
         columns, message_bytes = small
+        log = self.dispatcher.access_log
         rows = zip(*columns, strict=False)  # columns that are the same for all have no end
         for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
             call: Any = request.reply  # of `reply_types`; a `cast` takes 5 % of this loop
+            # Calls of the slow path have their own record.
+            logged = log is not None and isinstance(call, GrpcFastPathCall) and call.request
             field = id_field(request.id) if request.id else b""
             size = message_bytes + len(field)
             before, between, prefix, after, trailers = _pieces(size)
@@ -150,6 +155,27 @@ class GrpcFastPath(Coalescer):
             whole = call.id.to_bytes(4, "big").join((before, between, message, trailers))
             if size > self.max_send_bytes or not call.finish_with(whole, size + PREFIX_BYTES):
                 call.deliver(responses.response(index, request.id))
+            elif logged:
+                self._log(call, request, size)
+
+    def _log(self, call: GrpcFastPathCall, request: PlannedRequest, sent_bytes: int) -> None:
+        log = self.dispatcher.access_log
+        assert log is not None
+        head, caller = call.pattern.head, call.pattern.caller
+        received = request.message
+        log.record(
+            call_record(
+                head.path,
+                call.connection.peer,
+                "" if caller is None else caller.name,
+                head.metadata,
+                code=StatusCode.OK,
+                message=received,
+                received_bytes=len(received),
+                sent_bytes=sent_bytes,
+                started_ns=request.start_ns,
+            )
+        )
 
 
 class GrpcFastPathCall(ServerStream, Receiver):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from shoal.core import buffers
 from shoal.core.buffers import BufferPool
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.call import Service
 from shoal.frontends.grpc.dispatch import Dispatcher
@@ -37,11 +38,12 @@ class GrpcListener:
         clock: Callable[[], int] = time.monotonic_ns,
         pool: BufferPool = buffers.pool,
         clients: ClientLimits | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         self._settings = settings or GrpcSettings()
         self._clock = clock
         self._dispatcher = Dispatcher(
-            service, self._settings, self._deadline_earlier, clock, pool, clients
+            service, self._settings, self._deadline_earlier, clock, pool, clients, access_log
         )
         self._registry: ConnectionRegistry | None = None
         self._servers: list[asyncio.AbstractServer | TlsServer] = []

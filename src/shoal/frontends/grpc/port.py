@@ -11,6 +11,7 @@ from shoal.access.access import Access
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.grpc.grpcio_transport import GrpcioListener
 from shoal.frontends.grpc.listener import GrpcListener
@@ -31,6 +32,7 @@ class GrpcPort:
         memory: SharedMemory,
         clients: ClientLimits | None = None,
         access: Access | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """Nothing is opened yet. Raises a ShoalError for settings that cannot be."""
         self._service = GrpcService(engine, inbox, _service_options(options), memory, access)
@@ -39,7 +41,9 @@ class GrpcPort:
         if options.grpc_transport == "grpcio":
             self._listener = GrpcioListener(self._service, settings)
         else:
-            self._listener = GrpcListener(self._service, settings, clients=clients)
+            self._listener = GrpcListener(
+                self._service, settings, clients=clients, access_log=access_log
+            )
         self._draining: asyncio.Future[bool] | None = None
 
     async def start(

@@ -61,5 +61,5 @@ class RuntimeSettingMethods:
 
 def _bad_format(text: str) -> InvalidArgument:
     return InvalidArgument(
-        f"invalid argument for log_format, got: {text}; write 'default' or 'ISO8601'"
+        f"invalid argument for log_format, got: {text}; write 'default', 'ISO8601' or 'json'"
     )

@@ -20,6 +20,7 @@ from shoal.engine import Engine
 from shoal.errors import ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc import reflection
+from shoal.frontends.grpc.access import RESTRICTED
 from shoal.frontends.grpc.call import Call, Kind, Method
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.errors import fail, note_error, status_of
@@ -347,7 +348,7 @@ def _restricted(method: Method, key: str, value: str) -> Method:
         if any(hmac.compare_digest(text.encode(), secret) for text in given):
             method.start(call)
             return
-        text = f"This protocol is restricted, expecting header '{header}'"
+        text = f"{RESTRICTED} '{header}'"
         note_error(call, StatusCode.UNAVAILABLE, text)
         call.finish(StatusCode.UNAVAILABLE, text)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.frontends.http.message import (
+    Head,
     Header,
     HttpRequest,
     Part,
@@ -51,22 +52,36 @@ class ConnectionExchange:
         "_sink",
         "_stage",
         "caller",
+        "failure",
         "on_disconnect",
         "on_writable",
         "peer",
         "request",
+        "status",
     )
 
     def __init__(self, request: HttpRequest, sink: HttpConnection) -> None:
         self.request = request
         self.peer = sink.peer
         self.caller: Caller | None = None  # whose key it has, where keys are required
+        self.status = 0  # of the response
+        self.failure = b""  # the body of an error response
         self.on_disconnect: Callable[[], object] | None = None  # called once, when that happens
         self.on_writable: Callable[[], object] | None = None  # `writable` became true again
         self._sink: HttpConnection | None = sink
         self._stage = _WAITING
         self._keep_alive = False
         self._chunked = False
+
+    @property
+    def head(self) -> Head:
+        """The head of the request."""
+        return self.request.head
+
+    @property
+    def received_bytes(self) -> int:
+        """The size of the request."""
+        return len(self.request.head.raw) + len(self.request.body)
 
     @property
     def answered(self) -> bool:
@@ -92,6 +107,9 @@ class ConnectionExchange:
         if sink is None:
             self._stage = _DONE
             return
+        self.status = status
+        if status >= 400:
+            self.failure = b"".join(parts)
         request_head = self.request.head
         total = 0
         for part in parts:
@@ -126,6 +144,7 @@ class ConnectionExchange:
         if sink is None:
             self._stage = _STREAMING
             return
+        self.status = status
         request_head = self.request.head
         chunked = request_head.version == "1.1"
         # HTTP/1.0 knows no chunks: there the end of the connection is the end of the body.

@@ -12,6 +12,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.head import CheckHead
 from shoal.frontends.http.limits import HttpLimits
@@ -35,11 +36,14 @@ class HttpListener:
         fast_path: HttpFastPath | None = None,
         clients: ClientLimits | None = None,
         check_head: CheckHead | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """`handle` gets what does not match a template of `fast_path`; `clients` may be shared with
         other listeners. `check_head` may refuse a request before its body arrives."""
         self._limits = limits or HttpLimits()
-        self._state = ListenerState(handle, self._limits, fast_path, clients, check_head)
+        self._state = ListenerState(
+            handle, self._limits, fast_path, clients, check_head, access_log
+        )
         self._connection_type = HttpConnection if fast_path is None else fast_path.connection_type
         self._state.on_empty = self._all_gone
         self._servers: list[asyncio.AbstractServer | TlsServer] = []

@@ -24,6 +24,7 @@ from shoal.wire.json_frame import JsonFrame
 from shoal.wire.template import is_plain_id
 
 if TYPE_CHECKING:
+    from shoal.access.caller import Caller
     from shoal.frontends.http.fast_path import HttpFastPath
 
 MOST_LENGTH_DIGITS = 6  # of a body on the fast path
@@ -249,7 +250,11 @@ HttpPattern: TypeAlias = BinaryPattern | JsonPattern
 class HttpFastPathCall:
     """A request that matched: what its connection is busy with, and its reply."""
 
+    caller: Caller | None = None  # whose key it has, where keys are required
+
     __slots__ = ("connection", "pattern", "request", "request_id")
+
+    failure = b""  # an error is answered by an exchange
 
     def __init__(self, connection: HttpConnection, pattern: HttpPattern, request_id: bytes) -> None:
         self.connection = connection
@@ -282,6 +287,17 @@ class HttpFastPathCall:
         return exchange
 
     # ---- what the connection calls
+
+    @property
+    def head(self) -> Head:
+        """The head of the request."""
+        return self.pattern.head
+
+    @property
+    def received_bytes(self) -> int:
+        """The size of the request."""
+        head = self.pattern.head
+        return len(head.raw) + head.body_length
 
     def client_disconnected(self) -> None:
         """Cancel the request."""

@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from shoal.frontends.access_log import DISCONNECTED, AccessLog
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.http.access import access_record
 from shoal.frontends.http.exchange import JSON_CONTENT, ConnectionExchange
 from shoal.frontends.http.head import CheckedHeads, CheckHead, HeadCache
 from shoal.frontends.http.limits import HttpLimits
@@ -70,6 +72,7 @@ class ListenerState:
     """What the connections of one listener share."""
 
     __slots__ = (
+        "access_log",
         "clients",
         "connections",
         "date_line",
@@ -91,9 +94,11 @@ class ListenerState:
         fast_path: HttpFastPath | None = None,
         clients: ClientLimits | None = None,
         check_head: CheckHead | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """`clients` may be shared with other listeners."""
         self.handle = handle
+        self.access_log = access_log
         self.limits = limits
         clients = clients or ClientLimits.of(limits.max_buffered_bytes)
         self.memory = clients.memory
@@ -129,10 +134,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_sending",
         "_serving",
         "_since",
+        "_started_ns",
         "_state",
         "_transport",
         "_unsent",
         "_written",
+        "_written_before",
         "address",
         "peer",
         "phase",
@@ -154,6 +161,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
         # For the sweep, which detects what did not change since the last one:
+        # For the access log, of the request that is with the application:
+        self._started_ns = 0
+        self._written_before = 0
         self._responses = 0
         self._progress_seen = -1
         self._written = 0
@@ -289,6 +299,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._exchange = None
         self._responses += 1
+        if self._state.access_log is not None:
+            self._log(exchange, exchange.status)
         if not keep_alive:
             self._close_after_response()
             return
@@ -310,6 +322,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.phase = _OPEN
         self._written += len(response)
         transport.write(response)
+        if self._state.access_log is not None:
+            self._log(call, 200)
         if self._reader.inbox:
             self._state.defer(self._serve)
         return True
@@ -454,6 +468,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return False
         self._exchange = call
         self.phase = _BUSY
+        if self._state.access_log is not None:
+            self._began()
         return True
 
     def _match_large(self, fast_path: HttpFastPath, head: Head, body: Part) -> bool:
@@ -538,6 +554,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return
             fast_path.submit()  # keeps the order of arrival
         self.phase = _BUSY
+        if self._state.access_log is not None:
+            self._began()
         exchange = ConnectionExchange(request, self)
         self._exchange = exchange
         try:
@@ -572,6 +590,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             len(body),
             self._state.date_line,
         )
+        if self._state.access_log is not None:
+            self._state.access_log.record(
+                access_record(None, self.peer, "", error.status, 0, len(body), 0, body)
+            )
         headers = [JSON_CONTENT, *error.headers]
         if error.status == 503:
             headers.append(_RETRY_AFTER)
@@ -613,7 +635,33 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _drop_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
+            if self._state.access_log is not None:
+                self._log(exchange, DISCONNECTED)
             exchange.client_disconnected()
+
+    # --- the access log ----------------------------------------------------------------------
+
+    def _began(self) -> None:
+        self._started_ns = time.monotonic_ns()
+        self._written_before = self._written
+
+    def _log(self, exchange: ConnectionExchange | HttpFastPathCall, status: int) -> None:
+        """The request has its response, or no client."""
+        log = self._state.access_log
+        assert log is not None
+        caller = exchange.caller
+        log.record(
+            access_record(
+                exchange.head,
+                self.peer,
+                caller.name if caller is not None else "",
+                status,
+                exchange.received_bytes,
+                self._written - self._written_before,
+                self._started_ns,
+                exchange.failure,
+            )
+        )
 
 
 def _call_soon(callback: Callable[[], None]) -> None:

@@ -111,5 +111,5 @@ def _texts(name: str, value: Any) -> list[str] | None:
 def _bad_format(text: str) -> Unavailable:
     """Unavailable and not InvalidArgument, as Triton has it."""
     return Unavailable(
-        f"invalid argument for --log_format, got: {text}; write 'default' or 'ISO8601'"
+        f"invalid argument for --log_format, got: {text}; write 'default', 'ISO8601' or 'json'"
     )

@@ -128,7 +128,7 @@ def test_log_settings(service):
         (
             {"log_format": "xml"},
             StatusCode.INVALID_ARGUMENT,
-            "invalid argument for log_format, got: xml; write 'default' or 'ISO8601'",
+            "invalid argument for log_format, got: xml; write 'default', 'ISO8601' or 'json'",
         ),
     ],
 )
