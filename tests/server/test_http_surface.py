@@ -298,13 +298,19 @@ def seen(monkeypatch):
 
     def watch(server):
         parameters = []
-        infer = server.server.engine.infer
+        engine = server.server.engine
+        infer, infer_group = engine.infer, engine.infer_group
 
         def note(request):
             parameters.append(request.parameters)
             infer(request)
 
-        monkeypatch.setattr(server.server.engine, "infer", note)
+        def note_group(requests, model):
+            parameters.extend(request.parameters for request in requests)
+            return infer_group(requests, model)
+
+        monkeypatch.setattr(engine, "infer", note)
+        monkeypatch.setattr(engine, "infer_group", note_group)
         return parameters
 
     return watch
