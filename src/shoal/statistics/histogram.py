@@ -45,6 +45,13 @@ class Histogram:
         self._counts[bisect_left(self._edges, value)] += times
         self._total += value * times
 
+    def add_all(self, values: Sequence[int]) -> None:
+        """Count each of `values`."""
+        edges, counts = self._edges, self._counts
+        for value in values:
+            counts[bisect_left(edges, value)] += 1
+        self._total += sum(values)
+
     def add_spans(self, starts: Sequence[int], end: int, total: int) -> None:
         """Count `end - start` for each of `starts`, which is sorted and not empty.
 
@@ -52,9 +59,6 @@ class Histogram:
         """
         edges, counts = self._edges, self._counts
         self._total += total
-        if len(starts) == 1:
-            counts[bisect_left(edges, total)] += 1
-            return
         bucket = bisect_left(edges, end - starts[-1])  # the shortest span
         last = bisect_left(edges, end - starts[0])
         left = len(starts)  # starts[:left] are in no bucket yet: the longer spans

@@ -27,6 +27,7 @@ from shoal.statistics.histogram import Histogram, HistogramReading
 from shoal.statistics.summary import DurationSummary, SummaryReading
 from shoal.statistics.task import TaskStatistics
 
+_MOST_LONE = 16  # executions that are not counted yet
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 
 # A request to a small model takes some 100 µs, one to a large model seconds: three buckets per
@@ -193,6 +194,11 @@ class ModelStatistics:
         if first_response_edges_ms:
             edges_ns = [round(edge_ms * _MS) for edge_ms in sorted(first_response_edges_ms)]
             self._first_response = Histogram(edges_ns)
+        # Executions of one request, to be counted several at a time, and before anything is read:
+        # with many models, what is counted is in no cache of the processor. Start, queued, the
+        # request's rows, those of the execution, moments and end.
+        self._lone: list[tuple[int, int, int, int, Moments, int]] = []
+        self._keeps_lone = self._summaries is None and self._first_response is None
 
     def executed(
         self,
@@ -215,29 +221,29 @@ class ModelStatistics:
         if not count:
             return
         compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = moments
-        input_ns = input_end_ns - compute_start_ns
-        infer_ns = output_start_ns - input_end_ns
-        output_ns = compute_end_ns - output_start_ns
         if end_ns is None:
             end_ns = max(self._clock(), compute_end_ns)
         last_inference_ns = self._wall_clock()
-        # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
-        if count == 1:
+        if count == 1 and self._keeps_lone:
             request = requests[0]
-            inferences = request.rows
-            started = [request.start_ns]
-            queued = [request.queued_ns]
-            success_ns = end_ns - request.start_ns
-            queue_ns = compute_start_ns - request.queued_ns
-        else:
-            inferences = sum([request.rows for request in requests])
-            started = sorted([request.start_ns for request in requests])
-            queued = sorted([request.queued_ns for request in requests])
-            success_ns = count * end_ns - sum(started)
-            queue_ns = count * compute_start_ns - sum(queued)
+            lone = (request.start_ns, request.queued_ns, request.rows, rows, moments, end_ns)
+            with self._lock:
+                self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
+                self._lone.append(lone)
+                if len(self._lone) == _MOST_LONE:
+                    self._count_lone()
+            return
+        input_ns = input_end_ns - compute_start_ns
+        infer_ns = output_start_ns - input_end_ns
+        output_ns = compute_end_ns - output_start_ns
+        inferences = sum([request.rows for request in requests])
+        # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
+        started = sorted([request.start_ns for request in requests])
+        queued = sorted([request.queued_ns for request in requests])
         if not queued[0] or queued[-1] > compute_start_ns:  # some never waited
             queued = sorted([min(at or compute_start_ns, compute_start_ns) for at in queued])
-            queue_ns = count * compute_start_ns - sum(queued)
+        success_ns = count * end_ns - sum(started)
+        queue_ns = count * compute_start_ns - sum(queued)
         histograms = self._histograms
         with self._lock:
             self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
@@ -269,6 +275,40 @@ class ModelStatistics:
                 summaries.compute_input_ns.add(input_ns, end_ns, count)
                 summaries.compute_infer_ns.add(infer_ns, end_ns, count)
                 summaries.compute_output_ns.add(output_ns, end_ns, count)
+
+    def _count_lone(self) -> None:
+        """Count the executions that were kept. The lock is held."""
+        spans: list[int] = []
+        waits: list[int] = []
+        computes: list[int] = []
+        sizes: list[int] = []
+        for start_ns, queued_ns, inferences, rows, moments, end_ns in self._lone:
+            compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = moments
+            spans.append(end_ns - start_ns)
+            waits.append(compute_start_ns - queued_ns if 0 < queued_ns < compute_start_ns else 0)
+            computes.append(compute_end_ns - compute_start_ns)
+            sizes.append(rows)
+            self._inference_count += inferences
+            batch = self._batches.get(rows)
+            if batch is None:
+                batch = self._batches[rows] = [0, 0, 0, 0]
+            batch[0] += 1
+            batch[1] += input_end_ns - compute_start_ns
+            batch[2] += output_start_ns - input_end_ns
+            batch[3] += compute_end_ns - output_start_ns
+            self._compute_input_ns += input_end_ns - compute_start_ns
+            self._compute_infer_ns += output_start_ns - input_end_ns
+            self._compute_output_ns += compute_end_ns - output_start_ns
+        self._lone.clear()
+        self._success_count += len(spans)
+        self._success_ns += sum(spans)
+        self._queue_ns += sum(waits)
+        histograms = self._histograms
+        if histograms is not None:
+            histograms.request_duration_ns.add_all(spans)
+            histograms.queue_duration_ns.add_all(waits)
+            histograms.compute_duration_ns.add_all(computes)
+            histograms.batch_size.add_all(sizes)
 
     def first_response(self, request: Request) -> None:
         """A request that is not answered with its batch gets its first response."""
@@ -358,6 +398,7 @@ class ModelStatistics:
     def read(self) -> ModelReading:
         """A copy of all counts, consistent with one another."""
         with self._lock:
+            self._count_lone()
             return ModelReading(
                 last_inference_ms=self._last_inference_ns // _MS,
                 inference_count=self._inference_count,

@@ -118,6 +118,20 @@ def test_success_lasts_at_least_until_the_end_of_compute(make_request):
     assert counted.snapshot()["inference_stats"]["success"]["ns"] == 300
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
+def test_lone_requests_count_as_others_do(make_request, count):
+    """They are counted several at a time, which summaries do not allow."""
+    kept, at_once = statistics(now_ns=10_000), statistics(now_ns=10_000, summaries=True)
+    for number in range(count):
+        request = make_request(100 + number, 0 if number % 5 == 0 else 150, rows=1 + number % 2)
+        moments = Moments(200 + number, 300, 3_000 * number, 4_000 * number)
+        for counted in (kept, at_once):
+            counted.executed([request], 1 + number % 3, moments)
+    assert kept.snapshot() == at_once.snapshot()
+    assert kept.read().histograms == at_once.read().histograms
+    assert kept.read().success_count == count
+
+
 def test_an_execution_whose_requests_all_failed_on_their_own_counts_nothing():
     counted = statistics()
     before = counted.snapshot()
