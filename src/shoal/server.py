@@ -126,7 +126,9 @@ class Server:
             else None
         )
         self._memory = SharedMemory(
-            allowed=options.client_shared_memory, most_input_bytes=options.http_max_body_size
+            allowed=options.client_shared_memory,
+            most_input_bytes=options.http_max_body_size,
+            most_ahead_bytes=options.max_buffered_bytes,
         )
         self._application: Application | None = None
         self._http: HttpListener | None = None

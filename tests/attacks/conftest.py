@@ -102,6 +102,7 @@ class AttackedServer:
     def check_stalls(self):
         """Nothing has kept the event loop from its connections for too long."""
         loop, process = self._longest
+        print(f"the event loop stood still for {loop:.3f} s of CPU, with threads {process:.3f} s")
         assert loop <= MOST_STALL_SECS, f"the event loop stood still for {loop:.3f} s of CPU"
         # That of threads counts as well, since one of them may hold the interpreter lock; twice as
         # much, since another may run beside it that does not.

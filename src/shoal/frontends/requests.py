@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from shoal.core import bytes_tensor
+from shoal.core.dtypes import BYTES
 from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
+from shoal.engine import Engine
 from shoal.errors import InvalidArgument, quoted
+from shoal.wire.regions import Lease
 
 _NEWEST_POSSIBLE = 2**63 - 1
 
@@ -48,6 +53,26 @@ def build_request(
         flags=Request.SEQUENCE_START * options.sequence_start
         | Request.SEQUENCE_END * options.sequence_end,
     )
+
+
+def is_slow(inputs: Mapping[str, Tensor], leases: Sequence[Lease]) -> bool:
+    """Whether to read the inputs takes milliseconds, so that a thread should `submit` the request:
+    large ones in shared memory, and many strings."""
+    for tensor in inputs.values():
+        if (
+            tensor.datatype is BYTES
+            and tensor.has_raw
+            and bytes_tensor.is_slow(tensor.element_count, tensor.nbytes)
+        ):
+            return True
+    return any(lease.is_large for lease in leases)
+
+
+def submit(engine: Engine, request: Request, leases: Sequence[Lease]) -> None:
+    """Read the inputs of a slow request, and submit it: `Engine.infer`. For any thread."""
+    for lease in leases:
+        lease.read_ahead()
+    engine.infer(request)
 
 
 def parse_version(text: str) -> int:

@@ -3,15 +3,16 @@
     client --register(name, key)--> regions --lease--> request --release--> regions
 
 A region is opened once, and its contents are copied: those of system memory when the model uses
-them, those of GPU memory when the request is read. System memory is not mapped: its owner may
-truncate it at any time, and touching a page that is gone would kill the server (SIGBUS), while a
-system call says so. Requests that use a region hold a lease; unregistering it takes effect when the
-last lease is released.
+them (large ones before, on a thread), those of GPU memory when the request is read. System memory
+is not mapped: its owner may truncate it at any time, and touching a page that is gone would kill
+the server (SIGBUS), while a system call says so. Requests that use a region hold a lease;
+unregistering it takes effect when the last lease is released.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import sys
@@ -21,11 +22,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core import bytes_tensor
 from shoal.core.buffers import pool
-from shoal.core.dtypes import DataType
+from shoal.core.dtypes import BYTES, DataType
 from shoal.core.lazy_tensor import LazyTensor
 from shoal.core.tensor import Buffer, Tensor
-from shoal.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
+from shoal.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
 from shoal.wire.regions import Lease
@@ -36,6 +45,7 @@ DISABLED = (
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _LARGEST = 2**64 - 1
 _POOLED_BYTES = 32 << 10  # from here on inputs are read into memory from a pool
+_LARGE_BYTES = 1 << 20  # from here on inputs are read on threads, before the model runs
 
 
 @dataclass(slots=True)
@@ -59,17 +69,21 @@ class SharedMemory:
         *,
         allowed: bool = True,
         most_input_bytes: int = _LARGEST,
+        most_ahead_bytes: int = _LARGEST,
         find_cuda: Callable[[], Cuda | None] | None = None,
     ) -> None:
         """Without `allowed` regions cannot be registered; the status still works.
 
         `most_input_bytes` bounds one input: it is copied, and its region may be larger than memory.
+        `most_ahead_bytes` bounds all that are copied before their models run.
         `find_cuda` looks for GPUs when a client first registers memory of one.
         """
         self._allowed = allowed
         self._most_input_bytes = most_input_bytes
         self._find_cuda = find_cuda or cuda_memory.find
-        self._lock = threading.Lock()  # guards _regions and their fields
+        self._most_ahead_bytes = most_ahead_bytes
+        self._ahead_bytes = 0
+        self._lock = threading.Lock()  # guards _ahead_bytes, _regions and their fields
         self._regions: dict[str, _Region] = {}
 
     # ---- for clients
@@ -206,8 +220,20 @@ class SharedMemory:
             return _RegionLease(self, region, region.memory, offset, byte_size, most)
         return _CudaLease(self, region, region.memory, offset, byte_size)
 
-    def _release(self, region: _Region) -> None:
+    def _reserve(self, size: int) -> None:
+        """Count an input that is copied before its model runs. Unavailable beyond the limit."""
         with self._lock:
+            if self._ahead_bytes + size > self._most_ahead_bytes:
+                raise Unavailable(
+                    f"the server has copied as much shared memory as it may, "
+                    f"{self._most_ahead_bytes} bytes; try again later, or raise the limit with "
+                    f"--max-buffered-bytes"
+                )
+            self._ahead_bytes += size
+
+    def _release(self, region: _Region, ahead_bytes: int = 0) -> None:
+        with self._lock:
+            self._ahead_bytes -= ahead_bytes
             region.leases -= 1
             if region.unregistered and not region.leases:
                 self._remove(region)
@@ -221,8 +247,8 @@ class _RegionLease:
     """A part of a region in use by one request."""
 
     __slots__ = (
-        *("_byte_size", "_copy", "_memory", "_most_bytes", "_name", "_offset", "_owner"),
-        *("_read_bytes", "_region"),
+        *("_ahead_bytes", "_byte_size", "_copy", "_memory", "_most_bytes", "_name", "_offset"),
+        *("_owner", "_read_bytes", "_region", "is_large"),
     )
 
     def __init__(
@@ -243,6 +269,8 @@ class _RegionLease:
         self._most_bytes = most_bytes
         self._copy: memoryview | None = None
         self._read_bytes = byte_size
+        self._ahead_bytes = 0
+        self.is_large = False
 
     def tensor(self, name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
         """An input that reads the part when the model uses it; `check` says whether it could."""
@@ -251,7 +279,17 @@ class _RegionLease:
                 f"input '{name}' has {self._byte_size} bytes in shared memory region "
                 f"'{self._name}', at most {self._most_bytes} are read (--http-max-body-size)"
             )
+        if datatype is BYTES:
+            bytes_tensor.check_unsent(name, math.prod(shape), "from shared memory")
+        self.is_large = self._byte_size > _LARGE_BYTES
         return LazyTensor(name, datatype, shape, self._byte_size, self._read)
+
+    def read_ahead(self) -> None:
+        """Read a large part now. Unavailable if too much is read ahead already."""
+        if self.is_large and not self._ahead_bytes:
+            self._owner._reserve(self._byte_size)
+            self._ahead_bytes = self._byte_size
+            self._read()
 
     def _read(self) -> memoryview:
         """A copy of the part, made once; zeros stand for what is no longer there."""
@@ -282,7 +320,7 @@ class _RegionLease:
         """Release the part. A second call does nothing."""
         region, self._region = self._region, None
         if region is not None:
-            self._owner._release(region)
+            self._owner._release(region, self._ahead_bytes)
 
 
 def _truncated(name: str, left: int, needed: int) -> InvalidArgument:
@@ -310,6 +348,11 @@ class _CudaLease:
         """An input with a copy of the part. Internal if the device fails."""
         raw = self._memory.read(self._offset, self._byte_size)
         return Tensor(name, datatype, shape, raw=raw)
+
+    is_large = False  # the part was read when the request was
+
+    def read_ahead(self) -> None:
+        """Nothing, as `check`."""
 
     def check(self) -> None:
         """Nothing: the part was read when the request was."""

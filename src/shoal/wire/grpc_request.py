@@ -8,6 +8,7 @@ themselves: what a message means, apart from its ids and its tensors, is cached 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shoal.core import bytes_tensor, dtypes
-from shoal.core.dtypes import DataType, from_name
+from shoal.core.dtypes import BYTES, DataType, from_name
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, LimitExceeded, Unsupported
@@ -218,6 +219,10 @@ def check_inflated(message: Buffer, max_typed_bytes: int) -> None:
             f"at most {max_typed_bytes} are allowed; send the tensors as raw_input_contents, or "
             f"the request uncompressed"
         )
+    if len(message) - len(around) > 4 * bytes_tensor.MOST_UNSENT:
+        for entry in parse(messages.ModelInferRequest, around).inputs:
+            if entry.datatype == BYTES.name:
+                bytes_tensor.check_unsent(entry.name, math.prod(entry.shape), "if compressed")
 
 
 def check_typed(size: int, max_typed_bytes: int) -> None:
@@ -401,12 +406,13 @@ def _typed_inputs(request: Any, head: InferHead) -> dict[str, Tensor]:
             raise _no_data(entry.name, request.model_name)
         datatype = from_name(entry.datatype)
         content = _read_contents(entry, datatype, request.model_name)
-        inputs[entry.name] = Tensor(entry.name, datatype, tuple(entry.shape), raw=content)
+        raw, array = (None, content) if isinstance(content, np.ndarray) else (content, None)
+        inputs[entry.name] = Tensor(entry.name, datatype, tuple(entry.shape), raw=raw, array=array)
     return inputs
 
 
-def _read_contents(entry: Any, datatype: DataType, model_name: str) -> Buffer:
-    """The elements of a typed field, laid out as raw contents are."""
+def _read_contents(entry: Any, datatype: DataType, model_name: str) -> Buffer | np.ndarray:
+    """The elements of a typed field, laid out as raw contents are; strings as an array."""
     filled = [descriptor.name for descriptor, _ in entry.contents.ListFields()]
     if not filled:
         return b""
@@ -420,10 +426,16 @@ def _read_contents(entry: Any, datatype: DataType, model_name: str) -> Buffer:
         raise InvalidArgument(f"{where} '{model_name}', binary data was already supplied.")
     values = getattr(entry.contents, filled[0])
     if datatype is dtypes.BYTES:
-        return bytes_tensor.encode(values)
+        count = math.prod(entry.shape)
+        if len(values) != count or min(entry.shape, default=0) < 0:
+            # Validation refuses that, whatever the strings are: as many empty ones.
+            return bytes(4 * min(len(values), max(0, count) + 1))
+        array = np.empty(count, object)
+        array[:] = values[:]
+        return array.reshape(tuple(entry.shape))
     # Like a C cast: an int_contents element keeps the low bits its datatype has room for.
-    array = np.fromiter(values, np.dtype(layout), len(values)).astype(datatype.numpy, copy=False)
-    return array.view(np.uint8).data
+    numbers = np.fromiter(values, np.dtype(layout), len(values)).astype(datatype.numpy, copy=False)
+    return numbers.view(np.uint8).data
 
 
 def _wrong_raw_count(head: InferHead, sent: Sequence[Sent], count: int) -> InvalidArgument:

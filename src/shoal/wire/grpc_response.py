@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
 
+from shoal.core.bytes_tensor import SLOW_ELEMENTS
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.planned import PlannedResponses, ResponseLayout
 from shoal.core.response import ParameterValue, Response
@@ -52,6 +53,15 @@ def encode_infer(
     head, contents, size = _encode(response, wanted, signature, slices)
     _check_size(len(head) + size)
     return [head, *contents]
+
+
+def encodes_slowly(response: Response, slices: Mapping[str, RegionSlice] = _NO_SLICES) -> bool:
+    """Whether to encode the response takes milliseconds: many strings, or large tensors that go to
+    shared memory."""
+    return any(
+        (tensor.datatype is BYTES or tensor.name in slices) and tensor.element_count > SLOW_ELEMENTS
+        for tensor in response.outputs
+    )
 
 
 def _encode_small(response: Response) -> bytes | None:

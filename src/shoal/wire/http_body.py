@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.bytes_tensor import SLOW_ELEMENTS
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -53,6 +54,7 @@ __all__ = [
     "check_json_size",
     "decode_raw",
     "encode_infer",
+    "encodes_slowly",
     "is_raw",
     "json_around_data",
     "parse_header_length",
@@ -61,6 +63,7 @@ __all__ = [
 LENGTH_HEADER = "Inference-Header-Content-Length"
 JSON_TYPE = b"application/json"
 BINARY_TYPE = b"application/octet-stream"
+_SLOW_NUMBERS = 1 << 16  # take milliseconds to write as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +276,22 @@ def decode_raw(body: Buffer, signature: Signature, *, max_raw_bytes: int) -> Inf
         shape = batch + tuple(variable if dim == -1 else dim for dim in spec.dims)
         tensor = Tensor(spec.name, spec.datatype, shape, raw=memoryview(body))
     return InferBody(inputs={spec.name: tensor}, binary_default=True)
+
+
+def encodes_slowly(
+    response: Response, wanted: Sequence[WantedOutput], *, binary_default: bool
+) -> bool:
+    """Whether `encode_infer` takes milliseconds: many strings or numbers of JSON, or large tensors
+    that go to shared memory."""
+    for tensor in response.outputs:
+        count = tensor.element_count
+        if count > SLOW_ELEMENTS:
+            want = next((output for output in wanted if output.name == tensor.name), None)
+            if tensor.datatype is BYTES or (want is not None and want.region is not None):
+                return True
+            if count > _SLOW_NUMBERS and not (binary_default if want is None else want.binary):
+                return True
+    return False
 
 
 def encode_infer(

@@ -19,6 +19,7 @@ from shoal.wire.json_arrays import LongArray
 
 BINARY_ONLY = (FP16, BF16)  # half floats have no JSON form in the protocol
 
+_PIECE = 1 << 16  # elements, written in a few milliseconds
 _FLOATS = (FP32, FP64)
 _NUMBERS = frozenset({int, float})
 _STRING_EXPECTED = "attempt to access JSON non-string as string"
@@ -92,15 +93,23 @@ def write(tensor: Tensor) -> Any:
         )
     flat = tensor.array.reshape(-1)
     if datatype is BYTES:
-        return _texts(tensor.name, flat.tolist())
+        return _in_pieces(_texts(tensor.name, flat.tolist()))
     if datatype in _FLOATS:
         # As doubles: the shortest decimal of a float, read as a double and rounded again, is not
         # always the same float.
         flat = np.ascontiguousarray(flat, np.float64)
         if not np.isfinite(flat).all():
             return json_text.non_finite(flat.tolist())
-        return flat
-    return np.ascontiguousarray(flat, datatype.numpy)
+        return _in_pieces(flat)
+    return _in_pieces(np.ascontiguousarray(flat, datatype.numpy))
+
+
+def _in_pieces(elements: np.ndarray | list[str]) -> Any:
+    """Many elements as JSON already: to write them at once would hold the GIL for long."""
+    if len(elements) <= _PIECE:
+        return elements
+    starts = range(0, len(elements), _PIECE)
+    return json_text.joined(elements[start : start + _PIECE] for start in starts)
 
 
 def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes] | None:

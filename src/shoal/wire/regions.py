@@ -17,6 +17,14 @@ class Lease(Protocol):
         """An input with these bytes, which may be read only when it is used. Raises a ShoalError
         when they cannot be had."""
 
+    @property
+    def is_large(self) -> bool:
+        """Whether to read the input takes milliseconds, so that a thread should `read_ahead`."""
+
+    def read_ahead(self) -> None:
+        """Read the input before it is used. Any thread may call this. Raises Unavailable if too
+        much is read ahead already."""
+
     def check(self) -> None:
         """Raise a ShoalError if bytes could not be read when the input was used."""
 

@@ -69,3 +69,38 @@ def test_unknown_datatypes_are_named():
         dtypes.from_name("FP8")
     with pytest.raises(InvalidArgument):
         dtypes.from_numpy(np.dtype("complex64"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "text"),
+    [
+        (b"\1\0\0\0a" * 3, 2, "unexpected number of string elements 3 for x, expecting 2"),
+        (b"\4\0\0\0abcd" * 2, 3, "expected 3 string elements for x, got 2"),
+        (b"\0\0\0\0", 2, "expected 2 string elements for x, got 1"),
+        (b"\4\0\0\0abcd\1\0\0", 2, "length indicator for x, expecting 4 bytes but only 3 bytes"),
+        (b"\4\0\0\0abc", 1, "expecting string of length 4 but only 3 bytes available"),
+        (b"\7\0\0\0abc" + bytes(3), 2, "expecting string of length 7 but only 6 bytes available"),
+        (b"\1\0\0\0", 2, "incomplete string data for x, expecting 2 elements"),
+    ],
+)
+def test_strings_that_do_not_fit_their_number(raw, count, text):
+    with pytest.raises(InvalidArgument, match=text):
+        bytes_tensor.decode(raw, count, "x")
+
+
+def test_more_strings_than_are_copied_at_once():
+    elements = [b"%d" % number for number in range((1 << 16) + 3)]
+    raw = bytes_tensor.encode(elements)
+    assert bytes_tensor.decode(raw, len(elements), "x").tolist() == elements
+    with pytest.raises(
+        InvalidArgument, match=f"expected {len(elements) + 1} .* got {len(elements)}"
+    ):
+        bytes_tensor.decode(raw, len(elements) + 1, "x")
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "slow"),
+    [(100_000, 400_000, True), (1 << 40, 100, False), (1, 2 << 20, True), (1000, 100_000, False)],
+)
+def test_what_takes_long_to_decode(count, size, slow):
+    assert bytes_tensor.is_slow(count, size) is slow

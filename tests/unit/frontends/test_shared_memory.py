@@ -8,8 +8,15 @@ from multiprocessing.shared_memory import SharedMemory as System
 
 import pytest
 
-from shoal.core.dtypes import UINT8
-from shoal.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unsupported
+from shoal.core.dtypes import BYTES, UINT8
+from shoal.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
 from shoal.frontends.shared_memory import SharedMemory
 
 SIZE = 256
@@ -265,3 +272,37 @@ class TestRegionsOfAGpu:
         assert gpu.open_blocks == 1
         memory.unregister_cuda()
         assert gpu.open_blocks == 0
+
+
+def test_large_inputs_are_read_ahead_within_a_limit():
+    size = (1 << 20) + 1
+    system = System(create=True, size=size)
+    memory = SharedMemory(most_ahead_bytes=size + 10)
+    try:
+        memory.register("r", system.name, 0, size)
+        first, second, small = [memory.lease("r", 0, count) for count in (size, size, 4)]
+        tensor = first.tensor("numbers", UINT8, (size,))
+        assert not small.is_large
+        assert (second.is_large, first.is_large) == (False, True)  # it is no input yet
+        second.tensor("numbers", UINT8, (size,))
+        system.buf[:4] = b"fish"
+        first.read_ahead()
+        system.buf[:4] = b"crab"  # too late
+        assert bytes(tensor.raw[:4]) == b"fish"
+        with pytest.raises(Unavailable, match="--max-buffered-bytes"):
+            second.read_ahead()
+        first.release()
+        second.read_ahead()
+        second.release()
+        assert memory._ahead_bytes == 0
+    finally:
+        system.close()
+        system.unlink()
+
+
+def test_strings_have_a_limit(memory, region):
+    memory.register("r", region.name, 0, SIZE)
+    lease = memory.lease("r", 0, SIZE)
+    with pytest.raises(InvalidArgument, match="'texts' has 1000001 string elements, and at most"):
+        lease.tensor("texts", BYTES, (1_000_001,))
+    lease.tensor("texts", BYTES, (1_000_000,))

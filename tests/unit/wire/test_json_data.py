@@ -213,3 +213,22 @@ def test_floats_survive_the_text():
     assert np.float32(float(str(array[0]))) != array[0]
     (value,) = json_text.loads(written(array))
     assert np.float32(value) == array[0]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange((1 << 16) + 2, dtype=np.int32),
+        np.linspace(0, 1, (2 << 16) + 1, dtype=np.float32),
+        np.array([b"a", b'"'] * (1 << 16), object),
+    ],
+    ids=["integers", "floats", "texts"],
+)
+def test_many_elements_are_written_in_pieces(array):
+    read_back = json_text.loads(json_text.dumps({"data": json_data.write(tensor(array))}))["data"]
+    expected = [e.decode() for e in array] if array.dtype == object else array.tolist()
+    assert read_back == expected
+
+
+def tensor(array):
+    return Tensor.from_array("x", array, dtypes.BYTES if array.dtype == object else None)

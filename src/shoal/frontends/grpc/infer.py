@@ -5,7 +5,9 @@ call --decode--> Request --engine.infer--> ... --LoopInbox--> deliver --encode--
 
 from __future__ import annotations
 
+import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from shoal.core.model_loading import ModelLoading
@@ -18,11 +20,12 @@ from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.errors import fail
 from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.traced import TracedCall, begin
-from shoal.frontends.requests import parse_version
+from shoal.frontends.requests import is_slow, parse_version, submit
+from shoal.frontends.threads import without_frames
 from shoal.frontends.waiting import when_loaded
 from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferHead, InferMessage
-from shoal.wire.grpc_response import encode_infer
+from shoal.wire.grpc_response import encode_infer, encodes_slowly
 
 if TYPE_CHECKING:
     from shoal.frontends.grpc.fast_path import GrpcFastPath
@@ -126,11 +129,26 @@ class GrpcInferCall:
         call.on_cancel = request.cancel
         if trace is not None:
             trace.attach(request)
+        if is_slow(message.inputs, message.leases):
+            self._source = b""
+            work = without_frames(partial(submit, engine, request, message.leases))
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(None, work).add_done_callback(partial(self._submitted, trace))
+            return
         engine.infer(request)
         source, self._source = self._source, b""
         fast_path = self._method.fast_path
         if fast_path is not None:
             fast_path.learn(source, message, request)
+
+    def _submitted(self, trace: Trace | None, outcome: asyncio.Future[None]) -> None:
+        """A thread has submitted the request, or could not."""
+        failure = asyncio.CancelledError() if outcome.cancelled() else outcome.exception()
+        if isinstance(failure, ModelLoading):
+            self._wait(failure, trace)
+        elif failure is not None:
+            self._release()
+            fail(self._call, failure, self._model)
 
     def send(self, response: Response) -> None:
         """Take the engine's response from whichever thread made it."""
@@ -152,12 +170,28 @@ class GrpcInferCall:
                 return
             message = self._message
             assert message is not None
-            message.check()
-            parts = encode_infer(response, message.head.outputs, self._signature, message.slices)
+            if encodes_slowly(response, message.slices):
+                work = without_frames(partial(self._encode, message, response))
+                loop = asyncio.get_running_loop()
+                loop.run_in_executor(None, work).add_done_callback(self._encoded)
+                return
+            parts = self._encode(message, response)
             self._release()
             self._call.reply(parts)
         except Exception as error:  # noqa: BLE001 - becomes the response
             self._release()
+            fail(self._call, error, self._model)
+
+    def _encode(self, message: InferMessage, response: Response) -> list[Buffer]:
+        message.check()
+        return encode_infer(response, message.head.outputs, self._signature, message.slices)
+
+    def _encoded(self, outcome: asyncio.Future[list[Buffer]]) -> None:
+        """A thread has encoded the response, or could not."""
+        self._release()
+        try:
+            self._call.reply(outcome.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
             fail(self._call, error, self._model)
 
     @property

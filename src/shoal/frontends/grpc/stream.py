@@ -10,10 +10,12 @@ An error is a response like any other, inside the stream, unless the client sent
 
 from __future__ import annotations
 
+import asyncio
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from shoal.access.caller import Caller
@@ -29,11 +31,12 @@ from shoal.frontends.grpc.infer import OnlyResponse
 from shoal.frontends.grpc.inference import GrpcInference
 from shoal.frontends.grpc.status import StatusCode
 from shoal.frontends.grpc.traced import begin
-from shoal.frontends.requests import parse_version
+from shoal.frontends.requests import is_slow, parse_version, submit
+from shoal.frontends.threads import without_frames
 from shoal.frontends.waiting import when_loaded
 from shoal.statistics.trace import Trace
 from shoal.wire.grpc_request import InferMessage, peek
-from shoal.wire.grpc_response import encode_stream, encode_stream_error
+from shoal.wire.grpc_response import encode_stream, encode_stream_error, encodes_slowly
 from shoal.wire.regions import RegionSlice
 
 ERRORS_END_STREAM = ("triton_grpc_error", "true")
@@ -67,6 +70,7 @@ class _InferStream:
         "__weakref__",
         "_call",
         "_draining",
+        "_encoding",
         "_ended",
         "_errors_end",
         "_half_closed",
@@ -85,6 +89,8 @@ class _InferStream:
         self._running: set[_StreamRequest] = set()  # the engine has them
         self._held: deque[_Held] = deque()  # behind a request whose model has to be loaded
         self._load: Callable[[], None] | None = None  # while it is; calling it ends the waiting
+        # Responses behind one that is being encoded on a thread; None if none is.
+        self._encoding: deque[tuple[_StreamRequest, Response]] | None = None
         self._errors_end = ERRORS_END_STREAM in call.metadata
         self._half_closed = False
         self._draining = False
@@ -134,19 +140,27 @@ class _InferStream:
             self._held.appendleft((entry, message, None))
             self._load = when_loaded(pending, self._loaded)
         except Exception as error:  # noqa: BLE001 - becomes the response
-            self._running.discard(entry)
-            entry.release()
-            if entry.names is None:
-                entry.names = peek(message)
-            if not entry.decoupled and entry not in self._ordered:
-                self._ordered.append(entry)
-            self._respond(entry, as_shoal_error(error), final=True)
+            self._refuse(entry, message, error)
+
+    def _refuse(self, entry: _StreamRequest, message: Buffer, error: BaseException) -> None:
+        """Respond with the error of a request that the engine has not taken."""
+        self._running.discard(entry)
+        entry.release()
+        if entry.names is None:
+            entry.names = peek(message)
+        if not entry.decoupled and entry not in self._ordered:
+            self._ordered.append(entry)
+        self._respond(entry, as_shoal_error(error), final=True)
 
     def _loaded(self, error: ShoalError | None) -> None:
         """The model that the first of the held requests waits for is there, or failed."""
         self._load = None
         entry, message, _ = self._held.popleft()
         self._take(entry, message, error)
+        self._take_held()
+
+    def _take_held(self) -> None:
+        """Submit what waits, as far as it need not wait any longer."""
         while self._held and self._load is None and not self._ended:
             self._take(*self._held.popleft())
         self._update()
@@ -167,7 +181,29 @@ class _InferStream:
         if entry.trace is not None:
             entry.trace.attach(entry.request)
         self._running.add(entry)
+        if is_slow(message.inputs, message.leases):
+            self._load = _do_nothing  # the requests behind it wait
+            work = without_frames(partial(submit, engine, entry.request, message.leases))
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(None, work).add_done_callback(partial(self._submitted, entry))
+            return
         engine.infer(entry.request)
+
+    def _submitted(self, entry: _StreamRequest, outcome: asyncio.Future[None]) -> None:
+        """A thread has submitted the request, or could not."""
+        self._load = None
+        failure = asyncio.CancelledError() if outcome.cancelled() else outcome.exception()
+        if failure is not None and self._ended:
+            entry.release()
+        elif isinstance(failure, ModelLoading):  # it was unloaded meanwhile: find it again
+            self._running.discard(entry)
+            if entry in self._ordered:
+                self._ordered.remove(entry)
+            self._held.appendleft((entry, b"", None))
+            self._load = when_loaded(failure, self._loaded)
+        elif failure is not None:
+            self._refuse(entry, b"", failure)
+        self._take_held()
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -202,6 +238,9 @@ class _InferStream:
 
     def deliver(self, entry: _StreamRequest, response: Response) -> None:
         """Take a response, on the loop. Never raises: others wait behind it."""
+        if self._encoding is not None:
+            self._encoding.append((entry, response))  # behind one that a thread encodes
+            return
         if response.final:
             self._running.discard(entry)
         if self._ended:
@@ -214,21 +253,35 @@ class _InferStream:
         elif response.is_end_only and not entry.wants_empty_final:
             whole = None
         if whole is not None:
-            try:
-                if whole.error is not None:
-                    raise whole.error
-                entry.check()
-                outcome: Outcome = encode_stream(
-                    whole, entry.outputs, entry.signature, entry.slices
-                )
-            except Exception as error:  # noqa: BLE001 - becomes the response
-                outcome = as_shoal_error(error)
-            if response.final:
-                entry.release()
-            self._respond(entry, outcome, final=whole.final)
+            if whole.error is None and encodes_slowly(whole, entry.slices):
+                self._encoding = deque()
+                loop = asyncio.get_running_loop()
+                done = partial(self._encoded, entry, whole.final)
+                loop.run_in_executor(None, partial(_encode, entry, whole)).add_done_callback(done)
+                return
+            self._send_encoded(entry, _encode(entry, whole), final=whole.final)
         elif response.final and entry.trace is not None:  # there is nothing to send
             entry.trace.finish()
         self._update()
+
+    def _send_encoded(self, entry: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
+        if final:
+            entry.release()
+        self._respond(entry, outcome, final=final)
+
+    def _encoded(
+        self, entry: _StreamRequest, final: bool, outcome: asyncio.Future[Outcome]
+    ) -> None:
+        """A thread has encoded a response; those behind it had to wait."""
+        waiting, self._encoding = self._encoding, None
+        if self._ended:
+            if final:
+                entry.release()
+        else:
+            self._send_encoded(entry, outcome.result(), final=final)
+            self._update()
+        for each, response in waiting or ():
+            self.deliver(each, response)
 
     def _respond(self, entry: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
         """Send a response or an error, in the order of the requests."""
@@ -269,6 +322,8 @@ class _InferStream:
         if self._ended:
             return
         unanswered = max(len(self._running), len(self._ordered)) + len(self._held)
+        if self._encoding is not None:
+            unanswered += 1 + len(self._encoding)
         if not unanswered and self._half_closed:
             self._finish(StatusCode.OK, "")
         elif not unanswered and self._draining:
@@ -284,6 +339,21 @@ class _InferStream:
     def _finish(self, code: StatusCode, text: str) -> None:
         self._call.finish(code, text)
         self._stop()
+
+
+def _encode(entry: _StreamRequest, response: Response) -> Outcome:
+    """A response as it is sent. Any thread may call this."""
+    try:
+        if response.error is not None:
+            raise response.error
+        entry.check()
+        return encode_stream(response, entry.outputs, entry.signature, entry.slices)
+    except Exception as error:  # noqa: BLE001 - becomes the response
+        return as_shoal_error(error)
+
+
+def _do_nothing() -> None:
+    """For the end of a stream whose request a thread is submitting."""
 
 
 Outcome = list[Buffer] | ShoalError

@@ -2,8 +2,8 @@
 
     exchange --decode--> Request --engine.infer--> ... --LoopInbox--> deliver --encode--> exchange
 
-What takes long in any case (decompressing a body, parsing a long JSON text, compressing a response)
-runs on a thread; everything else stays on the loop.
+What takes long in any case (decompressing a body, parsing a long JSON text, reading many strings,
+compressing a response) runs on a thread; everything else stays on the loop.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from shoal.core import bytes_tensor
+from shoal.core.dtypes import BYTES
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
@@ -28,11 +30,11 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import BINARY_MEDIA, JSON_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced
 from shoal.frontends.http.waiting import respond_when_loaded
-from shoal.frontends.requests import build_request
+from shoal.frontends.requests import build_request, is_slow, submit
 from shoal.frontends.threads import without_frames
 from shoal.wire import compression, http_body
 from shoal.wire.compression import IDENTITY
-from shoal.wire.http_body import InferBody, InferBodyDecoder
+from shoal.wire.http_body import EncodedBody, InferBody, InferBodyDecoder
 from shoal.wire.regions import Regions
 
 Result = TypeVar("Result")
@@ -166,6 +168,7 @@ class HttpInferCall:
         most = self._route.options.max_input_bytes
         if body is None:
             body = compression.decompress(request.body, most_bytes=most)
+            return self._checked(self._decode(body))
         length = self._json_bytes(len(body))
         if http_body.is_raw(length, body):
             signature = self._route.engine.signature(target.model, target.version)
@@ -177,6 +180,17 @@ class HttpInferCall:
             max_json_bytes=most,
             regions=self._route.regions,
         )
+
+    def _checked(self, body: InferBody) -> InferBody:
+        """A body that was compressed: it may have taken few bytes to send."""
+        try:
+            for tensor in body.inputs.values():
+                if tensor.datatype is BYTES:
+                    bytes_tensor.check_unsent(tensor.name, tensor.element_count, "if compressed")
+        except BaseException:
+            body.release()
+            raise
+        return body
 
     def _submit(self, body: InferBody) -> None:
         """Submit the request. If this raises, the engine has not taken it."""
@@ -207,9 +221,20 @@ class HttpInferCall:
             parameters=body.parameters,
         )
         attach(self._exchange, request)
+        if is_slow(body.inputs, body.leases):
+            self._off_loop(lambda: self._submit_slow(body, request), lambda _: None)
+            return
         route.engine.infer(request)
         if route.on_accepted is not None:
             route.on_accepted(self._exchange.request, target, body, request)
+
+    def _submit_slow(self, body: InferBody, request: Request) -> None:
+        """On a thread. If this raises, the engine has not taken the request."""
+        try:
+            submit(self._route.engine, request, body.leases)
+        except BaseException:
+            body.release()
+            raise
 
     def _client_disconnected(self) -> None:
         self._disconnected = True
@@ -232,10 +257,18 @@ class HttpInferCall:
             self._fail(error)
 
     def _respond(self, response: Response) -> None:
-        body, exchange = self._body, self._exchange
+        body = self._body
+        if http_body.encodes_slowly(response, body.outputs, binary_default=body.binary_default):
+            self._off_loop(lambda: self._encode(response), self._send)
+        else:
+            self._send(self._encode(response))
+
+    def _encode(self, response: Response) -> EncodedBody:
+        """The response; gives back the shared memory. May run on any thread."""
+        body = self._body
         try:
             body.check()
-            encoded = http_body.encode_infer(
+            return http_body.encode_infer(
                 response,
                 body.outputs,
                 binary_default=body.binary_default,
@@ -243,6 +276,9 @@ class HttpInferCall:
             )
         finally:
             body.release()
+
+    def _send(self, encoded: EncodedBody) -> None:
+        exchange = self._exchange
         headers: list[Header] = [(b"Content-Type", encoded.content_type)]
         if encoded.header_length is not None:
             headers.append((LENGTH_NAME, b"%d" % encoded.header_length))
