@@ -19,10 +19,12 @@ from shoal.core.tensor import Tensor
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.application import Application
+from shoal.frontends.http.clocks import ConnectionPhase
 from shoal.frontends.http.head import parse_head
 from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.listener_state import ListenerState
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.protocol import ConnectionPhase, HttpConnection, ListenerState
+from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.http.reader import NOTHING
 from shoal.frontends.http.routes import resolve
 from shoal.instance.inline import LoopHandle

@@ -16,8 +16,9 @@ from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.head import CheckHead
 from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.listener_state import Handler, ListenerState
 from shoal.frontends.http.message import date_line
-from shoal.frontends.http.protocol import Handler, HttpConnection, ListenerState
+from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.sockets import SocketFile, bind_tcp, bind_unix, serve
 from shoal.frontends.tls import ServerTls
 from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer

@@ -11,31 +11,25 @@ and one `sweep` for all connections checks the time-outs.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-import math
 import socket
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
-from shoal.frontends.access_log import DISCONNECTED, AccessLog
-from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.access_log import DISCONNECTED
 from shoal.frontends.http.access import access_record
+from shoal.frontends.http.clocks import ConnectionClocks, ConnectionPhase, Overdue
 from shoal.frontends.http.exchange import JSON_CONTENT, ConnectionExchange
-from shoal.frontends.http.head import CheckedHeads, CheckHead, HeadCache
-from shoal.frontends.http.limits import HttpLimits
+from shoal.frontends.http.listener_state import SCRATCH_BYTES, ListenerState
 from shoal.frontends.http.message import (
     Head,
     HttpFault,
     HttpRequest,
     Part,
-    date_line,
     error_body,
     response_head,
 )
 from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
-from shoal.frontends.pace import Pace, is_too_slow
 from shoal.frontends.sockets import is_unix
 from shoal.wire.template import LONGEST_KEY
 
@@ -45,9 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[ConnectionExchange], None]
-
-_SCRATCH_BYTES = 64 * 1024
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
 _MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
 _MISSES_PER_SEARCH = 64
@@ -55,85 +46,22 @@ _TURN_NS = 5_000_000  # of one connection, before the others have theirs
 _RETRY_AFTER = (b"Retry-After", b"1")
 
 
-class ConnectionPhase(enum.Enum):
-    """What a connection is doing."""
-
-    OPEN = "requests may arrive"
-    BUSY = "a request is with the application"
-    LINGER = "an error was sent; what still arrives is dropped"
-    CLOSING = "the last response is being sent"
-    CLOSED = "closed"
-
-
 _OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = ConnectionPhase
-
-
-class ListenerState:
-    """What the connections of one listener share."""
-
-    __slots__ = (
-        "access_log",
-        "clients",
-        "connections",
-        "date_line",
-        "defer",
-        "draining",
-        "fast_path",
-        "handle",
-        "heads",
-        "limits",
-        "memory",
-        "on_empty",
-        "scratch",
-    )
-
-    def __init__(
-        self,
-        handle: Handler,
-        limits: HttpLimits,
-        fast_path: HttpFastPath | None = None,
-        clients: ClientLimits | None = None,
-        check_head: CheckHead | None = None,
-        access_log: AccessLog | None = None,
-    ) -> None:
-        """`clients` may be shared with other listeners."""
-        self.handle = handle
-        self.access_log = access_log
-        self.limits = limits
-        clients = clients or ClientLimits.of(limits.max_buffered_bytes)
-        self.memory = clients.memory
-        self.clients = clients.connections
-        self.fast_path = fast_path
-        if fast_path is not None:
-            fast_path.limits = limits
-        self.heads = HeadCache() if check_head is None else CheckedHeads(check_head)
-        self.defer: Callable[[Callable[[], None]], object] = _call_soon
-        self.connections: set[HttpConnection] = set()
-        self.draining = False
-        self.date_line = date_line(time.time())
-        self.on_empty: Callable[[], None] | None = None  # called after the last connection
-        # One for all: between get_buffer and buffer_updated no other connection is read,
-        # and buffer_updated empties it before it does anything else. Idle clients hold nothing.
-        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
 
 
 class HttpConnection(asyncio.BufferedProtocol):
     """Serves one client. All methods belong to the event loop's thread."""
 
     __slots__ = (
-        "_drained_seen",
+        "_clocks",
         "_exchange",
         "_linger_left",
         "_misses",
         "_pattern",
-        "_progress_seen",
         "_reader",
         "_reading",
-        "_receiving",
         "_responses",
-        "_sending",
         "_serving",
-        "_since",
         "_started_ns",
         "_state",
         "_transport",
@@ -160,17 +88,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
-        # For the sweep, which detects what did not change since the last one:
+        self._clocks = ConnectionClocks()
+        self._responses = 0
+        self._written = 0
         # For the access log, of the request that is with the application:
         self._started_ns = 0
         self._written_before = 0
-        self._responses = 0
-        self._progress_seen = -1
-        self._written = 0
-        self._drained_seen = -1
-        self._since = 0.0
-        self._receiving = Pace()
-        self._sending = Pace()
         self._unsent = 0  # our part of the memory budget's queued bytes
 
     # --- called by the transport -------------------------------------------------------------
@@ -359,68 +282,33 @@ class HttpConnection(asyncio.BufferedProtocol):
         ):
             self._close()
             # All was read: a TLS client that does not confirm the end is cut off by the next sweep.
-            self._progress_seen = self._reader.progress + self._responses
-            self._since = -math.inf
+            self._clocks.expire(self._progress)
 
     def sweep(self, now: float) -> None:
         """Act on clocks that have run out. `now` is in seconds and only ever grows."""
         transport = self._transport
         if transport is None:
             return
-        limits = self._state.limits
+        state = self._state
         unsent = transport.get_write_buffer_size()
         if unsent and self.phase is not _LINGER:
-            drained = self._written - unsent
-            secs, moved = self._sending.measure(self, drained, now)
-            if is_too_slow(secs, moved, limits.write_stall_secs, limits.min_rate):
-                logger.debug("%s reads its answer too slowly: connection cut", self.peer)
-                self.abort()
-            elif drained != self._drained_seen:
-                self._drained_seen = drained
-                self._since = now
-            elif limits.write_stall_secs and now - self._since >= limits.write_stall_secs:
-                logger.debug("%s stopped reading its answer: connection cut", self.peer)
-                self.abort()
-            return
-        self._sending.end()
-        progress = self._reader.progress + self._responses
-        if self._reader.arriving is not Arriving.BODY:
-            self._receiving.end()
-        elif self.phase is _OPEN and self._body_is_late(now, progress == self._progress_seen):
-            return
-        if progress != self._progress_seen:
-            self._progress_seen = progress
-            self._since = now
-            return
-        waited = now - self._since
-        if self.phase is _OPEN:
-            self._wait_for_client(waited)
-        elif self.phase is _LINGER and limits.linger_secs and waited >= limits.linger_secs:
-            self.abort()
-        elif self.phase is _CLOSING:  # TLS: the client has not confirmed the end
-            secs = limits.linger_secs if self._state.draining else limits.write_stall_secs
-            if secs and waited >= secs:
-                self.abort()
-
-    def _body_is_late(self, now: float, paused: bool) -> bool:
-        """Refuse a request whose body takes too long; false if it does not. How long a pause may
-        take is checked elsewhere."""
-        limits = self._state.limits
-        reader = self._reader
-        secs, moved = self._receiving.measure(reader.begun_ns, reader.body_bytes, now)
-        if limits.body_total_secs and secs >= limits.body_total_secs:
-            text = f"the request body did not arrive within {limits.body_total_secs:g} seconds"
-        elif not paused and is_too_slow(
-            secs, moved, limits.body_idle_timeout_secs, limits.min_rate
-        ):
-            text = (
-                f"the request body arrives too slowly: {moved} bytes in {secs:.0f} seconds; at "
-                f"least {limits.min_rate:g} a second are expected (--http-min-rate)"
-            )
+            verdict = self._clocks.unread(self._written - unsent, now, state.limits)
         else:
-            return False
-        self._refuse(HttpFault(408, text))
-        return True
+            verdict = self._clocks.check(
+                self.phase, self._reader, self._progress, now, state.limits, state.draining
+            )
+        if verdict is Overdue.CUT:
+            logger.debug("%s does not read: connection cut", self.peer)
+            self.abort()
+        elif verdict is Overdue.CLOSE:
+            self._close()
+        elif verdict is not None:
+            self._refuse(verdict)
+
+    @property
+    def _progress(self) -> int:
+        """Changes with each step of a request or a response."""
+        return self._reader.progress + self._responses
 
     def _count_unsent(self) -> None:
         """Count what this client does not read, and cut the connection if all have no room."""
@@ -432,24 +320,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         if unsent and not memory.has_room(0):
             logger.warning("%s does not read its answer, and %s", self.peer, memory.refusal)
             self.abort()
-
-    def _wait_for_client(self, waited: float) -> None:
-        """The client has been silent for `waited` seconds and is expected to send."""
-        limits = self._state.limits
-        arriving = self._reader.arriving
-        if arriving is Arriving.NOTHING:
-            if limits.keepalive_idle_secs and waited >= limits.keepalive_idle_secs:
-                self._close()
-        elif arriving is Arriving.HEAD:
-            secs = limits.head_timeout_secs
-            if secs and waited >= secs:
-                text = f"the request head did not arrive within {secs:g} seconds"
-                self._refuse(HttpFault(408, text))
-        else:
-            secs = limits.body_idle_timeout_secs
-            if secs and waited >= secs:
-                text = f"nothing of the request body arrived for {secs:g} seconds"
-                self._refuse(HttpFault(408, text))
 
     # --- from requests to exchanges ----------------------------------------------------------
 
@@ -546,7 +416,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             head, body = request.head, request.body
             if not head.plain or not body:
                 pass
-            elif len(body) <= _SCRATCH_BYTES:
+            elif len(body) <= SCRATCH_BYTES:
                 data = b"".join((head.raw, body))  # which may have arrived in several pieces
                 if self._match(fast_path, data) or self._find_pattern(fast_path, head, data):
                     return
@@ -662,10 +532,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                 exchange.failure,
             )
         )
-
-
-def _call_soon(callback: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_soon(callback)
 
 
 def _address(peername: object) -> str:

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http import protocol
+from shoal.frontends.http.clocks import ConnectionPhase
 from shoal.frontends.http.exchange import ConnectionExchange
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.protocol import ConnectionPhase, HttpConnection, ListenerState
+from shoal.frontends.http.listener_state import ListenerState
+from shoal.frontends.http.protocol import HttpConnection
 
 HOST = b" HTTP/1.1\r\nHost: x\r\n"
 
