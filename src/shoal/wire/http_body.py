@@ -211,11 +211,12 @@ class InferBodyDecoder:
         cut = json_frame.cut(body)
         frame = None if cut is None else frames.get(cut.key)
         if cut is not None and frame is not None:
-            texts = [body[place] for place in cut.lists]
-            if len(body) <= json_frame.SHORT_BYTES or frame.is_within_limits(texts):
-                packed = frame.pack(texts)
-                if packed is not None:
-                    return frame.body(cut.request_id, packed)
+            is_short = len(body) <= json_frame.SHORT_BYTES
+            packed = None
+            if is_short or frame.is_within_limits(body, cut.lists):
+                packed = frame.pack(body, cut.lists[0].start)
+            if packed is not None:
+                return frame.body(cut.request_id, packed)
         document = json_arrays.loads(body, max_json_bytes)
         decoded = read_request(document, memoryview(b""), model_name, max_json_bytes, regions)
         if cut is not None and frame is None:

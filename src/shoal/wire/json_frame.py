@@ -51,9 +51,8 @@ _CODES = {
     FP32: "f",
     FP64: "d",
 }
-# A text with one of these has a boolean in it, or, for integers, an exponent.
-_OF_INTEGERS = (b"e",)
-_OF_FLOATS = (b"u", b"l")
+_NEVER = b"\xff"  # in no JSON text
+_loads = orjson.loads
 
 
 class CutBody(NamedTuple):
@@ -102,12 +101,10 @@ class JsonFrame:
     """What a body means whose inputs are all lists of numbers, less its id and the numbers."""
 
     __slots__ = (
-        "_between",
-        "_counts",
         "_decoded",
-        "_forbidden",
         "_inputs",
         "_last",
+        "_lists",
         "_struct",
         "key",
         "key_bytes",
@@ -120,15 +117,18 @@ class JsonFrame:
         self.key = body.key
         self.key_bytes = sum(map(len, body.frame))
         self._decoded = dataclasses.replace(decoded, inputs={}, parameters=dict(decoded.parameters))
-        *self._between, self._last = body.frame[1:]
+        self._last = body.frame[-1]
         tensors = decoded.inputs.values()
         self._inputs = tuple([(item.name, item.datatype, item.shape) for item in tensors])
-        self._counts = tuple([item.element_count for item in tensors])
-        self._forbidden = tuple([_forbidden(item.datatype) for item in tensors])
-        codes = zip(self._counts, tensors, strict=True)
-        self._struct = struct.Struct(
-            "<" + "".join([f"{count}{_CODES[item.datatype]}" for count, item in codes])
+        # For each list: what follows it, its elements, and what its text must not have in it.
+        self._lists = tuple(
+            [
+                (after, item.element_count, *_boolean_tokens(item.datatype), item.datatype is BOOL)
+                for after, item in zip(body.frame[1:], tensors, strict=True)
+            ]
         )
+        codes = [f"{item.element_count}{_CODES[item.datatype]}" for item in tensors]
+        self._struct = struct.Struct("<" + "".join(codes))
         self.nbytes = self._struct.size
         end = 0
         places = []
@@ -160,54 +160,42 @@ class JsonFrame:
                 return None
         return cls(body, decoded)
 
-    def split(self, data: bytes, start: int) -> list[bytes] | None:
-        """The texts of the lists in a body, of which the first begins at `start`; None if what is
-        around them differs."""
-        last = len(data) - len(self._last)
-        if last < start or not data.endswith(self._last):
+    def pack(self, data: bytes, start: int) -> bytes | None:
+        """The inputs as bytes, one after the other, from a body whose first list begins at `start`;
+        None if what is around the lists differs, or if one of them is not a list of as many numbers
+        as there were, each within the datatype's range."""
+        last = self._last
+        if not data.endswith(last):
             return None
-        texts = []
-        for between in self._between:
-            end = data.find(between, start, last)
-            if end < 0:
-                return None
-            texts.append(data[start:end])
-            start = end + len(between)
-        texts.append(data[start:last])
-        return texts
-
-    def pack(self, texts: Sequence[bytes]) -> bytes | None:
-        """The inputs as bytes, one after the other, from the texts of their lists; None if one of
-        them is not a list of as many numbers as there were, each within the datatype's range."""
         numbers: list[Any] = []
         try:
-            for text, count, forbidden in zip(texts, self._counts, self._forbidden, strict=True):
-                for token in forbidden:
-                    if token in text:
-                        return None
-                values = orjson.loads(text)
-                if type(values) is not list:
+            for after, count, token, other_token, is_bool in self._lists:
+                end = data.find(after, start) if after is not last else len(data) - len(last)
+                text = data[start:end]
+                if end < start or token in text or other_token in text:
                     return None
+                values = _loads(text)
                 if len(values) != count or type(values[0]) is list:
                     values = _flattened(values, text)
                     if len(values) != count:
                         return None
-                if not forbidden and set(map(type, values)) != {bool}:
+                if is_bool and set(map(type, values)) != {bool}:
                     return None
                 numbers += values
+                start = end + len(after)
             return self._struct.pack(*numbers)
-        except (ValueError, TypeError, OverflowError, struct.error):
+        except (ValueError, TypeError, LookupError, OverflowError, struct.error):
             return None
 
-    def is_within_limits(self, texts: Sequence[bytes]) -> bool:
-        """Whether long texts may be parsed: they have the elements that they should have, and not
-        too many lists. Others, up to `SHORT_BYTES` together, cannot have too many."""
-        most_lists = json_limits.MOST_CONTAINERS // len(texts)
-        for text, count in zip(texts, self._counts, strict=True):
-            characters = np.frombuffer(text, np.uint8)
-            if json_scan.count(characters, b",") != count - 1:
+    def is_within_limits(self, data: bytes, lists: Sequence[slice]) -> bool:
+        """Whether the lists of a long body may be parsed: they have the elements that they should
+        have, and not too many lists. Bodies of up to `SHORT_BYTES` cannot have too many."""
+        most_lists = json_limits.MOST_CONTAINERS // len(lists)
+        characters = np.frombuffer(data, np.uint8)
+        for place, (_, count, *_) in zip(lists, self._lists, strict=True):
+            if json_scan.count(characters[place], b",") != count - 1:
                 return False
-            if json_scan.count(characters, b"[") > most_lists:
+            if json_scan.count(characters[place], b"[") > most_lists:
                 return False
         return True
 
@@ -235,11 +223,12 @@ class JsonFrame:
         )
 
 
-def _forbidden(datatype: DataType) -> tuple[bytes, ...]:
-    """What no text of numbers of this datatype has in it; nothing for booleans."""
+def _boolean_tokens(datatype: DataType) -> tuple[bytes, bytes]:
+    """Two texts, of which a list with a boolean among numbers has one, and a list of numbers none;
+    integers have no exponent."""
     if datatype is BOOL:
-        return ()
-    return _OF_FLOATS if datatype in (FP32, FP64) else _OF_INTEGERS
+        return _NEVER, _NEVER
+    return (b"u", b"l") if datatype in (FP32, FP64) else (b"e", _NEVER)
 
 
 def _flattened(values: list[Any], text: bytes) -> list[Any]:

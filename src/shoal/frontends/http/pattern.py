@@ -211,8 +211,7 @@ class JsonPattern:
                 return None
             position = end + len(self._after_id)
         frame = self._frame
-        texts = frame.split(data, position)
-        packed = None if texts is None else frame.pack(texts)
+        packed = frame.pack(data, position)
         if packed is None:
             return None
         return _begin_call(self, connection, request_id, packed, frame.places)
