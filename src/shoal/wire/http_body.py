@@ -407,15 +407,15 @@ def binary_json(
 def json_around_data(
     model_name: str, model_version: int, outputs: Sequence[tuple[str, DataType, tuple[int, ...]]]
 ) -> list[bytes]:
-    """The JSON of a response after its id, without the elements of its outputs (name, datatype,
-    shape), which belong between each two of the parts."""
+    """The JSON of a response after its id, without the lists of its outputs (name, type, shape),
+    which belong between each two of the parts."""
     document = {"model_name": model_name, "model_version": str(model_version)}
     parts = [json_text.dumps(document)[1:-1] + b',"outputs":[']
     for name, datatype, shape in outputs:
         entry = {"name": name, "datatype": datatype.name, "shape": shape}
-        parts[-1] += json_text.dumps(entry)[:-1] + b',"data":['
-        parts.append(b"]},")
-    parts[-1] = b"]}]}"
+        parts[-1] += json_text.dumps(entry)[:-1] + b',"data":'
+        parts.append(b"},")
+    parts[-1] = b"}]}"
     return parts
 
 

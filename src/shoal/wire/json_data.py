@@ -113,8 +113,8 @@ def _in_pieces(elements: np.ndarray | list[str]) -> Any:
 
 
 def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes] | None:
-    """The elements of equal tensors of `size` bytes each, without the brackets of their lists, as
-    `write` and `dumps` write them; None if some are not finite.
+    """The lists of equal tensors of `size` bytes each, as `write` and `dumps` write them; None if
+    some elements are not finite.
 
     For datatypes of a fixed size that have a JSON form.
     """
@@ -123,7 +123,7 @@ def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes]
         rows = rows.astype(np.float64, copy=False)
         if not np.isfinite(rows).all():
             return None
-    return json_text.dumps(rows)[2:-2].split(b"],[")
+    return json_text.dumps_each(rows)
 
 
 def flatten(data: list[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import orjson
 
 from shoal.core.tensor import Buffer
@@ -61,6 +62,11 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError as error:
         raise Internal(f"the response cannot be written as JSON: {error}") from None
+
+
+def dumps_each(rows: Iterable[np.ndarray]) -> list[bytes]:
+    """`dumps` of each row of finite numbers, which takes less time than that of the whole array."""
+    return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
 
 
 def written(value: Any) -> orjson.Fragment:

@@ -223,7 +223,7 @@ def test_several_tensors_are_written_as_each_alone(datatype, count):
     texts = json_data.write_several(BY_NAME[datatype.name], rows[0].nbytes, rows.tobytes())
     for row, text in zip(rows, texts, strict=True):
         numbers = row.astype("f8") if datatype.numpy.kind == "f" else row
-        assert b"[" + text + b"]" == json_text.dumps(numbers)
+        assert text == json_text.dumps(numbers)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -7,7 +7,7 @@ What is the same in all responses of a layout is made once, and the Date once a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from shoal.core.dtypes import BYTES
@@ -86,7 +86,7 @@ class BinaryWriter:
 
 
 class JsonWriter:
-    """Responses whose outputs are JSON: the numbers of a whole batch are written at once."""
+    """Responses whose outputs are JSON."""
 
     __slots__ = ("_date_line", "_form", "_json", "_json_bytes")
 
@@ -99,7 +99,7 @@ class JsonWriter:
 
     def write(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> bool:
         """Write all responses; false, with nothing done, if they take the slow path this time."""
-        columns: list[Iterable[bytes]] = []
+        columns: list[list[bytes]] = []
         layout = responses.layout
         for (_, datatype, _), size, content in zip(
             layout.outputs, layout.sizes, responses.contents, strict=True
