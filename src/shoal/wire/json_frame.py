@@ -181,7 +181,7 @@ class JsonFrame:
                         return None
                 if is_bool and set(map(type, values)) != {bool}:
                     return None
-                numbers += values
+                numbers = numbers + values if numbers else values
                 start = end + len(after)
             return self._struct.pack(*numbers)
         except (ValueError, TypeError, LookupError, OverflowError, struct.error):
