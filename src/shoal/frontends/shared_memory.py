@@ -37,7 +37,7 @@ from shoal.errors import (
 )
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
-from shoal.wire.regions import Lease
+from shoal.wire.regions import LARGE_BYTES, Lease
 
 DISABLED = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -45,7 +45,6 @@ DISABLED = (
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _LARGEST = 2**64 - 1
 _POOLED_BYTES = 32 << 10  # from here on inputs are read into memory from a pool
-_LARGE_BYTES = 1 << 20  # from here on inputs are read on threads, before the model runs
 
 
 @dataclass(slots=True)
@@ -281,7 +280,7 @@ class _RegionLease:
             )
         if datatype is BYTES:
             bytes_tensor.check_unsent(name, math.prod(shape), "from shared memory")
-        self.is_large = self._byte_size > _LARGE_BYTES
+        self.is_large = self._byte_size > LARGE_BYTES
         return LazyTensor(name, datatype, shape, self._byte_size, self._read)
 
     def read_ahead(self) -> None:

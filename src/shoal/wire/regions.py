@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.core.dtypes import DataType
+from shoal.core.bytes_tensor import SLOW_ELEMENTS
+from shoal.core.dtypes import BYTES, DataType
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import Internal
 
@@ -40,6 +41,16 @@ class Regions(Protocol):
 
     def lease(self, name: str, offset: int, byte_size: int) -> Lease:
         """Bytes of the region `name`. Raises a ShoalError when there are none such."""
+
+
+LARGE_BYTES = 4 << 20  # take milliseconds to copy; what is smaller costs less than a thread
+
+
+def copies_slowly(tensor: Tensor) -> bool:
+    """Whether to write the tensor to a region takes milliseconds."""
+    if tensor.datatype is BYTES:
+        return tensor.element_count > SLOW_ELEMENTS
+    return tensor.element_count * tensor.datatype.itemsize > LARGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
