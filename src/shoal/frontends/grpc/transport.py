@@ -169,7 +169,9 @@ class Transport(asyncio.BufferedProtocol):
                 size = len(self._pending) + nbytes
                 arrived = self._registry.large_scratch[:size]
                 data: bytes | memoryview = arrived
-                if size <= _COPIED_BYTES or connection.begins_with_match(arrived):
+                if size <= _COPIED_BYTES or (
+                    not connection.in_run and connection.begins_with_match(arrived)
+                ):
                     data = arrived.tobytes()
                 used = connection.receive(data)
                 self._pending = bytes(data[used:]) if used < size else b""
