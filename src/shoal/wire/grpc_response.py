@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
 
-from shoal.core.bytes_tensor import SLOW_ELEMENTS
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.planned import PlannedResponses, ResponseLayout
 from shoal.core.response import ParameterValue, Response
@@ -23,7 +22,7 @@ from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument
 from shoal.wire.classification import classify
 from shoal.wire.protobuf_wire import delimited, prefix, signed, varint
-from shoal.wire.regions import RegionSlice
+from shoal.wire.regions import RegionSlice, copies_slowly
 
 FINAL = "triton_final_response"
 LARGEST_MESSAGE_BYTES = 2**31 - 1  # what gRPC libraries take at most
@@ -59,7 +58,7 @@ def encodes_slowly(response: Response, slices: Mapping[str, RegionSlice] = _NO_S
     """Whether to encode the response takes milliseconds: many strings, or large tensors that go to
     shared memory."""
     return any(
-        (tensor.datatype is BYTES or tensor.name in slices) and tensor.element_count > SLOW_ELEMENTS
+        (tensor.datatype is BYTES or tensor.name in slices) and copies_slowly(tensor)
         for tensor in response.outputs
     )
 

@@ -33,7 +33,7 @@ from shoal.wire import json_arrays, json_data, json_frame, json_text
 from shoal.wire.classification import classify
 from shoal.wire.infer_json import InferBody, WantedOutput, id_prefix, read_request
 from shoal.wire.json_frame import JsonFrame
-from shoal.wire.regions import Regions
+from shoal.wire.regions import Regions, copies_slowly
 from shoal.wire.template import (
     LONGEST_KEY,
     TemplateCache,
@@ -288,9 +288,12 @@ def encodes_slowly(
         count = tensor.element_count
         if count > SLOW_ELEMENTS:
             want = next((output for output in wanted if output.name == tensor.name), None)
-            if tensor.datatype is BYTES or (want is not None and want.region is not None):
+            if tensor.datatype is BYTES:
                 return True
-            if count > _SLOW_NUMBERS and not (binary_default if want is None else want.binary):
+            if want is not None and want.region is not None:
+                if copies_slowly(tensor):
+                    return True
+            elif count > _SLOW_NUMBERS and not (binary_default if want is None else want.binary):
                 return True
     return False
 

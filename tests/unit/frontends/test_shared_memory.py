@@ -275,7 +275,7 @@ class TestRegionsOfAGpu:
 
 
 def test_large_inputs_are_read_ahead_within_a_limit():
-    size = (1 << 20) + 1
+    size = (4 << 20) + 1
     system = System(create=True, size=size)
     memory = SharedMemory(most_ahead_bytes=size + 10)
     try:
