@@ -673,9 +673,13 @@ def test_a_removed_key_ends_at_once_also_for_template_hits(folder, tmp_path, pro
             return 200
 
         assert [ask() for _ in range(5)] == [200] * 5
+        counts = running.server._access.identify(key_of("app").encode(), None).counts
         write_keys(path, app={"models": ("other",)}, other={})
         running.server.reloads.request()
         wait_until(lambda: ask() == 403)
+        counted = counts.refused["model"]
+        assert [ask() for _ in range(5)] == [403] * 5
+        assert counts.refused["model"] == counted + 5  # once, not by both paths
         write_keys(path, app={"models": ("*",)}, other={})
         running.server.reloads.request()
         wait_until(lambda: ask() == 200)

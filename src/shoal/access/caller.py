@@ -135,6 +135,10 @@ class Caller:
 
     # ---- what it may do
 
+    def permits(self, api: str, model: str) -> bool:
+        """As `check`, without an error; a refusal is not counted."""
+        return api in self.apis and self.may_use(model)
+
     def check(self, api: str, model: str = "") -> None:
         """Raise Forbidden if it may not send requests of kind `api`, or not for `model`."""
         if api and api not in self.apis:
@@ -230,6 +234,15 @@ class Caller:
         """A request that was admitted has its response, or its client has disconnected."""
         self.quota.in_flight -= 1
         self.counts.in_flight -= 1
+
+    def finish(self, size: int) -> None:
+        """`sent` and `end` at once, for the fast path."""
+        quota = self.quota
+        quota.bytes_due_ns += size * quota.byte_ns
+        quota.in_flight -= 1
+        counts = self.counts
+        counts.sent_bytes += size
+        counts.in_flight -= 1
 
     def _refusal(self, now_ns: int) -> ShoalError:
         quota = self.quota

@@ -17,6 +17,7 @@ from shoal.wire.grpc_pattern import MessagePattern
 
 if TYPE_CHECKING:
     from shoal.access.caller import Caller
+    from shoal.core.planned import RequestTemplate
     from shoal.frontends.grpc.fast_path import GrpcFastPath
 
 
@@ -32,6 +33,7 @@ class CallPattern:
         "increment",
         "message",
         "message_bytes",
+        "permitted",
         "pieces",
         "total_bytes",
     )
@@ -61,3 +63,4 @@ class CallPattern:
         self.fast_path = fast_path
         self.message: MessagePattern | None = None  # of the last message
         self.caller: Caller | None = None  # whose key is in the block, once that is known
+        self.permitted: RequestTemplate | None = None  # the last that the key permits

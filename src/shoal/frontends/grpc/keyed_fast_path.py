@@ -1,8 +1,8 @@
 """The fast path of ModelInfer where calls need a key: quotas are counted, nothing is looked up.
 
 The calls of a pattern have the same header block, and with it the same key. So whose key it is is
-found once for each pattern; a call costs a look into the key's models and one `Caller.admit`. What
-is refused takes the slow path, which responds.
+found once for each pattern and template; a call costs one `Caller.admit`. What is refused takes the
+slow path, which responds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from shoal.access.caller import Caller
 from shoal.core.planned import PlannedRequest
 from shoal.core.tensor import Buffer
-from shoal.errors import ShoalError
 from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
@@ -35,17 +34,19 @@ class KeyedGrpcFastPathCall(GrpcFastPathCall):
         """See `GrpcFastPathCall`."""
         if not GrpcFastPathCall.finish_with(self, response, total):
             return False
-        self._end(total - PREFIX_BYTES)
+        caller, self.caller = self.caller, None
+        if caller is not None:
+            caller.finish(total - PREFIX_BYTES)
         return True
 
     def closed(self) -> None:
         """Everything was sent."""
-        self._end(0)
+        self._end()
         super().closed()
 
     def reset(self) -> None:
         """The client has cancelled the call, or its connection is gone."""
-        self._end(0)
+        self._end()
         super().reset()
 
     def _new_call(self) -> Any:
@@ -57,10 +58,9 @@ class KeyedGrpcFastPathCall(GrpcFastPathCall):
             call.holds_request = True
         return call
 
-    def _end(self, sent_bytes: int) -> None:
+    def _end(self) -> None:
         caller, self.caller = self.caller, None
         if caller is not None:
-            caller.sent(sent_bytes)
             caller.end()
 
 
@@ -88,20 +88,16 @@ class KeyedGrpcFastPath(GrpcFastPath):
         request = self.requests[-1]
         call: Any = request.reply
         caller = pattern.caller
-        if caller is None:
-            caller = pattern.caller = self._find_caller(pattern)
-        if (
-            caller is not None
-            and caller.may_use(request.model_name)
-            and caller.admit(len(message), self.now_ns)
-        ):
+        if pattern.permitted is not self.template:
+            caller = self._find_caller(pattern, request.model_name)
+        if caller is not None and caller.admit(len(message), self.now_ns):
             call.caller = caller
             return True
         self.requests.pop()
         del connection.streams[stream_id]
         call.request = None
         if caller is not None and self.now_ns >= caller.ends_ns:  # its entry has changed
-            pattern.caller = None
+            pattern.permitted = None
         return False
 
     def request(self, message: Buffer, reply: GrpcInferCall) -> PlannedRequest | None:
@@ -113,10 +109,11 @@ class KeyedGrpcFastPath(GrpcFastPath):
             return None
         return planned
 
-    def _find_caller(self, pattern: CallPattern) -> Caller | None:
-        try:
-            caller = self._keys.caller(pattern.head.metadata)
-            caller.check(_API)
-        except ShoalError:
+    def _find_caller(self, pattern: CallPattern, model: str) -> Caller | None:
+        """Find whose key the pattern has; None if it does not permit calls with this template."""
+        pattern.permitted = None
+        caller = self._keys.known_caller(pattern.head.metadata)
+        if caller is None or not caller.permits(_API, model):
             return None  # the slow path responds
+        pattern.caller, pattern.permitted = caller, self.template
         return caller

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
-from shoal.errors import ShoalError
 from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.exchange import ConnectionExchange
@@ -60,15 +59,13 @@ class KeyedHttpConnection(HttpConnection):
 
     __slots__ = ()
 
-    def finish_with(self, call: HttpFastPathCall, response: bytes) -> bool:
+    def finish_with(self, call: Any, response: bytes) -> bool:
         """Write the response to `call`; see `HttpConnection`."""
         if not HttpConnection.finish_with(self, call, response):
             return False
-        assert isinstance(call, KeyedHttpFastPathCall)
         caller, call.caller = call.caller, None
         if caller is not None:
-            caller.sent(len(response) - response.find(_END) - len(_END))
-            caller.end()
+            caller.finish(len(response) - response.find(_END) - len(_END))
         return True
 
 
@@ -166,10 +163,8 @@ class KeyedHttpFastPath(HttpFastPath):
 
     def find_caller(self, pattern: Any) -> bool:
         """Find whose key the pattern has; false if it does not permit the request."""
-        try:
-            caller = self._keys.caller(pattern.head.fields.get)
-            caller.check(_API, pattern.target.model)
-        except ShoalError:
+        caller = self._keys.known_caller(pattern.head.fields.get)
+        if caller is None or not caller.permits(_API, pattern.target.model):
             return False  # the slow path responds
         pattern.caller = caller
         return True
