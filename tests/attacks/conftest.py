@@ -104,9 +104,8 @@ class AttackedServer:
         loop, process = self._longest
         print(f"the event loop stood still for {loop:.3f} s of CPU, with threads {process:.3f} s")
         assert loop <= MOST_STALL_SECS, f"the event loop stood still for {loop:.3f} s of CPU"
-        # That of threads counts as well, since one of them may hold the interpreter lock; twice as
-        # much, since another may run beside it that does not.
-        assert process <= 2 * MOST_STALL_SECS, f"threads kept the event loop for {process:.3f} s"
+        # The figure with threads is printed only: on a busy machine they may run for long, without
+        # the interpreter lock, while the loop's thread waits for a core.
 
     def forget_stalls(self):
         """Let `check_stalls` begin anew."""

@@ -214,6 +214,7 @@ def sample(option):
         "cuda_memory_pool_byte_size": "0:1",
         "cuda_virtual_address_size": "0:1",
         "unix_socket_mode": "660",
+        "access_log_sample": "0.5",
         "keyless_api": "metrics,health",
         "jwt_claim": "entry=role",
     }
