@@ -37,7 +37,7 @@ def is_slow(count: int, size: int) -> bool:
 
 
 def check_unsent(name: str, count: int, how: str) -> None:
-    """Refuse an input of so many elements that took few bytes to send; `how` says which way."""
+    """Refuse an input with too many elements for what was sent; `how` says how it was sent."""
     if count > MOST_UNSENT:
         raise InvalidArgument(
             f"input '{name}' has {count} string elements, and at most {MOST_UNSENT} are read "

@@ -1,4 +1,4 @@
-"""What a batch of so many rows takes to compute, from recent executions of all sizes.
+"""What a batch of a given number of rows takes to compute, from recent executions of all sizes.
 
     executions --add--> minimum per class of sizes (1, 2-3, 4-7, 8-15 … rows) --of(rows)--> ns
 

@@ -19,7 +19,7 @@ import ctypes
 import gc
 from collections.abc import Iterator
 
-_YOUNG_OBJECTS = 5_000  # new objects that start a collection, which takes 0.3 ms with so many
+_YOUNG_OBJECTS = 5_000  # new objects that start a collection, which then takes 0.3 ms
 _excludes = False  # whether the process is a server's own
 
 

@@ -5,12 +5,12 @@ browser --OPTIONS (preflight)--> allowed origins     browser --request--> respon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.contracts import Exchange
-from shoal.frontends.http.message import Header, HttpRequest
+from shoal.frontends.http.message import Header
+from shoal.frontends.http.wrapped_exchange import WrappedExchange
 from shoal.wire.http_body import LENGTH_HEADER
 
 _EXPOSED: Header = (b"Access-Control-Expose-Headers", LENGTH_HEADER.encode())
@@ -46,50 +46,19 @@ class Cors:
         return _CorsExchange(exchange, [*headers, _EXPOSED])
 
 
-class _CorsExchange:
+class _CorsExchange(WrappedExchange):
     """An exchange whose response gets additional headers."""
 
-    __slots__ = ("_headers", "_inner")
+    __slots__ = ("_headers",)
 
     def __init__(self, inner: Exchange, headers: Sequence[Header]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._headers = headers
 
-    @property
-    def request(self) -> HttpRequest:
-        return self._inner.request
-
-    @property
-    def peer(self) -> str:
-        return self._inner.peer
-
-    @property
-    def caller(self) -> Caller | None:
-        return self._inner.caller
-
-    @caller.setter
-    def caller(self, caller: Caller | None) -> None:
-        self._inner.caller = caller
-
-    @property
-    def on_disconnect(self) -> Callable[[], object] | None:
-        return self._inner.on_disconnect
-
-    @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
-        self._inner.on_disconnect = callback
-
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
+        """Respond, exactly once."""
         self._inner.respond(status, [*headers, *self._headers], parts)
 
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
+        """Begin a response whose body follows in chunks."""
         self._inner.start_stream(status, [*headers, *self._headers])
-
-    def send_chunk(self, data: Buffer) -> None:
-        self._inner.send_chunk(data)
-
-    def when_room(self, callback: Callable[[], object]) -> None:
-        self._inner.when_room(callback)
-
-    def end_stream(self) -> None:
-        self._inner.end_stream()

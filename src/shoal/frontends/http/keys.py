@@ -8,7 +8,7 @@ cannot make the server receive it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from shoal.access.access import AUTHORIZATION, Access
 from shoal.access.caller import Caller
@@ -17,7 +17,8 @@ from shoal.errors import ShoalError, Unauthenticated
 from shoal.frontends.http.browsers import Field
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import OPENAI, error_headers
-from shoal.frontends.http.message import CHUNKED, Head, Header, HttpFault, HttpRequest
+from shoal.frontends.http.message import CHUNKED, Head, Header, HttpFault
+from shoal.frontends.http.wrapped_exchange import EndedExchange
 
 _AUTHORIZATION = AUTHORIZATION.encode()
 _LARGE_BODY_BYTES = 64 * 1024
@@ -63,37 +64,16 @@ class HttpKeys:
             raise _fault(head, error) from None
 
 
-class KeyedExchange:
+class KeyedExchange(EndedExchange):
     """An exchange whose response, or whose client's disconnect, ends a request of its caller."""
 
-    __slots__ = ("_callback", "_ended", "_inner", "caller")
+    __slots__ = ("_caller", "_ended")
 
     def __init__(self, inner: Exchange, caller: Caller) -> None:
         """The caller has begun the request."""
-        self._inner = inner
-        self._callback: Callable[[], object] | None = None
+        super().__init__(inner)
         self._ended = False
-        self.caller: Caller | None = caller
-        inner.on_disconnect = self._client_disconnected
-
-    @property
-    def request(self) -> HttpRequest:
-        """The request."""
-        return self._inner.request
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._inner.peer
-
-    @property
-    def on_disconnect(self) -> Callable[[], object] | None:
-        """Called when the client disconnects before the response."""
-        return self._callback
-
-    @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
-        self._callback = callback
+        self._caller = caller
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Respond, exactly once."""
@@ -101,18 +81,10 @@ class KeyedExchange:
         self._count(parts)
         self._end()
 
-    def start_stream(self, status: int, headers: Sequence[Header]) -> None:
-        """Begin a response whose body follows in chunks."""
-        self._inner.start_stream(status, headers)
-
     def send_chunk(self, data: Buffer) -> None:
         """Send a chunk of that body."""
         self._inner.send_chunk(data)
         self._count((data,))
-
-    def when_room(self, callback: Callable[[], object]) -> None:
-        """Call back once the client has read enough."""
-        self._inner.when_room(callback)
 
     def end_stream(self) -> None:
         """Complete a response that `start_stream` began."""
@@ -121,17 +93,15 @@ class KeyedExchange:
 
     def _client_disconnected(self) -> None:
         self._end()
-        if self._callback is not None:
-            self._callback()
+        super()._client_disconnected()
 
     def _count(self, parts: Sequence[Buffer]) -> None:
-        if self.caller is not None:
-            self.caller.sent(sum(memoryview(part).nbytes for part in parts))
+        self._caller.sent(sum(memoryview(part).nbytes for part in parts))
 
     def _end(self) -> None:
-        if not self._ended and self.caller is not None:
+        if not self._ended:
             self._ended = True
-            self.caller.end()
+            self._caller.end()
 
 
 def _fault(head: Head, error: ShoalError) -> HttpFault:

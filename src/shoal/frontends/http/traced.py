@@ -11,15 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from shoal.access.caller import Caller
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
-from shoal.frontends.http.message import Header, HttpRequest
+from shoal.frontends.http.message import Header
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.waiting import respond_when_loaded
+from shoal.frontends.http.wrapped_exchange import EndedExchange
 from shoal.statistics.trace import Trace
 from shoal.statistics.tracer import Tracer
 
@@ -63,48 +63,17 @@ def trace_of(exchange: Exchange) -> Trace | None:
     return exchange.trace if type(exchange) is TracedExchange else None
 
 
-class TracedExchange:
+class TracedExchange(EndedExchange):
     """An exchange whose response, or whose client's disconnect, completes a trace."""
 
-    __slots__ = ("_callback", "_inner", "trace")
+    __slots__ = ("trace",)
 
     def __init__(self, inner: Exchange, trace: Trace) -> None:
-        self._inner = inner
-        self._callback: Callable[[], object] | None = None
+        super().__init__(inner)
         self.trace = trace
-        inner.on_disconnect = self._client_disconnected
-
-    @property
-    def request(self) -> HttpRequest:
-        """The request."""
-        return self._inner.request
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._inner.peer
-
-    @property
-    def caller(self) -> Caller | None:
-        """Whose key the request has."""
-        return self._inner.caller
-
-    @caller.setter
-    def caller(self, caller: Caller | None) -> None:
-        self._inner.caller = caller
-
-    @property
-    def on_disconnect(self) -> Callable[[], object] | None:
-        """Called when the client disconnects before the response."""
-        return self._callback
-
-    @on_disconnect.setter
-    def on_disconnect(self, callback: Callable[[], object] | None) -> None:
-        self._callback = callback
 
     def _client_disconnected(self) -> None:
-        if self._callback is not None:
-            self._callback()
+        super()._client_disconnected()
         self.trace.leave()
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
@@ -117,14 +86,6 @@ class TracedExchange:
         """Begin a response whose body follows in chunks."""
         self._begin(status)
         self._inner.start_stream(status, headers)
-
-    def send_chunk(self, data: Buffer) -> None:
-        """Send a chunk of that body."""
-        self._inner.send_chunk(data)
-
-    def when_room(self, callback: Callable[[], object]) -> None:
-        """Call back once the client has read enough."""
-        self._inner.when_room(callback)
 
     def end_stream(self) -> None:
         """Complete a response that `start_stream` began."""
