@@ -23,7 +23,7 @@ class HealthRoutes:
     def live(self, exchange: Exchange, _target: Target) -> None:
         """Whether the server is alive.
 
-        200 if it is, else 400.
+        200 if it is, else 400; 503 while it exits.
         """
         self._check_not_exiting()
         send_empty(exchange, 200 if self._engine.live() else 400)
@@ -32,7 +32,7 @@ class HealthRoutes:
     def ready(self, exchange: Exchange, _target: Target) -> None:
         """Whether the server is ready for traffic.
 
-        200 when every requested model can serve, else 400.
+        200 when every requested model can serve, else 400; 503 while the server exits.
         """
         self._check_not_exiting()
         send_empty(exchange, 200 if self._engine.ready() else 400)
