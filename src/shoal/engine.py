@@ -18,6 +18,7 @@ from typing import Any
 import shoal
 from shoal.config import codec
 from shoal.core.planned import PlannedRequest
+from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import DONE, Request
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import InvalidArgument, NotFound, ShoalError
@@ -60,6 +61,13 @@ class Phase(enum.Enum):
     STARTING = "starting"
     READY = "ready"
     EXITING = "exiting"
+
+
+# Why the server is not ready, by what it is doing.
+_NOT_SERVING = {
+    Phase.STARTING: Problem("the server is starting: its models are loading", public=True),
+    Phase.EXITING: Problem("the server is shutting down: it will close its ports", public=True),
+}
 
 
 class Engine:
@@ -138,7 +146,23 @@ class Engine:
 
     def ready(self) -> bool:
         """Whether traffic should come here: started, and (if strict) every model is ready."""
-        return self._phase is Phase.READY and (not self._strict or self._repository.all_ready())
+        return not any(problem.blocks for problem in self._problems())
+
+    def readiness(self) -> Readiness:
+        """Whether traffic should come here, and every problem, including those that do not matter
+        for that. Does not block and calls no model."""
+        problems = tuple(self._problems())
+        return Readiness(not any(problem.blocks for problem in problems), problems)
+
+    def _problems(self) -> Iterator[Problem]:
+        """What is wrong, with the server itself first."""
+        if self._phase in _NOT_SERVING:
+            yield _NOT_SERVING[self._phase]
+        for problem in self._repository.problems():
+            if problem.model and not self._strict:
+                yield dataclasses.replace(problem, blocks=False)
+            else:
+                yield problem
 
     def model_ready(self, name: str, version: int = -1) -> bool:
         """Whether a model (version) is ready. NotFound for names that were never loaded.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.core.planned import PlannedRequest
+from shoal.core.readiness import Problem
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.core.validate import validate
@@ -93,6 +94,10 @@ class ServedModel(ABC):
     def ready(self) -> bool:
         """Whether it is ready. May block where it `asks_readiness`."""
         return True
+
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong with it while it serves, for the readiness of the server. Never blocks."""
+        return ()
 
     def accept(self, request: Request) -> None:
         """Check the request and queue it. If this raises, it is still the caller's to answer."""

@@ -13,15 +13,17 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from shoal.core.readiness import Problem
 from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.models.ensemble import load_version
 from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec
 from shoal.repository import memory
+from shoal.repository.namespaces import plain_name
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +122,29 @@ class ModelLifecycle:
             self.last_load_failed = False
             if made:
                 memory.exclude_loaded()
+
+    def problems(self, *, on_demand: bool = False) -> Iterator[Problem]:
+        """Why the model is not ready, and what is wrong with it nevertheless. Takes no lock.
+
+        With `on_demand` a model need not be loaded, and never keeps the server from being ready.
+        """
+        name, statuses, blocks = self.name, self.statuses, not on_demand
+        if self.problem:
+            yield _problem(name, f"is not loaded: {self.problem}", blocks=blocks)
+        elif not (statuses or self.given_up or on_demand):
+            yield _problem(name, "is not loaded yet")
+        for version, status in statuses.items():
+            if status.state is VersionState.READY:
+                if status.reason:
+                    yield _problem(name, f"version {version}: {status.reason}", blocks=False)
+            elif status.failed:
+                yield _problem(
+                    name, f"version {version} is not available: {status.reason}", blocks=blocks
+                )
+            elif not (status.on_purpose or on_demand):
+                yield _problem(name, f"version {version} is {status.state.value.lower()}")
+        for model in self.serving.values():
+            yield from model.problems()
 
     def _plan(self, spec: ModelSpec) -> tuple[list[int], list[int], list[int]]:
         """Which versions stay, which only change their instances, and which must be loaded."""
@@ -257,6 +282,11 @@ class ModelLifecycle:
             if drop_failed:
                 kept = {v: status for v, status in kept.items() if not status.failed}
             self.statuses = MappingProxyType({**kept, **changes})
+
+
+def _problem(key: str, text: str, *, blocks: bool = True) -> Problem:
+    name = plain_name(key)
+    return Problem(f"model '{name}' {' '.join(text.split())}", name, blocks)
 
 
 def _kept(reason: str) -> str:

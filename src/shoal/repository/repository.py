@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from shoal.core.model_loading import ModelLoading
+from shoal.core.readiness import Problem
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
 from shoal.models.served import ServedModel
@@ -143,21 +144,15 @@ class ModelRepository:
             for version in sorted(serving):
                 yield serving[version]
 
-    def all_ready(self) -> bool:
-        """The strict rule: every model ever attempted has all its versions ready.
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with models, or why they are not ready yet. Does not block.
 
-        Deliberately unloaded models do not count; a model without any version does. With models
-        that load on demand, the server is always ready.
+        The strict rule: every model ever attempted has all its versions ready. Deliberately
+        unloaded models do not count; a model without any version does. A model that loads on
+        demand never keeps the server from being ready.
         """
-        if self._lazy is not None:
-            return True
         for lifecycle in list(self._lifecycles.values()):
-            if lifecycle.problem or not (lifecycle.statuses or lifecycle.given_up):
-                return False
-            for status in lifecycle.statuses.values():
-                if status.state is not VersionState.READY and not status.on_purpose:
-                    return False
-        return True
+            yield from lifecycle.problems(on_demand=self._lazy is not None)
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Whether a model may send any number of responses. Raises as `find`."""

@@ -87,7 +87,7 @@ class Application:
             [
                 infer,
                 self._control,
-                HealthRoutes(engine),
+                HealthRoutes(engine, self._keys),
                 MetadataRoutes(engine, render_metrics),
                 ExplainRoute(engine),
                 GenerateRoutes(engine, inbox, self._options),

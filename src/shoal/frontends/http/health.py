@@ -1,23 +1,35 @@
 """Health over HTTP: whether the server is alive, whether it is ready, whether a model is ready.
 
 The status is the whole response, because probes read nothing else; only a problem has a body.
+`?verbose` is for people: the same status, with the reasons as JSON.
 """
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import parse_qs
+
+from shoal.access.caller import Caller
+from shoal.core.readiness import Problem, Readiness
 from shoal.engine import Engine
 from shoal.errors import Unavailable
 from shoal.frontends.http.contracts import Exchange
-from shoal.frontends.http.errors import send_refusal
+from shoal.frontends.http.errors import JSON, send_refusal
+from shoal.frontends.http.keys import HttpKeys
 from shoal.frontends.http.responses import respond_from_thread, send_empty
 from shoal.frontends.http.routes import MODEL_VERSION, Target, route
+from shoal.wire import json_text
+
+_VERBOSE = ("verbose", "the reasons, as JSON; without it the body is empty", ("", "true", "false"))
 
 
 class HealthRoutes:
     """Serves the health endpoints."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keys: HttpKeys | None = None) -> None:
+        """With `keys`, clients see only reasons about models that their key permits."""
         self._engine = engine
+        self._keys = keys
 
     @route("GET /v2/health/live", api="health")
     def live(self, exchange: Exchange, _target: Target) -> None:
@@ -28,12 +40,23 @@ class HealthRoutes:
         self._check_not_exiting()
         send_empty(exchange, 200 if self._engine.live() else 400)
 
-    @route("GET /v2/health/ready", api="health")
+    @route(
+        "GET /v2/health/ready",
+        api="health",
+        response="Readiness",
+        error="NotReady",
+        query=(_VERBOSE,),
+        page="operation",
+    )
     def ready(self, exchange: Exchange, _target: Target) -> None:
         """Whether the server is ready for traffic.
 
-        200 when every requested model can serve, else 400; 503 while the server exits.
+        200 when every requested model can serve, else 400; 503 while the server exits. The body is
+        empty, or with `?verbose` the reasons.
         """
+        if exchange.request.query and _is_verbose(exchange.request.query):
+            self._send_reasons(exchange)
+            return
         self._check_not_exiting()
         send_empty(exchange, 200 if self._engine.ready() else 400)
 
@@ -61,3 +84,41 @@ class HealthRoutes:
     def _check_not_exiting(self) -> None:
         if self._engine.exiting():
             raise Unavailable("Server exiting")
+
+    def _send_reasons(self, exchange: Exchange) -> None:
+        readiness = self._engine.readiness()
+        status = 200 if readiness.ready else 503 if self._engine.exiting() else 400
+        if self._keys is not None:
+            caller = exchange.caller or self._keys.caller_if_any(exchange.request.header)
+            readiness = _visible(readiness, caller)
+        exchange.respond(status, [JSON], [json_text.dumps(_report(readiness))])
+
+
+def _is_verbose(query: str) -> bool:
+    values = parse_qs(query, keep_blank_values=True).get("verbose")
+    return values is not None and values[-1] not in ("false", "0")
+
+
+def _visible(readiness: Readiness, caller: Caller | None) -> Readiness:
+    """The problems that `caller` may read; the number of the others."""
+
+    def may_read(problem: Problem) -> bool:
+        if problem.public or caller is None or "health" not in caller.apis:
+            return problem.public
+        return not problem.model or caller.may_use(problem.model)
+
+    shown = [problem for problem in readiness.problems if may_read(problem)]
+    for blocks in (True, False):
+        hidden = sum(p.blocks is blocks and not may_read(p) for p in readiness.problems)
+        if hidden:
+            text = f"{hidden} more; send a key that permits 'health' and the models to read them"
+            shown.append(Problem(text, blocks=blocks))
+    return Readiness(readiness.ready, tuple(shown))
+
+
+def _report(readiness: Readiness) -> dict[str, Any]:
+    return {
+        "ready": readiness.ready,
+        "reasons": [problem.text for problem in readiness.problems if problem.blocks],
+        "warnings": [problem.text for problem in readiness.problems if not problem.blocks],
+    }

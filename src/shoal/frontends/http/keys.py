@@ -9,6 +9,7 @@ cannot make the server receive it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from shoal.access.access import AUTHORIZATION, Access
 from shoal.access.caller import Caller
@@ -40,6 +41,14 @@ class HttpKeys:
         """The same for the fast path; see `Access.known`."""
         own = field(self._header) if self._header else None
         return self.access.known(own, field(_AUTHORIZATION))
+
+    def caller_if_any(self, field: Field) -> Caller | None:
+        """Who sends these headers, for a request that needs no key; None without a valid one."""
+        found = self.known_caller(field)
+        if found is None and any(field(name.encode()) for name in self.access.secret_headers):
+            with suppress(Unauthenticated):
+                return self.caller(field)
+        return found
 
     def admit(self, exchange: Exchange, api: str, model: str = "") -> Exchange:
         """The exchange to continue with; its response ends the request.

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.core import dtypes
 from shoal.core.inbox import LoopInbox
+from shoal.core.readiness import Readiness
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
@@ -25,7 +26,7 @@ WAIT_SECS = 20
 class FakeRequest:
     def __init__(self, method, path, headers, body):
         self.method = method
-        self.path = path
+        self.path, _, self.query = path.partition("?")
         self.headers = tuple((k.lower().encode(), v.encode()) for k, v in headers.items())
         self.body = body
         self.plain = False
@@ -88,6 +89,7 @@ class FakeEngine(RuntimeSettings):
         self.calls = []
         self.threads = []
         self.is_live = self.is_ready = True
+        self.problems = ()
         self.is_exiting = False
         self.decoupled = False
         self.model_is_ready = True
@@ -124,6 +126,9 @@ class FakeEngine(RuntimeSettings):
 
     def ready(self):
         return self.is_ready
+
+    def readiness(self):
+        return Readiness(self.is_ready and not self.is_exiting, self.problems)
 
     def asks_readiness(self, name, version=-1):
         return False

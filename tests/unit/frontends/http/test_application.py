@@ -1,5 +1,6 @@
 import pytest
 
+from shoal.core.readiness import Problem
 from shoal.errors import (
     AlreadyExists,
     Cancelled,
@@ -135,6 +136,8 @@ def test_a_fault_of_ours_is_a_500_and_in_the_log(front, caplog):
         ("/v2/health/live", {"is_ready": False}, 200),
         ("/v2/health/ready", {}, 200),
         ("/v2/health/ready", {"is_ready": False}, 400),
+        ("/v2/health/ready?verbose=false", {"is_ready": False}, 400),
+        ("/v2/health/ready?other", {}, 200),
         ("/v2/models/m/ready", {}, 200),
         ("/v2/models/m/ready", {"is_exiting": True}, 200),
     ],
@@ -150,6 +153,22 @@ def test_health_while_exiting(front, path):
     front.engine.is_exiting = True
     answer = front.ask("GET", path)
     assert (answer.status, answer.error) == (503, "Server exiting")
+
+
+@pytest.mark.parametrize("query", ["verbose", "verbose=true", "a=b&verbose="])
+@pytest.mark.parametrize(
+    ("setting", "status"),
+    [({}, 200), ({"is_ready": False}, 400), ({"is_exiting": True}, 503)],
+)
+def test_verbose_readiness_has_the_same_status_and_the_reasons(front, query, setting, status):
+    vars(front.engine).update(setting)
+    front.engine.problems = (Problem("a is missing", "a"), Problem("b is slow", "b", blocks=False))
+    answer = front.ask("GET", f"/v2/health/ready?{query}")
+    assert (answer.status, answer.json) == (
+        status,
+        {"ready": status == 200, "reasons": ["a is missing"], "warnings": ["b is slow"]},
+    )
+    assert front.ask("GET", "/v2/health/ready").status == status
 
 
 def test_a_model_that_is_not_ready(front):

@@ -154,6 +154,13 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
 
 SCHEMAS: dict[str, Schema] = {
     "Error": _object("error", error=_text("the error, and how to fix it")),
+    "Readiness": _object(
+        "ready reasons warnings",
+        ready=_BOOLEAN,
+        reasons=_array(_text(), "why the server is not ready"),
+        warnings=_array(_text(), "other problems, with which it is ready nevertheless"),
+    ),
+    "NotReady": {"anyOf": [reference("Readiness"), reference("Error")]},
     "Welcome": _object(
         "name version server links",
         name=_text(),
