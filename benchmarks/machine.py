@@ -56,8 +56,15 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str:
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    """The commit, with "-dirty" if files have changed other than earlier results."""
+    git = ["git", "-C", str(ROOT)]
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        commit = _output([*git, "describe", "--always"])
+        changed = _output([*git, "status", "--porcelain", "-uno", ".", ":!benchmarks/results"])
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{commit}-dirty" if changed else commit
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
