@@ -29,6 +29,7 @@ class Server:
     process: subprocess.Popen[bytes]
     http_port: int
     grpc_port: int = 0  # where it was started with gRPC
+    metrics_port: int = 0
     ready_secs: float = 0.0  # from starting the process to the first 200 of /v2/health/ready
 
     @property
@@ -71,7 +72,7 @@ def serve(*arguments: str, grpc: bool = False) -> Iterator[Server]:
     with tempfile.TemporaryFile() as log:
         begun = time.perf_counter()
         process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT)
-        server = Server(process, http_port, grpc_port if grpc else 0)
+        server = Server(process, http_port, grpc_port if grpc else 0, metrics_port)
         try:
             _wait_until_ready(server, begun)
             yield server
