@@ -3,8 +3,8 @@
     write(line) --queue, bounded--> thread --one write for all of them--> file
 
 A disk that is full or a file that cannot be opened loses lines, never a request: lost lines are
-counted and reported in the server's log, at most once a minute. `reopen` is for programs that
-rename log files.
+counted and reported in the server's log, at most once a minute. A line of which only a part could
+be written is ended before the next one. `reopen` is for programs that rename log files.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class LineWriter:
         self._clock = clock
         self._lines: deque[str] = deque()
         self._lost = 0
+        self._in_line = False  # only a part of the last line is in the file
         self._problem = ""
         self._reported = -_REPORT_SECS
         self._wake = threading.Event()
@@ -96,17 +97,31 @@ class LineWriter:
                 logger.error("the %s goes on in its old file: %s", self._purpose, self._problem)
         waiting = self._lines
         lines = [waiting.popleft() for _ in range(len(waiting))]
-        if lines and not self._attempt(lambda: self._append(lines)):
-            self._lost += len(lines)
+        if lines:
+            self._append(("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
         if self._lost and self._clock() - self._reported >= _REPORT_SECS:
             self._reported = self._clock()
             lost, self._lost = self._lost, 0
             why = self._problem or "there were more than could be written"
             logger.error("%d lines of the %s were lost: %s", lost, self._purpose, why)
 
-    def _append(self, lines: list[str]) -> None:
-        self._file.write(("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
-        self._file.flush()
+    def _append(self, lines: bytes) -> None:
+        """Write as much as there is space for, and count the rest as lost."""
+        ending = b"\n" if self._in_line else b""
+        content = ending + lines
+        written = 0
+
+        def write() -> None:
+            nonlocal written
+            while written < len(content):  # a disk that becomes full takes a part first
+                count = self._file.write(content[written:])
+                self._file.flush()
+                written += count
+
+        if not self._attempt(write):
+            self._lost += content.count(b"\n", max(written, len(ending)))
+        if written:
+            self._in_line = content[written - 1] != ord("\n")
 
     def _attempt(self, action: Callable[[], object]) -> bool:
         try:
@@ -119,6 +134,7 @@ class LineWriter:
     def _open_again(self) -> None:
         if self._path != STANDARD_OUTPUT:
             old, self._file = self._file, self._open()
+            self._in_line = False
             old.close()
 
     def _open(self) -> BinaryIO:

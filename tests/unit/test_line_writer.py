@@ -73,6 +73,45 @@ def test_a_full_disk_loses_lines_and_says_so_once(caplog):
     assert "No space left" in record.getMessage()
 
 
+class SmallDisk:
+    """A file with space for so many bytes; a write beyond it fails, after what fits."""
+
+    def __init__(self, space):
+        self.space = space
+        self.content = b""
+
+    def write(self, data):
+        if not self.space:
+            raise OSError(28, "No space left on device")
+        fits = data[: self.space]
+        self.space -= len(fits)
+        self.content += fits
+        return len(fits)
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_line_that_is_cut_by_a_full_disk_is_ended_before_the_next(path, monkeypatch, caplog):
+    monkeypatch.setattr(LineWriter, "_run", lambda self: self._closing.wait())
+    writer = LineWriter(str(path), "access log")
+    writer._file.close()
+    disk = writer._file = SmallDisk(9)
+    for text in ("first", "second", "third"):
+        writer.write(text)
+    writer._write_waiting()
+    assert disk.content == b"first\nsec"
+    assert "2 lines of the access log were lost" in caplog.text
+    disk.space = 100
+    writer.write("fourth")
+    writer._write_waiting()
+    assert disk.content == b"first\nsec\nfourth\n"
+    writer.close()
+
+
 def test_without_a_new_file_the_old_one_is_used_on(path, tmp_path, caplog):
     writer = LineWriter(str(path), "access log")
     path.rename(tmp_path / "renamed")

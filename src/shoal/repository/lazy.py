@@ -150,7 +150,7 @@ class LazyModels:
         return 0
 
     def _residents(self) -> list[ResidentModel]:
-        now_ms = time.time_ns() // 1_000_000
+        now_ns = time.monotonic_ns()
         found: list[ResidentModel] = []
         for key, lifecycle in list(self._loader.lifecycles.items()):
             models = list(lifecycle.serving.values())
@@ -159,7 +159,7 @@ class LazyModels:
             busy = self._loads.is_loading(key)
             for model in models:
                 counted = model.statistics
-                fresh = now_ms - counted.loaded_ms < _UNUSED_SECS * 1000
+                fresh = now_ns - counted.loaded_ns < _UNUSED_SECS * 1e9
                 busy = busy or not model.idle() or (fresh and not counted.last_inference_ms)
             needed = any(
                 self._serves(other) or self._loads.is_loading(other)

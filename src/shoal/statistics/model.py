@@ -165,6 +165,7 @@ class ModelStatistics:
         self.labels = dict(labels or {})
         self.load_duration_secs = 0.0  # set by `ready`
         self.loaded_ms = 0  # since the epoch; see `ready`
+        self.loaded_ns = 0  # by the monotonic clock
         self.memory_bytes: Callable[[], int] = lambda: 0  # about; set by the model
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
         self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
@@ -176,6 +177,7 @@ class ModelStatistics:
         self._wall_clock = wall_clock
         self._lock = threading.Lock()  # guards everything below
         self._last_inference_ns = 0  # since the epoch
+        self._last_end_ns = 0  # the same by the monotonic clock, which no one sets
         self._inference_count = 0
         self._success_count = 0
         self._success_ns = 0
@@ -247,6 +249,7 @@ class ModelStatistics:
         histograms = self._histograms
         with self._lock:
             self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
+            self._last_end_ns = end_ns
             self._inference_count += inferences
             self._success_count += count
             self._success_ns += success_ns
@@ -278,6 +281,9 @@ class ModelStatistics:
 
     def _count_lone(self) -> None:
         """Count the executions that were kept. The lock is held."""
+        if not self._lone:
+            return
+        self._last_end_ns = self._lone[-1][-1]
         spans: list[int] = []
         waits: list[int] = []
         computes: list[int] = []
@@ -326,6 +332,7 @@ class ModelStatistics:
         queue_ns = lookup_start_ns - queued[0]
         with self._lock:
             self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
+            self._last_end_ns = end_ns
             self._success_count += 1
             self._success_ns += success_ns
             self._queue_ns += queue_ns
@@ -387,13 +394,17 @@ class ModelStatistics:
 
     @property
     def last_used_ns(self) -> int:
-        """When a request was last served, or else when the model was loaded."""
-        return self._last_inference_ns or self.loaded_ms * _MS
+        """When a request was last served, or else when the model was loaded, by the monotonic
+        clock."""
+        with self._lock:
+            self._count_lone()
+            return self._last_end_ns or self.loaded_ns
 
     def ready(self, load_duration_secs: float) -> None:
         """The model has been loaded in `load_duration_secs`."""
         self.load_duration_secs = load_duration_secs
         self.loaded_ms = self._wall_clock() // _MS
+        self.loaded_ns = self._clock()
 
     def read(self) -> ModelReading:
         """A copy of all counts, consistent with one another."""

@@ -17,6 +17,7 @@ import io
 import logging
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +33,7 @@ _logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 100_000  # traces that may wait for a slow disk
 _CLOSE_SECS = 10.0
+_REPORT_SECS = 60.0  # between two reports of traces that could not be written
 
 
 class TraceFile:
@@ -46,6 +48,8 @@ class TraceFile:
         self._main: BinaryIO | None = None
         self._index = 0
         self._dropping = False
+        self._lost = 0  # traces
+        self._reported = -_REPORT_SECS
 
     def write(self, traces: Sequence[FinishedTrace], *, numbered: bool) -> None:
         """Have the traces written: added to the main file, or to the next numbered one."""
@@ -86,13 +90,24 @@ class TraceFile:
                 else:
                     self._append(text)
             except OSError as error:
-                _logger.error(  # noqa: TRY400 - a sentence, not a traceback
-                    "cannot write traces to '%s': %s", self.path, error.strerror or error
-                )
+                self._report_lost(len(traces), error)
             except Exception:  # one odd trace must not end the others
                 _logger.exception("a trace could not be written")
         if self._main is not None:
-            self._main.close()
+            try:
+                self._main.close()
+            except OSError as error:  # it writes what could not be written before
+                self._report_lost(0, error)
+
+    def _report_lost(self, count: int, error: OSError) -> None:
+        """Log that traces were lost, at most once a minute: a disk may be full for long."""
+        self._lost += count
+        now = time.monotonic()
+        if now - self._reported >= _REPORT_SECS:
+            self._reported = now
+            reason = error.strerror or error
+            text = "cannot write traces to '%s': %s; %d were lost so far"
+            _logger.error(text, self.path, reason, self._lost)
 
     def _write_numbered(self, text: bytes) -> None:
         index, self._index = self._index, self._index + 1

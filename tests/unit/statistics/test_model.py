@@ -140,11 +140,22 @@ def test_an_execution_whose_requests_all_failed_on_their_own_counts_nothing():
 
 
 def test_two_models_that_are_used_within_a_millisecond_are_told_apart(make_request):
-    first, second = statistics(epoch_ns=5_000_001), statistics(epoch_ns=5_000_002)
+    first, second = statistics(now_ns=5_000_001), statistics(now_ns=5_000_002)
     for counted in (first, second):
         counted.executed([make_request(0, 1)], 1, Moments(1, 2, 3, 4))
-    assert first.last_inference_ms == second.last_inference_ms == 5
     assert first.last_used_ns < second.last_used_ns
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["lone", "batch"])
+def test_which_model_was_used_last_does_not_depend_on_the_wall_clock(make_request, count):
+    moments = Moments(1, 2, 3, 4)
+    before, after = statistics(1000, epoch_ns=9_000_000), statistics(2000, epoch_ns=5_000_000)
+    for counted in (before, after):  # meanwhile the clock was set back
+        counted.ready(0.5)
+        assert counted.last_used_ns == counted.loaded_ns
+        counted.executed([make_request(0, 1)] * count, count, moments)
+    assert after.last_inference_ms < before.last_inference_ms
+    assert after.last_used_ns > before.last_used_ns
 
 
 def test_the_last_inference_never_moves_back(make_request):

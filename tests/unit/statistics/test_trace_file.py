@@ -124,8 +124,18 @@ def test_a_place_that_cannot_be_written(tmp_path, caplog):
     file.write([make_trace()], numbered=True)
     file.write([make_trace()], numbered=False)
     file.close()
-    assert caplog.text.count("cannot write traces") == 2
-    assert "No such file or directory" in caplog.text
+    (line,) = caplog.messages  # one a minute
+    assert "cannot write traces" in line
+    assert "No such file or directory; 1 were lost so far" in line
+
+
+def test_a_full_disk(caplog):
+    file = TraceFile("/dev/full")
+    for number in range(5):
+        file.write([make_trace(number)], numbered=False)
+    file.close()
+    (line,) = caplog.messages
+    assert "cannot write traces to '/dev/full': No space left on device" in line
 
 
 def test_traces_nobody_limits_go_to_the_main_file_one_by_one(file, path):

@@ -9,6 +9,7 @@ beyond `_EAGER_BYTES` has to arrive before memory for more is made.
 from __future__ import annotations
 
 from shoal.core.buffers import ALIGNMENT, pool
+from shoal.frontends.http.message import HttpFault
 
 __all__ = ["ALIGNMENT", "SMALL_BYTES", "BodyBuffer"]
 
@@ -18,7 +19,10 @@ _GROWTH = 4  # how far memory may run ahead of a long body
 
 
 class BodyBuffer:
-    """A growing buffer in which byte `aligned_at` lies on a 64-byte boundary."""
+    """A growing buffer in which byte `aligned_at` lies on a 64-byte boundary.
+
+    What makes memory raises HttpFault if there is none.
+    """
 
     __slots__ = ("_aligned_at", "_expected", "_view", "filled")
 
@@ -72,4 +76,9 @@ class BodyBuffer:
         self._view = larger
 
     def _aligned(self, size: int) -> memoryview:
-        return pool.take(size, self._aligned_at)
+        try:
+            return pool.take(size, self._aligned_at)
+        except MemoryError:
+            raise HttpFault(
+                503, f"no memory for {size} bytes of the body; send less at once, or retry later"
+            ) from None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.frontends.http.body import ALIGNMENT, SMALL_BYTES, BodyBuffer
+from shoal.frontends.http.message import HttpFault
 
 
 def address(view: memoryview) -> int:
@@ -74,3 +75,18 @@ def test_memory_follows_what_arrives_up_to_the_length(monkeypatch):
         body.advance(count)
     assert body.capacity == size
     assert bytes(body.take()) == sent
+
+
+def test_without_memory_the_request_is_refused(monkeypatch):
+    body = BodyBuffer(0, 100 << 20)
+    body.advance(len(body.room()))
+
+    def take(size, aligned_at=0):
+        raise MemoryError
+
+    monkeypatch.setattr("shoal.frontends.http.body.pool.take", take)
+    with pytest.raises(HttpFault, match=r"no memory for \d+ bytes of the body") as found:
+        body.room()
+    assert found.value.status == 503
+    with pytest.raises(HttpFault):
+        BodyBuffer(0, None)
