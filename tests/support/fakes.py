@@ -129,6 +129,8 @@ def echo(inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[n
 class _TestBackend(Backend):
     """Adds nothing to configs."""
 
+    loads_in_parallel = True
+
     def complete(
         self,
         config: ModelConfig,

@@ -254,6 +254,9 @@ class Backend(ABC):
     name: str
     default_cpu_instances: int = 1  # the default of instance_group on a CPU
     uses_gpus: bool = True  # false: KIND_AUTO is the CPU, also on a machine with GPUs
+    # Whether `complete`, `load` and `executor` may run while other models' Python code is imported
+    # and initialised, for backends of other packages; see `backends.initialisation`.
+    loads_in_parallel: bool = False
 
     @abstractmethod
     def complete(

@@ -10,12 +10,14 @@ needs it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
 from shoal.backends.base import Backend
+from shoal.backends.initialisation import initialising
 from shoal.config.backends import BACKEND_NAMES, BACKENDS
 from shoal.errors import ConfigError, ShoalError
 
@@ -92,7 +94,8 @@ class BackendRegistry:
         if name in self._extra:
             return self._extra[name]
         for entry in entry_points(group=GROUP, name=name):
-            installed: Callable[[], Backend] = entry.load()
+            with contextlib.nullcontext() if name in _BUILT_IN else initialising(name):
+                installed: Callable[[], Backend] = entry.load()
             return installed
         if name in _BUILT_IN:
             module, _, attribute = BACKENDS[name].entry_point.partition(":")

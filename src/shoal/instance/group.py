@@ -7,10 +7,10 @@ count never reloads the model.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal.backends.base import Executor, LoadedModel, Placement, RequestExecutor
+from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
 from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopInstance
@@ -54,7 +54,7 @@ class InstanceGroup:
 
     def __init__(
         self,
-        loaded: LoadedModel,
+        make_executor: Callable[[Placement], Executor | RequestExecutor],
         batcher: Scheduler,
         execution: Execution,
         warm_up: WarmUp,
@@ -65,7 +65,7 @@ class InstanceGroup:
 
         With a `limiter` every batch waits for the resources that it needs.
         """
-        self._loaded = loaded
+        self._make_executor = make_executor
         self._on_loop = on_loop
         self._batcher = batcher
         self._execution = execution
@@ -131,7 +131,7 @@ class InstanceGroup:
         )
 
     def _warmed(self, placement: Placement) -> Executor | RequestExecutor:
-        executor = self._loaded.executor(placement)
+        executor = self._make_executor(placement)
         try:
             self._warm_up(executor)
         except BaseException:

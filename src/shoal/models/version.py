@@ -11,7 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from shoal.backends.base import LoadContext, LoadedModel, Placement
+from shoal.backends.base import (
+    Executor,
+    LoadContext,
+    LoadedModel,
+    Placement,
+    RequestExecutor,
+)
+from shoal.backends.initialisation import initialising_with
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
@@ -80,12 +87,14 @@ class Model(ServedModel):
         on_loop = None
         if spec.context.loop is not None and loaded.may_run_on_loop and not spec.limited:
             placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
-            executor = loaded.executor(placement)
+            executor = self._make_executor(placement)
             on_loop = LoopInstance(
                 spec.context.loop, self._batcher, execution, executor, self.execution_placement
             )
         limiter = spec.context.limiter if spec.limited else None
-        self._instances = InstanceGroup(loaded, self._batcher, execution, warm, on_loop, limiter)
+        self._instances = InstanceGroup(
+            self._make_executor, self._batcher, execution, warm, on_loop, limiter
+        )
         self._on_loop = on_loop
         self._open_task()
 
@@ -96,20 +105,20 @@ class Model(ServedModel):
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
         expected = ExpectedConcurrency()
-        loaded = spec.backend.load(
-            LoadContext(
-                model_folder=spec.folder,
-                version_folder=spec.version_folders[version],
-                version=version,
-                config=spec.config,
-                placements=[one.placement for one in wanted],
-                settings=spec.settings,
-                cores=spec.cores,
-                models=spec.context.models,
-                metrics=spec.context.metrics,
-                concurrency=expected,
-            )
+        context = LoadContext(
+            model_folder=spec.folder,
+            version_folder=spec.version_folders[version],
+            version=version,
+            config=spec.config,
+            placements=[one.placement for one in wanted],
+            settings=spec.settings,
+            cores=spec.cores,
+            models=spec.context.models,
+            metrics=spec.context.metrics,
+            concurrency=expected,
         )
+        with initialising_with(spec.backend, spec.name):
+            loaded = spec.backend.load(context)
         try:
             model = cls(spec, version, loaded, expected)
             model._instances.resize(wanted)
@@ -120,6 +129,11 @@ class Model(ServedModel):
             raise
         model.statistics.ready(time.monotonic() - started)
         return model
+
+    def _make_executor(self, placement: Placement) -> Executor | RequestExecutor:
+        assert self.spec.backend is not None
+        with initialising_with(self.spec.backend, self.name):
+            return self._loaded.executor(placement)
 
     @property
     def decoupled(self) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from shoal.backends.initialisation import initialising_with
 from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.model import ModelConfig
@@ -136,7 +137,8 @@ def prepare(
         backend = settings.backends.get(config.backend or config.platform, file=file)
     if settings.auto_complete and backend is not None:
         try:
-            config = backend.complete(config, folder, first, backend_settings)
+            with initialising_with(backend, name):
+                config = backend.complete(config, folder, first, backend_settings)
         except Exception as error:
             raise UnreadableModel(wanted) from error
         config = normalise.normalise(config, directory_name=name, file=file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from shoal.backends.initialisation import released
 from shoal.core.model_loading import ModelLoading
 from shoal.core.readiness import Problem
 from shoal.core.request import Request
@@ -278,6 +279,7 @@ class ModelRepository:
             return [row for row in rows if row.get("state") == VersionState.READY.value]
         return rows
 
+    @released()  # for a backend that loads a model of its own
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload for a client, with its config and files in place of the folder's.
 
@@ -303,6 +305,7 @@ class ModelRepository:
             if self._lazy is not None:
                 self._lazy.loaded_by_name(key)
 
+    @released()
     def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Stop serving a model for a client. Unloading an unknown one changes nothing.
 

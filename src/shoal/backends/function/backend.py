@@ -28,6 +28,7 @@ from shoal.backends.base import (
 from shoal.backends.function.code import CodeFile
 from shoal.backends.function.declaration import BACKEND, Declaration
 from shoal.backends.function.execution import AsyncLoop, FunctionExecutor, StreamExecutor
+from shoal.backends.initialisation import initialising
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, ShoalError
 
@@ -92,6 +93,7 @@ class FunctionModel(LoadedModel):
     """A function that is being served."""
 
     def __init__(self, name: str, declaration: Declaration, code: CodeFile | None) -> None:
+        self._name = name
         self._declaration = declaration
         self._code = code
         self._loop = AsyncLoop(f"{name}-asyncio")
@@ -123,8 +125,9 @@ class FunctionModel(LoadedModel):
         """A loaded object of the class. Internal, with the line, if that fails."""
         declaration = self._declaration
         try:
-            made = declaration.target()
-            self._call(made, "load")
+            with initialising(self._name):
+                made = declaration.target()
+                self._call(made, "load")
         except ShoalError:
             raise
         except (Exception, SystemExit) as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from shoal.backends.function import declaration as declarations
 from shoal.backends.function.declaration import Declaration
+from shoal.backends.initialisation import initialising
 from shoal.errors import ConfigError
 
 FilePrint = tuple[tuple[str, int, int], ...]
@@ -38,7 +39,8 @@ class CodeFile:
         importlib.invalidate_caches()  # a file beside it may be new
         self.print = look(file)
         try:
-            self._module = PrivateModule(file.absolute(), [file.absolute().parent])
+            with initialising(file.name):
+                self._module = PrivateModule(file.absolute(), [file.absolute().parent])
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shoal.backends.base import PendingRequest, RequestExecutor
+from shoal.backends.initialisation import initialising
 from shoal.backends.python import failure, loading, numpy_names
 from shoal.backends.python.api import host
 from shoal.backends.python.api.errors import TritonError, from_shoal
@@ -57,21 +58,30 @@ class ThreadExecutor(RequestExecutor):
         self._changed = threading.Condition()  # guards _open
         self._open: set[ThreadResponseStream] = set()  # requests the model answers later
         numpy_names.install()
+        with initialising(self._context.model_name) as own:
+            self._context.initialisation = own
+            self._initialise(file, arguments)
+        server.waits.join(self._context)
+
+    def _initialise(self, file: Path, arguments: dict[str, str]) -> None:
         token = host.enter(self._context)
+        host.announce(self._context)  # for threads that the model starts meanwhile
         try:
             self._module = loading.PrivateModule(file)
             try:
                 found = loading.model_class(self._module.module, file)
-                self._instance = ModelInstance(found, arguments, self._context, decoupled=decoupled)
+                self._instance = ModelInstance(
+                    found, arguments, self._context, decoupled=self._decoupled
+                )
             except BaseException:
                 self._module.close()
                 raise
         except BaseException as error:
+            host.release(self._context)
             raise Internal(failure.describe(error)) from error
         finally:
             host.leave(token)
         host.announce(self._context, self._module.package)
-        server.waits.join(self._context)
 
     def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Run the batch; the model responds now or later."""

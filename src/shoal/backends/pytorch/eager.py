@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from shoal.backends.files import short_name
+from shoal.backends.initialisation import initialising
 from shoal.backends.python.loading import PrivateModule
 from shoal.backends.pytorch.archive import ProgramKind
 from shoal.backends.pytorch.library import clean_message, quiet
@@ -47,18 +48,19 @@ class EagerProgram(ModuleProgram):
 
         Raises InvalidArgument with the code's exception; then nothing stays imported.
         """
-        self._source: PrivateModule | None = _imported(path)
-        try:
-            found = _module_class(self._source.module, path, model_class, file)
-            self.module = _made(found, path)
-            if weights is not None:
-                _load_weights(self.module, weights, device)
-            if device is not None:
-                self.module.to(device)
-            self.module.eval()
-        except BaseException:
-            self._source.close()
-            raise
+        with initialising(short_name(path)):
+            self._source: PrivateModule | None = _imported(path)
+            try:
+                found = _module_class(self._source.module, path, model_class, file)
+                self.module = _made(found, path)
+                if weights is not None:
+                    _load_weights(self.module, weights, device)
+                if device is not None:
+                    self.module.to(device)
+                self.module.eval()
+            except BaseException:
+                self._source.close()
+                raise
         self.device = device or self._first_device()
         self._by_keyword, self.inputs = _inputs(self.module)
         self.outputs = None

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from shoal.backends.initialisation import Initialisation
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.core.request import Request
 
@@ -85,7 +86,14 @@ class Host(Protocol):
 class Context:
     """One instance of a model, for pb_utils."""
 
-    __slots__ = ("host", "instance_name", "model_folder", "model_name", "serving")
+    __slots__ = (
+        "host",
+        "initialisation",
+        "instance_name",
+        "model_folder",
+        "model_name",
+        "serving",
+    )
 
     def __init__(
         self, host: Host, model_name: str = "", instance_name: str = "", model_folder: str = ""
@@ -95,6 +103,7 @@ class Context:
         self.instance_name = instance_name
         self.model_folder = model_folder
         self.serving = True  # false while it is being initialised or finalised
+        self.initialisation: Initialisation | None = None  # in the server's process
 
 
 class NoServer:
@@ -171,7 +180,8 @@ def leave(token: contextvars.Token[Context | None]) -> None:
 
 def announce(context: Context, package: str = "") -> None:
     """Code of `package`, and unknown threads, belong to `context` now."""
-    _latest.append(context)
+    if context not in _latest:
+        _latest.append(context)
     if package:
         _packages[package] = context
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.backends.initialisation import released
 from shoal.backends.python.api import host
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.errors import ShoalError
@@ -25,8 +26,10 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
         if not isinstance(path, str) or not isinstance(content, bytes):
             raise TypeError("files must map paths (str) to contents (bytes)")
         contents[path.removeprefix(_FILE_PREFIX)] = content
+    context = host.current()
     try:
-        host.current().host.load_model(model_name, config, contents)
+        with released(context.initialisation):
+            context.host.load_model(model_name, config, contents)
     except ShoalError as error:
         raise TritonModelException(f"Failed to load model: {error.message}") from None
 
@@ -34,8 +37,10 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model; with `unload_dependents` also the models it needs."""
     _check_text(model_name=model_name)
+    context = host.current()
     try:
-        host.current().host.unload_model(model_name, bool(unload_dependents))
+        with released(context.initialisation):
+            context.host.unload_model(model_name, bool(unload_dependents))
     except ShoalError as error:
         raise TritonModelException(f"Failed to unload model: {error.message}") from None
 
@@ -49,8 +54,10 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
             f"string '{model_version}', version should be an integral value > 0"
         )
     version = int(model_version) if model_version else -1
+    context = host.current()
     try:
-        return host.current().host.is_model_ready(model_name, version)
+        with released(context.initialisation):
+            return context.host.is_model_ready(model_name, version)
     except ShoalError as error:
         raise TritonModelException(f"Failed to check model readiness: {error.message}") from None
 
