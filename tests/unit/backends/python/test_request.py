@@ -169,3 +169,30 @@ def test_wrong_responses():
         pb_utils.TritonError("x", None)
     with pytest.raises(pb_utils.TritonModelException, match="should not be empty"):
         pb_utils.InferenceResponse([None])
+
+
+def test_bytes_and_numpy_integers_are_taken_as_pybind_takes_them():
+    names = np.array([b"OUT", b"OTHER"], np.object_)
+    request = make(
+        model_name=np.array([b"other"], np.object_)[0],
+        request_id=b"7",
+        requested_output_names=names,
+        model_version=np.int64(3),
+        flags=np.int32(1),
+        timeout=np.uint64(500),
+    )
+    assert request.request_id() == "7"
+    assert request.requested_output_names() == {"OUT", "OTHER"}
+    assert (request.flags(), request.timeout()) == (1, 500)
+    outgoing = request._outgoing(request._core.reply, waits=True)
+    assert (outgoing.model_name, outgoing.model_version) == ("other", 3)
+    assert type(outgoing.model_version) is int
+    request.set_flags(np.int64(2))
+    assert request.flags() == 2
+    assert pb_utils.Tensor(b"IN", np.zeros(1)).name() == "IN"
+    assert pb_utils.TritonError(b"broken").message() == "broken"
+
+
+def test_bytes_that_are_no_text_are_refused():
+    with pytest.raises(ValueError, match="model_name must be UTF-8"):
+        make(model_name=b"\xff")

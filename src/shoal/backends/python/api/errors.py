@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from shoal import errors
+from shoal.backends.python.api import arguments
 
 
 class ErrorCode(enum.IntEnum):
@@ -34,9 +35,8 @@ class TritonError:
 
     __slots__ = ("_code", "_message")
 
-    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError needs its message as a str, not {type(message)}")
+    def __init__(self, message: str | bytes, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        message = arguments.text("a TritonError's message", message)
         if type(code) is not ErrorCode and type(code) is not int:
             raise TypeError(f"TritonError needs one of its codes, such as INTERNAL, not {code!r}")
         self._message = printable(message)

@@ -6,7 +6,7 @@ import enum
 import logging
 import sys
 
-from shoal.backends.python.api import host
+from shoal.backends.python.api import arguments, host
 
 
 class _LogLevel(enum.Enum):
@@ -36,34 +36,33 @@ class Logger:
     VERBOSE = _LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
+    def log(message: str | bytes, level: _LogLevel = _LogLevel.INFO) -> None:
         """Log at a level of your choice."""
         _log(message, level)
 
     @staticmethod
-    def log_info(message: str) -> None:
+    def log_info(message: str | bytes) -> None:
         """Log information."""
         _log(message, _LogLevel.INFO)
 
     @staticmethod
-    def log_warn(message: str) -> None:
+    def log_warn(message: str | bytes) -> None:
         """Log a warning."""
         _log(message, _LogLevel.WARNING)
 
     @staticmethod
-    def log_error(message: str) -> None:
+    def log_error(message: str | bytes) -> None:
         """Log an error."""
         _log(message, _LogLevel.ERROR)
 
     @staticmethod
-    def log_verbose(message: str) -> None:
+    def log_verbose(message: str | bytes) -> None:
         """Log details for debugging."""
         _log(message, _LogLevel.VERBOSE)
 
 
-def _log(message: str, level: _LogLevel) -> None:
-    if not isinstance(message, str):
-        raise TypeError(f"a log message must be a str, not {type(message)}")
+def _log(message: str | bytes, level: _LogLevel) -> None:
+    message = arguments.text("a log message", message)
     if not isinstance(level, _LogLevel):
         raise TypeError(f"a log level must be one of Logger._LogLevel, not {level!r}")
     caller = sys._getframe(2)

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import TypeVar
 
-from shoal.backends.python.api import host
+from shoal.backends.python.api import arguments, host
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.backends.python.api.host import FamilyHandle, MetricHandle
 from shoal.errors import ShoalError
@@ -40,10 +40,10 @@ class MetricFamily:
 
     _handle: FamilyHandle | None = None
 
-    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+    def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
         """A family of this name; an existing one is shared."""
-        if not isinstance(name, str) or not isinstance(description, str):
-            raise TypeError("a MetricFamily's name and description must be str")
+        name = arguments.text("a MetricFamily's name", name)
+        description = arguments.text("a MetricFamily's description", description)
         if not isinstance(kind, MetricKind):
             raise TypeError(f"a MetricFamily's kind must be COUNTER, GAUGE or HISTOGRAM: {kind!r}")
         self._kind = kind

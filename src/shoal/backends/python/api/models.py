@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from shoal.backends.initialisation import released
-from shoal.backends.python.api import host
+from shoal.backends.python.api import arguments, host
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.errors import ShoalError
 
 _FILE_PREFIX = "file:"
 
 
-def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+def load_model(
+    model_name: str | bytes, config: str | bytes = "", files: dict[str, bytes] | None = None
+) -> None:
     """Load or reload a model, with `config` (JSON) and `files` ("file:1/model.py": …) if given.
 
     Returns when the model is ready. The server must run with explicit model control.
     """
-    _check_text(model_name=model_name, config=config)
+    model_name = arguments.text("model_name", model_name)
+    config = arguments.text("config", config)
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and "
@@ -23,9 +26,9 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
         )
     contents: dict[str, bytes] = {}
     for path, content in (files or {}).items():
-        if not isinstance(path, str) or not isinstance(content, bytes):
-            raise TypeError("files must map paths (str) to contents (bytes)")
-        contents[path.removeprefix(_FILE_PREFIX)] = content
+        if not isinstance(content, bytes):
+            raise TypeError(f"the content of a file must be bytes, not {type(content)}")
+        contents[arguments.text("a path of files", path).removeprefix(_FILE_PREFIX)] = content
     context = host.current()
     try:
         with released(context.initialisation):
@@ -34,9 +37,9 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
         raise TritonModelException(f"Failed to load model: {error.message}") from None
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
     """Unload a model; with `unload_dependents` also the models it needs."""
-    _check_text(model_name=model_name)
+    model_name = arguments.text("model_name", model_name)
     context = host.current()
     try:
         with released(context.initialisation):
@@ -45,9 +48,10 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
         raise TritonModelException(f"Failed to unload model: {error.message}") from None
 
 
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
+def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
     """Whether a model, or one version of it, is ready."""
-    _check_text(model_name=model_name, model_version=model_version)
+    model_name = arguments.text("model_name", model_name)
+    model_version = arguments.text("model_version", model_version)
     if model_version and not model_version.isdecimal():
         raise TritonModelException(
             f"Failed to check model readiness: failed to get model version from specified version "
@@ -60,9 +64,3 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
             return context.host.is_model_ready(model_name, version)
     except ShoalError as error:
         raise TritonModelException(f"Failed to check model readiness: {error.message}") from None
-
-
-def _check_text(**values: object) -> None:
-    for name, value in values.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{name} must be a str, not {type(value)}")

@@ -7,7 +7,9 @@ import json
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Any
 
-from shoal.backends.python.api import calls
+import numpy as np
+
+from shoal.backends.python.api import arguments, calls
 from shoal.backends.python.api import parameters as parameter_rules
 from shoal.backends.python.api.errors import TritonError, TritonModelException
 from shoal.backends.python.api.response import InferenceResponse
@@ -35,7 +37,7 @@ class PreferredMemory:
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
         self._memory_type = MemoryType(preferred_memory_type)
-        self._device_id = preferred_device_id
+        self._device_id = arguments.integer("preferred_device_id", preferred_device_id)
 
 
 class InferenceTrace:
@@ -68,11 +70,11 @@ class InferenceRequest:
 
     def __init__(  # noqa: PLR0917 - Triton's order
         self,
-        request_id: str = "",
+        request_id: str | bytes = "",
         correlation_id: int | str = 0,
         inputs: Sequence[Tensor] | None = None,
-        requested_output_names: Collection[str] | None = None,
-        model_name: str | None = None,
+        requested_output_names: Collection[str | bytes] | None = None,
+        model_name: str | bytes | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -82,12 +84,11 @@ class InferenceRequest:
     ) -> None:
         """A request to another model. `inputs`, `requested_output_names` and `model_name` must
         be given; `timeout` is in microseconds. Tensors always come back in the CPU's memory."""
-        _check_types(request_id, correlation_id, model_version, flags, timeout)
-        if not isinstance(model_name, str):
-            raise TypeError(f"model_name must be a str, not {type(model_name)}")
+        request_id = arguments.text("request_id", request_id)
+        model_name = arguments.text("model_name", model_name)
         if not isinstance(inputs, (list, tuple)):
             raise TypeError(f"inputs must be a list of tensors, not {type(inputs)}")
-        if not isinstance(requested_output_names, (list, tuple, set, frozenset)):
+        if not isinstance(requested_output_names, (list, tuple, set, frozenset, np.ndarray)):
             raise TypeError(
                 f"requested_output_names must be a list of names, not "
                 f"{type(requested_output_names)}"
@@ -98,30 +99,26 @@ class InferenceRequest:
                 raise TritonModelException(f"Input tensor for {where} should not be empty.")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"an input must be a Tensor, not {type(tensor)}")
-        for name in requested_output_names:
-            if not isinstance(name, str):
-                raise TypeError(f"a requested output name must be a str, not {type(name)}")
-            if not name:
-                raise TritonModelException(
-                    f"Requested output name for {where} should not be empty."
-                )
+        names = [arguments.text("a requested output name", one) for one in requested_output_names]
+        if "" in names:
+            raise TritonModelException(f"Requested output name for {where} should not be empty.")
         if preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory):
             raise TypeError(f"preferred_memory must be a PreferredMemory, not {preferred_memory!r}")
         self._core = Request(
             model_name,
             {},
             DISCARD,
-            model_version=model_version,
+            model_version=arguments.integer("model_version", model_version),
             id=request_id,
-            requested_outputs=tuple(requested_output_names),
+            requested_outputs=tuple(names),
             parameters=parameter_rules.checked(parameters),
-            timeout_us=timeout,
-            correlation_id=correlation_id,
-            flags=flags,
+            timeout_us=arguments.integer("timeout", timeout),
+            correlation_id=_correlation_id(correlation_id),
+            flags=arguments.integer("flags", flags),
         )
         self._inputs: list[Tensor] | None = list(inputs)
         self._by_name: dict[str, Tensor] = {tensor.name(): tensor for tensor in inputs}
-        self._output_names: frozenset[str] = frozenset(requested_output_names)
+        self._output_names: frozenset[str] = frozenset(names)
         self._stream: ResponseStream | None = None
         self._release_flags = REQUEST_RELEASE_ALL
         self._trace = trace
@@ -176,7 +173,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Set the flags, before the request is executed."""
-        self._core.flags = flags
+        self._core.flags = arguments.integer("flags", flags)
 
     def timeout(self) -> int:
         """The client's time-out in microseconds; 0 for none."""
@@ -217,6 +214,7 @@ class InferenceRequest:
 
     def set_release_flags(self, flags: int) -> None:
         """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE the request is executed again later."""
+        flags = arguments.integer("release flags", flags)
         if flags not in (REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(
                 f"Unsupported release flags {flags}: use TRITONSERVER_REQUEST_RELEASE_ALL or "
@@ -280,15 +278,9 @@ def _abandon(answer: ResponseStream, core: Request) -> None:
         answer.end(InferenceResponse(error=TritonError(text)))
 
 
-def _check_types(
-    request_id: Any, correlation_id: Any, version: Any, flags: Any, timeout: Any
-) -> None:
-    if not isinstance(request_id, str):
-        raise TypeError(f"request_id must be a str, not {type(request_id)}")
-    for name, value in (("model_version", version), ("flags", flags), ("timeout", timeout)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} must be an int, not {type(value)}")
-    if correlation_id is None or isinstance(correlation_id, bool):
-        raise TypeError(f"correlation_id must be an int or a str, not {correlation_id!r}")
-    if not isinstance(correlation_id, (int, str)):
+def _correlation_id(value: Any) -> int | str:
+    if value is None or isinstance(value, bool):
+        raise TypeError(f"correlation_id must be an int or a str, not {value!r}")
+    if not isinstance(value, (int, str)):
         raise TritonModelException("Correlation ID must be integer or string")
+    return value

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.backends.python.api import dlpack
+from shoal.backends.python.api import arguments, dlpack
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.core import dtypes
 from shoal.core.dtypes import BF16, BYTES, DataType
@@ -29,12 +29,12 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_array", "_core", "_datatype", "_name", "_on_gpu")
 
-    def __init__(self, name: str, array: np.ndarray, /) -> None:
+    def __init__(self, name: str | bytes, array: np.ndarray, /) -> None:
         """A numpy array with a name. It is copied only if it is not contiguous."""
-        if not isinstance(name, str) or not isinstance(array, np.ndarray):
-            raise TypeError(
-                f"Tensor needs a name (str) and a numpy array, not {type(name)} and {type(array)}"
-            )
+        if not isinstance(name, str):
+            name = arguments.text("a Tensor's name", name)
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"Tensor needs a numpy array, not {type(array)}")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         datatype = _known.get(array.dtype)
@@ -128,10 +128,9 @@ class Tensor:
         return (dlpack.CPU, 0) if self._on_gpu is None else self._on_gpu.device
 
     @staticmethod
-    def from_dlpack(name: str, tensor: object, /) -> Tensor:
+    def from_dlpack(name: str | bytes, tensor: object, /) -> Tensor:
         """A named tensor from a DLPack capsule, or from anything with `__dlpack__`."""
-        if not isinstance(name, str):
-            raise TypeError(f"Tensor needs a name (str), not {type(name)}")
+        name = arguments.text("a Tensor's name", name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         if isinstance(tensor, np.ndarray):  # numpy itself does not export read-only arrays
