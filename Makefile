@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-modes fuzz coverage check docs layers constraints dist \
+.PHONY: help serve test test-quick test-modes fuzz coverage check docs layers dashboard constraints dist \
     bench bench-quick accept clean
 
 help: ## print this list
@@ -63,6 +63,7 @@ check: $(VENV)/.installed-dev ## ruff, Bandit, mypy --strict, import-linter, Git
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/layers.py --check
+	$(BIN)/python tools/dashboard.py --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
@@ -74,6 +75,9 @@ docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
 
 layers: $(VENV)/.installed-dev ## copy the import layers from pyproject.toml into ARCHITECTURE.md
 	@$(BIN)/python tools/layers.py
+
+dashboard: $(VENV)/.installed-dev ## write the Grafana dashboard into deploy/monitoring
+	@$(BIN)/python tools/dashboard.py
 
 constraints: $(VENV)/bin/python ## pin the newest versions of all dependencies in constraints.txt
 	@$(BIN)/python tools/constraints.py

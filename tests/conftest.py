@@ -25,6 +25,7 @@ PROGRAMS = {
     "java": ("javac", "protoc", "grpc_java_plugin", "curl"),
     "nghttp2": ("nghttp", "h2load"),
     "perf_analyzer": ("perf_analyzer",),
+    "prometheus": ("prometheus", "promtool"),
     "redis": ("redis-server",),
 }
 

@@ -42,6 +42,7 @@ from shoal.repository import memory
 from shoal.repository.repository import ModelRepository
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.prometheus import MetricsRenderer
+from shoal.statistics.server import ServerReading
 from shoal.statistics.tracer import Tracer
 from shoal.tasks.workers import Workers
 
@@ -113,6 +114,7 @@ class Server:
         )
         self._keys = settings.key_files(options)
         access = self._access = self._keys.access if self._keys is not None else None
+        self._clients = settings.client_limits(options)
         self._http_options = settings.http_options(options)
         self._render_metrics = (
             MetricsRenderer(
@@ -121,6 +123,7 @@ class Server:
                 custom=custom,
                 cache=self._cache.read if self._cache is not None else None,
                 keys=access.read if access is not None else None,
+                server=self._read,
             ).render
             if options.allow_metrics
             else None
@@ -169,7 +172,7 @@ class Server:
         inbox = LoopInbox(loop, self._loop.after_reading)
         if self._keys is not None:
             self._keys.watch(self.reloads.add, partial(_post, loop))
-        clients = settings.client_limits(options)
+        clients = self._clients
         self._access_log = settings.access_log(options)
         self.reloads.add("the log files", self._reopen_logs)
         https = settings.https(options)
@@ -380,6 +383,25 @@ class Server:
         await _in_thread(self._tracer.close)
         if self._cache is not None:
             await _in_thread(self._cache.close)
+
+    def _read(self) -> ServerReading:
+        """What the metrics show of the server itself; any thread may call it."""
+        readiness = self.engine.readiness()
+        listeners = {"http": self._http, "grpc": self._grpc, "tcp": self._tcp}
+        connections, memory = self._clients.connections, self._clients.memory
+        return ServerReading(
+            ready=readiness.ready,
+            warnings=sum(not problem.blocks for problem in readiness.problems),
+            connections={
+                protocol: listener.open_connections
+                for protocol, listener in listeners.items()
+                if listener is not None
+            },
+            connections_refused=connections.refused,
+            max_connections=connections.max_connections,
+            buffered_bytes=memory.used_bytes(),
+            max_buffered_bytes=memory.max_bytes,
+        )
 
     def _task_workers(self) -> Workers:
         """The worker threads of tasks, created for the first model with a task; thread-safe."""

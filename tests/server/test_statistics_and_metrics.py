@@ -1,7 +1,9 @@
 """What the server counts: the statistics endpoint with its invariants, and the metrics port."""
 
 import re
+import socket
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -235,6 +237,18 @@ def test_every_reason_to_fail_is_there_from_the_start(running, reason):
         "nv_pinned_memory_pool_used_bytes",
         "shoal_process_resident_memory_bytes",
         "shoal_process_cpu_seconds_total",
+        "process_start_time_seconds",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+        "process_threads",
+        "shoal_readiness_warnings",
+        "shoal_connections_refused_total",
+        "shoal_connections_limit",
+        "shoal_buffered_bytes",
+        "shoal_buffered_bytes_limit",
     ],
 )
 def test_the_machine(running, name):
@@ -259,6 +273,45 @@ def test_the_metrics_port(running):
     other = HttpCall(port, "GET", "/anything/else").response()
     assert (other.status, other.body) == (200, b"")
     assert HttpCall(port, "POST", "/metrics", b"x").response().status == 405
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [
+        (None, None),
+        ("gzip", "gzip"),
+        ("br, gzip;q=0.5, deflate;q=0.1", "gzip"),
+        ("deflate", "deflate"),
+        ("gzip;q=0", None),
+        ("identity", None),
+        ("*", None),
+    ],
+)
+def test_metrics_are_compressed_if_the_client_accepts_it(running, accepted, coding):
+    headers = {} if accepted is None else {"Accept-Encoding": accepted}
+    for port in (running.server.metrics_port, running.server.http_port):
+        answer = HttpCall(port, "GET", "/metrics", headers=headers).response()
+        assert answer.status == 200
+        assert answer.headers.get("content-encoding") == coding
+        assert answer.headers.get("vary") == (None if coding is None else "Accept-Encoding")
+        body = answer.body if coding is None else zlib.decompress(answer.body, 47)
+        assert b"\nnv_inference_count{" in body
+        assert body.endswith(b"\n")
+        assert int(answer.headers["content-length"]) == len(answer.body)
+
+
+def test_connections_and_refusals(running):
+    running.get("/v2/models/none")
+    before = running.metric("shoal_error_responses_total", protocol="http", status="404")
+    running.get("/v2/models/none")
+    after = running.metric("shoal_error_responses_total", protocol="http", status="404")
+    assert after == before + 1
+    assert running.metric("shoal_ready") == 1
+    with socket.create_connection(("127.0.0.1", running.server.http_port), WAIT_SECS) as client:
+        client.sendall(b"no HTTP at all\r\n\r\n")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 400")
+        assert running.metric("shoal_connections", protocol="http") >= 1
+        assert running.metric("shoal_error_responses_total", protocol="http", status="400") >= 1
 
 
 def test_the_same_metrics_on_the_http_port(running):

@@ -243,6 +243,10 @@ class LoadedModel(ABC):
         """Bytes that the model uses in other processes."""
         return 0
 
+    def process_restarts(self) -> int | None:
+        """How often processes of its instances were restarted; None if it has none."""
+        return None
+
     def close(self) -> None:
         """Free the model's memory. Called once, after all its executors are closed."""
         return

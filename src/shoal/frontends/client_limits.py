@@ -37,6 +37,7 @@ class ConnectionLimits:
         self._clock = clock
         self._warned = -_WARNING_SECS
         self._count = 0
+        self.refused = 0  # so far
         self._by_address: dict[str, int] = {}  # only if that is limited
 
     @property
@@ -44,15 +45,22 @@ class ConnectionLimits:
         """How many connections there are."""
         return self._count
 
+    @property
+    def max_connections(self) -> int:
+        """How many there may be; 0: no limit."""
+        return self._max_connections
+
     def admit(self, address: str) -> str:
         """Count a connection from `address` (empty: a Unix socket); returns why it may not stay.
 
         It is counted in either case, until `leave`. The log has the first refusal of a minute.
         """
         refusal = self._refusal(address)
-        if refusal and self._clock() - self._warned >= _WARNING_SECS:
-            self._warned = self._clock()
-            _log.warning("a connection was refused: %s", refusal)
+        if refusal:
+            self.refused += 1
+            if self._clock() - self._warned >= _WARNING_SECS:
+                self._warned = self._clock()
+                _log.warning("a connection was refused: %s", refusal)
         return refusal
 
     def _refusal(self, address: str) -> str:

@@ -39,6 +39,11 @@ class MemoryBudget:
             self._held_bytes -= freed.popleft()
         return self._held_bytes
 
+    def used_bytes(self) -> int:
+        """What all of them occupy, for metrics: any thread may call it, and nothing changes."""
+        freed = sum(self._freed.copy())
+        return max(0, self.unfinished_bytes + self.queued_bytes + self._held_bytes - freed)
+
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes more may be buffered."""
         used = self.unfinished_bytes + self.queued_bytes + self.held_bytes

@@ -1,6 +1,6 @@
 """The metrics port: `GET /metrics` returns the text that Prometheus scrapes.
 
-    Prometheus --GET /metrics--> MetricsApplication.handle --> render(), on a thread --> text/plain
+    Prometheus --GET /metrics--> MetricsApplication.handle --> render(), on a thread --> text, gzip
 
 As on Triton's metrics port, the response for any other path is 200 with an empty body.
 """
@@ -18,14 +18,28 @@ from shoal.frontends.http.exchange import JSON_CONTENT
 from shoal.frontends.http.keys import HttpKeys
 from shoal.frontends.http.message import Header, error_body
 from shoal.frontends.http.responses import respond_from_thread
+from shoal.wire import compression
 
 _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
+_VARY: Header = (b"Vary", b"Accept-Encoding")
 
 
 def send_metrics(exchange: Exchange, render: Callable[[], bytes]) -> None:
-    """Respond with the metrics, made on a thread: with many models that takes a while."""
+    """Respond with the metrics, made on a thread: with many models that takes a while.
+
+    They are compressed, on that thread, if the client accepts it.
+    """
+    coding = compression.negotiate(exchange.request.header(b"accept-encoding"))
+    if coding == compression.IDENTITY:
+        respond_from_thread(
+            exchange, render, respond=lambda text: exchange.respond(200, [_TEXT], [text])
+        )
+        return
+    headers = [_TEXT, _VARY, (b"Content-Encoding", coding.encode())]
     respond_from_thread(
-        exchange, render, respond=lambda text: exchange.respond(200, [_TEXT], [text])
+        exchange,
+        lambda: compression.compress([render()], coding),
+        respond=lambda packed: exchange.respond(200, headers, packed),
     )
 
 

@@ -139,6 +139,10 @@ class InstanceGroup:
             raise
         return executor
 
+    def count(self) -> int:
+        """How many instances there are."""
+        return len(self._workers)
+
     def busy(self) -> int:
         """How many requests are being executed."""
         on_loop = self._on_loop.busy_with if self._on_loop is not None else 0

@@ -96,6 +96,8 @@ class Model(ServedModel):
             self._make_executor, self._batcher, execution, warm, on_loop, limiter
         )
         self._on_loop = on_loop
+        self.statistics.instances = self._instances.count
+        self.statistics.process_restarts = loaded.process_restarts
         self._open_task()
 
     @classmethod

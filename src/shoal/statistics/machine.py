@@ -36,14 +36,14 @@ class Machine:
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        self._times = _attempt(_cpu_times)
+        self._times = attempt(_cpu_times)
         self._utilization: float | None = None
 
     def read(self) -> MachineReading:
         """All figures now; those that are not available are None."""
-        memory = _attempt(psutil.virtual_memory)
-        resident = _attempt(self._process.memory_info)
-        cpu = _attempt(self._process.cpu_times)
+        memory = attempt(psutil.virtual_memory)
+        resident = attempt(self._process.memory_info)
+        cpu = attempt(self._process.cpu_times)
         return MachineReading(
             cpu_utilization=self._utilization_since_last(),
             memory_total_bytes=memory.total if memory else None,
@@ -53,7 +53,7 @@ class Machine:
         )
 
     def _utilization_since_last(self) -> float | None:
-        before, now = self._times, _attempt(_cpu_times)
+        before, now = self._times, attempt(_cpu_times)
         if now is None:
             return None
         self._times = now
@@ -79,7 +79,7 @@ def _cpu_times() -> dict[str, float]:
     return dict(psutil.cpu_times()._asdict())
 
 
-def _attempt(read: Callable[[], Figure]) -> Figure | None:
+def attempt(read: Callable[[], Figure]) -> Figure | None:
     """What `read` gives, or None where the platform (a locked-down /proc, say) refuses it."""
     try:
         return read()

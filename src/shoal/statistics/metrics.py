@@ -24,6 +24,8 @@ from shoal.statistics.model import (
     ModelStatistics,
     ModelSummaries,
 )
+from shoal.statistics.process import ProcessReading
+from shoal.statistics.server import ServerReading
 from shoal.statistics.summary import SummaryReading
 
 COUNTER, GAUGE = "counter", "gauge"
@@ -126,6 +128,11 @@ MODEL: tuple[ServerMetric[ModelSource], ...] = (
     ServerMetric("shoal_model_on_loop", GAUGE,
                  "1 while the model runs on the event loop, 0 while it runs on threads",
                  lambda model: int(model.statistics.on_loop())),
+    ServerMetric("shoal_model_instances", GAUGE, "Instances of the model",
+                 lambda model: model.statistics.instances()),
+    ServerMetric("shoal_process_restarts_total", COUNTER,
+                 "Restarts of processes in which instances of the model run",
+                 lambda model: model.statistics.process_restarts()),
     ServerMetric("shoal_padded_input_elements_total", COUNTER,
                  "Elements of padded inputs, as passed to the model", _padded(0)),
     ServerMetric("shoal_padding_elements_total", COUNTER,
@@ -233,7 +240,45 @@ KEYS: tuple[ServerMetric[KeyCounts], ...] = (
                  lambda key: key.in_flight),
 )
 
-PROCESS: tuple[ServerMetric[MachineReading], ...] = (
+SERVER: tuple[ServerMetric[ServerReading], ...] = (
+    ServerMetric("shoal_ready", GAUGE,
+                 "1 while the server is ready for traffic, as /v2/health/ready reports it, else 0",
+                 lambda r: int(r.ready)),
+    ServerMetric("shoal_readiness_warnings", GAUGE,
+                 "Problems with which the server is ready: see /v2/health/ready?verbose",
+                 lambda r: r.warnings),
+    ServerMetric("shoal_connections_refused_total", COUNTER,
+                 "Connections refused because there were too many",
+                 lambda r: r.connections_refused),
+    ServerMetric("shoal_connections_limit", GAUGE, "The most connections that may be open",
+                 lambda r: r.max_connections or None),
+    ServerMetric("shoal_buffered_bytes", GAUGE,
+                 "Memory of large requests and of responses that clients do not read, in bytes",
+                 lambda r: r.buffered_bytes),
+    ServerMetric("shoal_buffered_bytes_limit", GAUGE, "The most of it, in bytes",
+                 lambda r: r.max_buffered_bytes),
+)
+
+# By the names that Prometheus' client libraries give them, which dashboards know.
+PROCESS: tuple[ServerMetric[ProcessReading], ...] = (
+    ServerMetric("process_start_time_seconds", GAUGE,
+                 "Start of the server's process, in seconds since the epoch",
+                 lambda r: r.start_secs),
+    ServerMetric("process_cpu_seconds_total", COUNTER,
+                 "CPU time of the server's process, in seconds", lambda r: r.cpu_secs),
+    ServerMetric("process_resident_memory_bytes", GAUGE, "Memory of the server's process, in bytes",
+                 lambda r: r.resident_bytes),
+    ServerMetric("process_virtual_memory_bytes", GAUGE,
+                 "Address space of the server's process, in bytes", lambda r: r.virtual_bytes),
+    ServerMetric("process_open_fds", GAUGE, "File descriptors that the server's process has open",
+                 lambda r: r.open_files),
+    ServerMetric("process_max_fds", GAUGE, "File descriptors that it may have open",
+                 lambda r: r.max_files),
+    ServerMetric("process_threads", GAUGE, "Threads of the server's process",
+                 lambda r: r.threads),
+)
+
+ALWAYS: tuple[ServerMetric[MachineReading], ...] = (
     ServerMetric("nv_pinned_memory_pool_total_bytes", GAUGE,
                  "Always 0: this server has no such pool",
                  lambda _: 0),
@@ -241,10 +286,10 @@ PROCESS: tuple[ServerMetric[MachineReading], ...] = (
                  "Always 0: this server has no such pool",
                  lambda _: 0),
     ServerMetric("shoal_process_resident_memory_bytes", GAUGE,
-                 "Memory of the server's process, in bytes",
+                 "The same as process_resident_memory_bytes",
                  lambda r: r.process_resident_bytes),
     ServerMetric("shoal_process_cpu_seconds_total", COUNTER,
-                 "CPU time of the server's process, in seconds", lambda r: r.process_cpu_secs),
+                 "The same as process_cpu_seconds_total", lambda r: r.process_cpu_secs),
 )
 
 MACHINE: tuple[ServerMetric[MachineReading], ...] = (

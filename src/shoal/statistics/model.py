@@ -169,6 +169,9 @@ class ModelStatistics:
         self.memory_bytes: Callable[[], int] = lambda: 0  # about; set by the model
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
         self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
+        self.instances: Callable[[], int | None] = lambda: None  # set by a model that has them
+        # Restarts of processes of its instances; set where instances run in processes.
+        self.process_restarts: Callable[[], int | None] = lambda: None
         # Elements of padded inputs, and how many of them were padding; set where there are any.
         self.padded: Callable[[], tuple[int, int]] | None = None
         self.task: TaskStatistics | None = None  # counts of its task; set by a model with one

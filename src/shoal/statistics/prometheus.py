@@ -1,6 +1,6 @@
 """The text that Prometheus scrapes, made on demand from copies of the counts.
 
-ModelStatistics.read(), Machine.read(), Gpus.read() --> MetricsRenderer.render() --> bytes
+ModelStatistics.read(), Machine.read(), Gpus.read() … --> MetricsRenderer.render() --> bytes
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from shoal.statistics.machine import Machine, MachineReading
 from shoal.statistics.metrics import ModelSource, ServerMetric, Source
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.model import ModelStatistics
+from shoal.statistics.process import ProcessReading, ServerProcess, build_labels
+from shoal.statistics.recent_errors import RecentErrors, recent_errors
 from shoal.statistics.sampled import Sampled
+from shoal.statistics.server import ServerReading
 
 _WORK_NS = 500_000
 _PAUSE_SECS = 50e-6
@@ -38,11 +41,14 @@ class MetricsRenderer:
         custom: CustomMetrics | None = None,
         cache: Callable[[], CacheReading] | None = None,
         keys: Callable[[], Sequence[KeyCounts]] | None = None,
+        server: Callable[[], ServerReading] | None = None,
+        process: Callable[[], ProcessReading] | None = None,
+        errors: RecentErrors = recent_errors,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`models` returns the statistics of all loaded versions, the newer of two equals last;
         `custom` are metrics that models define, `cache` reads the response cache's counts, `keys`
-        those of clients' keys.
+        those of clients' keys, `server` what the server reports about itself.
 
         Without `gpus`, the machine's own GPUs are used, which starts NVML and can take a while.
         """
@@ -50,9 +56,13 @@ class MetricsRenderer:
         self._custom = custom
         self._cache = cache
         self._keys = keys
+        self._server = server
+        self._errors = errors
+        self._build = labels_text(build_labels())
         self._settings = settings or MetricsSettings()
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
+        self._process = Sampled(process or ServerProcess().read, interval_ns, clock)
         if gpus is None and self._settings.gpu:
             found = Gpus.find()
             gpus = found.read if found else None
@@ -68,10 +78,28 @@ class MetricsRenderer:
             _add_cache(text, self._cache())
         if self._keys is not None:
             _add_keys(text, self._keys())
+        if self._server is not None:
+            _add_server(text, self._server())
+        text.family(
+            "shoal_error_responses_total",
+            metrics.COUNTER,
+            "Errors sent to clients, by protocol and status",
+            [
+                (labels_text({"protocol": protocol.lower(), "status": status}), count)
+                for (protocol, status), count in sorted(self._errors.counts().items())
+            ],
+        )
+        text.family(
+            "shoal_build_info",
+            metrics.GAUGE,
+            "Always 1; the labels are the server's version and what it runs on",
+            [(self._build, 1)],
+        )
+        _add(text, metrics.PROCESS, [("", self._process.value())])
         machine = self._machine.value()
         if self._settings.cpu:
             _add(text, metrics.MACHINE, [("", machine)])
-        _add(text, metrics.PROCESS, [("", machine)])
+        _add(text, metrics.ALWAYS, [("", machine)])
         if self._gpus is not None:
             gpus = [(labels_text({"gpu_uuid": gpu.uuid}), gpu) for gpu in self._gpus.value()]
             _add(text, metrics.GPU, gpus)
@@ -170,6 +198,19 @@ def _add(
     for metric in families:
         samples = [(labels, metric.value(source)) for labels, source in sources]
         text.family(metric.name, metric.kind, metric.help_text, samples)
+
+
+def _add_server(text: Exposition, reading: ServerReading) -> None:
+    _add(text, metrics.SERVER, [("", reading)])
+    text.family(
+        "shoal_connections",
+        metrics.GAUGE,
+        "Open connections of clients, by protocol",
+        [
+            (labels_text({"protocol": protocol}), count)
+            for protocol, count in reading.connections.items()
+        ],
+    )
 
 
 def _add_tasks(text: Exposition, models: Sequence[_LabelledModel]) -> None:

@@ -1,4 +1,4 @@
-"""The latest errors that were sent to clients, for the console.
+"""The latest errors that were sent to clients, for the console; how many there were, for metrics.
 
     a failed request --note--> [ newest 100, equal ones counted together ] --since--> the console
 
@@ -48,6 +48,21 @@ class RecentErrors:
         self._lock = threading.Lock()  # guards everything below
         self._entries: OrderedDict[tuple[str, str, str, str, str], ErrorEntry] = OrderedDict()
         self._noted = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def count(self, protocol: str, status: str) -> None:
+        """Count an error that is not kept: it was sent before the request was known."""
+        with self._lock:
+            self._add(protocol, status)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many errors were sent, by protocol and status."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _add(self, protocol: str, status: str) -> None:
+        key = (protocol, status)
+        self._counts[key] = self._counts.get(key, 0) + 1
 
     def note(self, protocol: str, place: str, status: str, text: str, model: str = "") -> None:
         """Record an error that was sent to a client."""
@@ -64,6 +79,7 @@ class RecentErrors:
                     self._entries.popitem(last=False)
             else:
                 self._entries.move_to_end(key)
+            self._add(protocol, status)
             self._noted += 1
             entry.count += 1
             entry.last_ms = now_ms

@@ -94,7 +94,9 @@ def test_while_one_rests_the_others_do_its_work(processes, request_of, ask, monk
     monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
     model = processes.load(COUNTING, count=2)
     first, second = model.executors
+    assert model.loaded.process_restarts() == 0
     kill_twice(first)
+    assert model.loaded.process_restarts() == 2
     assert ask(model, 1).outputs[0].array[0, 1] == second.pid
     assert model.loaded.ready()
     kill_twice(second)
@@ -127,6 +129,7 @@ def test_it_is_closed_while_it_rests(processes, request_of, monkeypatch):
     wait_until(lambda: model.executor.state is ProcessState.RESTING, "it rests")
     processes.close(model)
     assert model.executor.state is ProcessState.CLOSED
+    assert model.loaded.process_restarts() == 2, "a counter does not fall"
 
 
 def test_several_instances_work_at_the_same_time(processes, request_of):

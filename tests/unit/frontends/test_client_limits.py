@@ -10,6 +10,7 @@ def test_all_connections_together_are_limited():
     assert limits.admit("") == ""
     assert "more than 2 connections" in limits.admit("b")
     assert "--max-connections" in limits.admit("b")
+    assert limits.refused == 2
     for address in ("a", "b", "b"):
         limits.leave(address)
     assert limits.count == 1

@@ -14,7 +14,10 @@ NAMES = [
         metrics.HISTOGRAMS,
         metrics.SUMMARIES,
         metrics.CACHE,
+        metrics.KEYS,
+        metrics.SERVER,
         metrics.PROCESS,
+        metrics.ALWAYS,
         metrics.MACHINE,
         metrics.GPU,
     )

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import math
+import platform
+import time
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import shoal
 from shoal.errors import InvalidArgument
 from shoal.statistics.gpu import GpuReading, Gpus
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments, StatisticsOptions
+from shoal.statistics.process import ProcessReading, ServerProcess
 from shoal.statistics.prometheus import MetricsRenderer
+from shoal.statistics.recent_errors import RecentErrors
+from shoal.statistics.server import ServerReading
 
 MACHINE = MachineReading(
     cpu_utilization=0.25,
@@ -19,6 +26,33 @@ MACHINE = MachineReading(
     process_resident_bytes=120,
     process_cpu_secs=1.5,
 )
+PROCESS = ProcessReading(
+    start_secs=1_700_000_000.25,
+    cpu_secs=1.5,
+    resident_bytes=120,
+    virtual_bytes=500,
+    open_files=7,
+    max_files=1024,
+    threads=9,
+)
+SERVER = ServerReading(
+    ready=True,
+    warnings=2,
+    connections={"http": 3, "grpc": 1},
+    connections_refused=4,
+    max_connections=100,
+    buffered_bytes=10,
+    max_buffered_bytes=1000,
+)
+PROCESS_NAMES = {
+    "process_start_time_seconds",
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_virtual_memory_bytes",
+    "process_open_fds",
+    "process_max_fds",
+    "process_threads",
+}
 DURATIONS = {
     "nv_inference_request_duration_us",
     "nv_inference_queue_duration_us",
@@ -30,6 +64,7 @@ CPU = {"nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_by
 
 
 def renderer(*models, settings=None, gpus=list, **options) -> MetricsRenderer:
+    options = {"errors": RecentErrors(), "process": lambda: PROCESS, **options}
     return MetricsRenderer(lambda: models, settings, machine=lambda: MACHINE, gpus=gpus, **options)
 
 
@@ -116,8 +151,10 @@ def test_every_metric_has_its_type(served):
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",
         "shoal_process_resident_memory_bytes",
+        "shoal_build_info",
         *CPU,
-    }
+        *PROCESS_NAMES,
+    } - {"process_cpu_seconds_total"}
     histograms = {
         "shoal_request_duration_seconds",
         "shoal_queue_duration_seconds",
@@ -131,6 +168,7 @@ def test_every_metric_has_its_type(served):
         "nv_inference_exec_count",
         "nv_energy_consumption",
         "shoal_process_cpu_seconds_total",
+        "process_cpu_seconds_total",
         *DURATIONS,
     }
     assert kinds == (
@@ -171,13 +209,84 @@ def test_a_model_without_histograms_has_none():
     )
 
 
-def test_without_models_only_the_machine_is_left():
-    assert set(scrape(renderer())) == CPU | {
+def test_without_models_only_the_machine_and_the_process_are_left():
+    assert set(scrape(renderer())) == CPU | PROCESS_NAMES | {
+        "shoal_build_info",
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",
         "shoal_process_resident_memory_bytes",
         "shoal_process_cpu_seconds_total",
     }
+
+
+def test_the_process_has_the_names_of_prometheus_libraries():
+    found = scrape(renderer())
+    assert {name: found[name][()] for name in PROCESS_NAMES} == {
+        "process_start_time_seconds": 1_700_000_000.25,
+        "process_cpu_seconds_total": 1.5,
+        "process_resident_memory_bytes": 120,
+        "process_virtual_memory_bytes": 500,
+        "process_open_fds": 7,
+        "process_max_fds": 1024,
+        "process_threads": 9,
+    }
+
+
+def test_the_process_itself_is_read():
+    reading = ServerProcess().read()
+    assert reading.start_secs < time.time()
+    assert reading.virtual_bytes > reading.resident_bytes > 0
+    assert 0 < reading.open_files < reading.max_files
+    assert reading.threads >= 1
+    assert reading.cpu_secs > 0
+
+
+def test_what_was_built():
+    ((labels, value),) = scrape(renderer())["shoal_build_info"].items()
+    assert value == 1
+    assert dict(labels)["version"] == shoal.__version__
+    assert dict(labels)["python"] == platform.python_version()
+    assert {name for name, _ in labels} == {"version", "python", "system", "machine"}
+
+
+def test_the_server_itself():
+    found = scrape(renderer(server=lambda: SERVER))
+    assert found["shoal_connections"] == {(("protocol", "grpc"),): 1, (("protocol", "http"),): 3}
+    assert [
+        found[name][()]
+        for name in (
+            "shoal_ready",
+            "shoal_readiness_warnings",
+            "shoal_connections_refused_total",
+            "shoal_connections_limit",
+            "shoal_buffered_bytes",
+            "shoal_buffered_bytes_limit",
+        )
+    ] == [1, 2, 4, 100, 10, 1000]
+    unlimited = scrape(renderer(server=lambda: replace(SERVER, ready=False, max_connections=0)))
+    assert unlimited["shoal_ready"] == {(): 0}
+    assert "shoal_connections_limit" not in unlimited
+
+
+def test_errors_by_protocol_and_status():
+    errors = RecentErrors()
+    for _ in range(2):
+        errors.note("HTTP", "GET /v2", "404", "not found")
+    errors.note("gRPC", "ModelInfer", "UNAVAILABLE", "queue is full")
+    errors.count("HTTP", "503")
+    assert scrape(renderer(errors=errors))["shoal_error_responses_total"] == {
+        (("protocol", "http"), ("status", "404")): 2,
+        (("protocol", "http"), ("status", "503")): 1,
+        (("protocol", "grpc"), ("status", "UNAVAILABLE")): 1,
+    }
+
+
+def test_instances_and_restarts_of_their_processes(served):
+    served.instances = lambda: 3
+    served.process_restarts = lambda: 2
+    found = scrape(renderer(served, ModelStatistics("other", 1)))
+    assert found["shoal_model_instances"] == {AT: 3}
+    assert found["shoal_process_restarts_total"] == {AT: 2}
 
 
 def test_tags_and_namespace_become_labels():

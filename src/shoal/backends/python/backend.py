@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -74,6 +74,7 @@ class PythonModel(LoadedModel):
         self._decoupled = policy is not None and policy.decoupled
         self._lock = threading.Lock()  # guards _executors
         self._executors: list[ThreadExecutor | ProcessExecutor] = []
+        self._closed_restarts: int | None = None  # of processes that are closed
         self.asks_readiness = False
 
     def executor(self, placement: Placement) -> RequestExecutor:
@@ -153,8 +154,20 @@ class PythonModel(LoadedModel):
         pids = [made.pid for made in executors if isinstance(made, ProcessExecutor)]
         return sum(resident_bytes(pid) for pid in pids if pid is not None)
 
+    def process_restarts(self) -> int | None:
+        """Restarts of the instances' processes; None if no instance has had one."""
+        with self._lock:
+            return self._count_restarts(self._executors)
+
+    def _count_restarts(self, executors: Sequence[ThreadExecutor | ProcessExecutor]) -> int | None:
+        counts = [one.restarts for one in executors if isinstance(one, ProcessExecutor)]
+        if not counts:
+            return self._closed_restarts
+        return sum(counts) + (self._closed_restarts or 0)
+
     def _closed(self, executor: ThreadExecutor | ProcessExecutor) -> None:
         with self._lock:
+            self._closed_restarts = self._count_restarts([executor])
             self._executors.remove(executor)
             self._note_readiness()
 

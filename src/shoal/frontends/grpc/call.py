@@ -39,6 +39,7 @@ from shoal.frontends.grpc.method import Kind, Method, Service
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
 from shoal.frontends.memory_budget import MemoryBudget
+from shoal.statistics.recent_errors import recent_errors
 from shoal.wire.http2_frames import H2Error
 
 if TYPE_CHECKING:
@@ -580,6 +581,7 @@ class Call(Receiver):
         self._notify(on_cancel)
 
     def _refuse(self, fault: MessageFault) -> None:
+        recent_errors.count("gRPC", fault.code.name)
         accepted = fault.code is StatusCode.UNIMPLEMENTED
         self._break_off(fault.code, fault.message, status.ACCEPTED_ENCODINGS if accepted else b"")
 

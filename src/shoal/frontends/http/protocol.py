@@ -31,6 +31,7 @@ from shoal.frontends.http.message import (
 )
 from shoal.frontends.http.reader import NOTHING, Arriving, RequestReader
 from shoal.frontends.sockets import is_unix
+from shoal.statistics.recent_errors import recent_errors
 from shoal.wire.template import LONGEST_KEY
 
 if TYPE_CHECKING:
@@ -455,6 +456,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _refuse(self, error: HttpFault) -> None:
         """Respond to an invalid request, then close when the client has had time to read it."""
         logger.debug("%s: refused with %d: %s", self.peer, error.status, error.message)
+        recent_errors.count("HTTP", str(error.status))
         body = error.body or error_body(error.message)
         closing = b"Content-Length: %d\r\n%bConnection: close\r\n\r\n" % (
             len(body),

@@ -85,6 +85,7 @@ class ProcessExecutor(RequestExecutor):
         self._serving: ModelProcess | None = None
         self._started_at = 0.0
         self._rest_secs = 0.0
+        self.restarts = 0
         self._usual_ns = _TURN_NS  # of a batch, smoothed
         self._slow_among_recent = 0  # one bit per batch, the latest is the lowest
         self._quick_in_a_row = 0
@@ -201,6 +202,7 @@ class ProcessExecutor(RequestExecutor):
         with self._changed:
             if self._state is ProcessState.CLOSED or self._serving is not serving:
                 return
+            self.restarts += 1
             lived_secs = time.monotonic() - self._started_at
             if lived_secs > _LONG_LIFE_SECS:
                 self._rest_secs = 0.0
