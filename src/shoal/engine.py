@@ -4,7 +4,8 @@
     template hits  --infer_group-> engine -----------------> the model's queue --> request.reply
 
 Methods return plain data in the protocol's terms (field names of KServe v2), so that HTTP and
-gRPC only have to write it down. `index`, `load` and `unload` block: call them off the event loop.
+gRPC only have to write it down. `index`, `load`, `unload` and `statistics` of all models block:
+call them off the event loop.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import shoal
 from shoal.config import codec
+from shoal.core.pauses import Pauses
 from shoal.core.planned import PlannedRequest
 from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import DONE, Request
@@ -225,10 +227,16 @@ class Engine:
     def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """Counters of one version, of a model's versions, or of all models.
 
-        In addition to Triton's counters, `execution` is where a model runs and why.
+        In addition to Triton's counters, `execution` is where a model runs and why. Those of all
+        models take a while: call it on a thread, which pauses now and then.
         """
         if not name:
-            return [_counted(model) for model in self._repository.models()]
+            pause = Pauses()
+            found = []
+            for model in self._repository.models():
+                pause()
+                found.append(_counted(model))
+            return found
         first = self._repository.find(name, version)
         if version != -1:
             return [_counted(first)]

@@ -2,13 +2,18 @@
 
 import re
 import socket
+import threading
 import time
 import zlib
 
+import grpc
 import numpy as np
 import pytest
 
+from shoal.engine import Engine
 from shoal.testing.server import HttpCall, running_server
+from shoal.wire import json_text
+from shoal.wire.proto import messages
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -210,6 +215,29 @@ def test_metrics_and_statistics_agree(running):
         bucket = f"shoal_{name}_duration_seconds_bucket"
         assert running.metric(bucket, le="+Inf", **of) == count
     assert running.metric("shoal_batch_size_sum", **of) == entry["inference_count"]
+
+
+def test_statistics_of_all_models_are_made_off_the_event_loop(running, monkeypatch):
+    made_by = []
+
+    def record(engine, name="", version=-1):
+        made_by.append((name, threading.current_thread().name))
+        return statistics(engine, name, version)
+
+    statistics = Engine.statistics
+    monkeypatch.setattr(Engine, "statistics", record)
+    answer = running.get("/v2/models/stats")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.body == json_text.dumps({"model_stats": statistics(running.server.engine)})
+    with grpc.insecure_channel(running.grpc_address) as channel:
+        method = channel.unary_unary("/inference.GRPCInferenceService/ModelStatistics")
+        every = messages.ModelStatisticsResponse.FromString(method(b"", timeout=WAIT_SECS))
+        one = messages.ModelStatisticsRequest(name="dense").SerializeToString()
+        dense = messages.ModelStatisticsResponse.FromString(method(one, timeout=WAIT_SECS))
+    assert [each.name for each in every.model_stats] == ["dense", "echo", "echo"]
+    assert every.model_stats[0] == dense.model_stats[0]
+    on_loop = {name: thread == "shoal-testing-server" for name, thread in made_by}
+    assert on_loop == {"": False, "dense": True}
 
 
 def test_histograms_only_ever_rise(running):

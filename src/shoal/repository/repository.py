@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from shoal.backends.initialisation import released
 from shoal.core.model_loading import ModelLoading
+from shoal.core.pauses import Pauses
 from shoal.core.readiness import Problem
 from shoal.core.request import Request
 from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
@@ -248,8 +249,10 @@ class ModelRepository:
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model in the repositories or in memory, a row per version, as clients see it."""
         found = self._loader.found()
+        pause = Pauses()
         rows: list[dict[str, str]] = []
         for key in sorted({*found, *self._lifecycles}, key=lambda key: (plain_name(key), key)):
+            pause()
             name, lifecycle = plain_name(key), self._lifecycles.get(key)
             statuses = {} if lifecycle is None else lifecycle.statuses
             if lifecycle is not None and lifecycle.problem:

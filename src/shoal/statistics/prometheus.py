@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from shoal.core.pauses import Pauses
 from shoal.statistics import metrics
 from shoal.statistics.cache import CacheReading
 from shoal.statistics.custom import CustomMetrics
@@ -23,9 +24,6 @@ from shoal.statistics.process import ProcessReading, ServerProcess, build_labels
 from shoal.statistics.recent_errors import RecentErrors, recent_errors
 from shoal.statistics.sampled import Sampled
 from shoal.statistics.server import ServerReading
-
-_WORK_NS = 500_000
-_PAUSE_SECS = 50e-6
 
 
 class MetricsRenderer:
@@ -71,7 +69,7 @@ class MetricsRenderer:
 
     def render(self) -> bytes:
         """The exposition text, in UTF-8. A family without a sample is left out."""
-        pause = _Pauses()
+        pause = Pauses()
         text = Exposition(pause)
         self._add_models(text, pause)
         if self._cache is not None:
@@ -166,21 +164,6 @@ class MetricsRenderer:
             pause()
             found.append(_LabelledModel(labels, ModelSource(model, model.read()), text))
         return found
-
-
-class _Pauses:
-    """Sleeps for a moment after each half millisecond of work, so that the event loop gets the GIL.
-
-    Without it, the loop would wait for the interpreter's switch interval of 5 ms, again and again.
-    """
-
-    def __init__(self) -> None:
-        self._since_ns = time.perf_counter_ns()
-
-    def __call__(self) -> None:
-        if time.perf_counter_ns() - self._since_ns > _WORK_NS:
-            time.sleep(_PAUSE_SECS)
-            self._since_ns = time.perf_counter_ns()
 
 
 class _LabelledModel(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shoal.core.pauses import Pauses
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
 from shoal.errors import NotFound, Unavailable
@@ -70,23 +71,33 @@ class MetadataMethods:
         config = self._engine.model_config(request.name, parse_version(request.version))
         return _filled(messages.ModelConfigResponse(), {"config": config})
 
+    def counts_all_models(self, message: Buffer) -> bool:
+        """Whether `model_statistics` is about all models, which may take a while."""
+        return not parse(messages.ModelStatisticsRequest, message).name
+
     def model_statistics(self, permits: Callable[[str], bool], message: Buffer) -> bytes:
         """ModelStatistics, of all models that the client may see, of one, or of one version."""
         request = parse(messages.ModelStatisticsRequest, message)
+        from google.protobuf import json_format
+
         counted = self._engine.statistics(request.name, parse_version(request.version))
-        counted = [each for each in counted if permits(each["name"])]
+        response = messages.ModelStatisticsResponse()
+        pause: Callable[[], None] = _nothing if request.name else Pauses()  # then on a thread
         for entry in counted:
-            for ours in (
-                "execution",
-                "task",
-                "generation",
-            ):  # the schema is Triton's and has no place for it
-                entry.pop(ours, None)
-        return _filled(messages.ModelStatisticsResponse(), {"model_stats": counted})
+            if permits(entry["name"]):
+                for ours in ("execution", "task", "generation"):
+                    entry.pop(ours, None)  # the schema is Triton's and has no place for it
+                json_format.ParseDict(entry, response.model_stats.add())
+            pause()
+        return _bytes(response)
 
     def _check_not_exiting(self) -> None:
         if self._engine.exiting():
             raise Unavailable("Server exiting")
+
+
+def _nothing() -> None:
+    return
 
 
 def _filled(response: Any, content: dict[str, Any]) -> bytes:

@@ -155,7 +155,8 @@ class GrpcService:
             self._add(category, name, method, check=names_model(request, "name"))
 
         def statistics(call: Call) -> None:
-            _respond_at_once(partial(metadata.model_statistics, _permits(call)))(call)
+            answer = partial(metadata.model_statistics, _permits(call))
+            _respond_off_loop(answer, metadata.counts_all_models, self._threads)(call)
 
         self._add(
             "statistics",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shoal.core.pauses import Pauses
 from shoal.engine import Engine
 from shoal.errors import NotFound
 from shoal.frontends.http.contracts import Exchange
-from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.errors import JSON
+from shoal.frontends.http.responses import respond_from_thread, send_json
 from shoal.frontends.http.routes import MODEL_VERSION, TEXT_MEDIA, Target, route
 from shoal.frontends.metrics import send_metrics
+from shoal.wire import json_text
 
 
 class MetadataRoutes:
@@ -53,10 +56,24 @@ class MetadataRoutes:
     )
     def statistics(self, exchange: Exchange, target: Target) -> None:
         """Statistics of all models, of one, or of one version."""
-        counted = self._engine.statistics(target.model, target.version)
-        if exchange.caller is not None:
-            counted = [each for each in counted if exchange.caller.may_use(each["name"])]
-        send_json(exchange, {"model_stats": counted})
+        if target.model:
+            counted = self._engine.statistics(target.model, target.version)
+            send_json(exchange, {"model_stats": counted})
+            return
+        caller = exchange.caller
+
+        def work() -> bytes:
+            pause = Pauses()
+            parts = []
+            for each in self._engine.statistics():
+                if caller is None or caller.may_use(each["name"]):
+                    parts.append(json_text.dumps(each))
+                pause()
+            return b'{"model_stats":[%b]}' % b",".join(parts)
+
+        respond_from_thread(
+            exchange, work, respond=lambda body: exchange.respond(200, [JSON], [body])
+        )
 
     @route(
         "GET /metrics[/]",
