@@ -51,8 +51,26 @@ def _sum_rate(metric: str, by: str = "model", labels: str = MODEL) -> str:
     return f"sum by ({by}) ({_rate(metric, labels)})"
 
 
-def _quantile(share: float, metric: str) -> str:
-    return f"histogram_quantile({share}, {_sum_rate(f'{metric}_bucket', 'le, model')})"
+def _server(metric: str, by: str = "instance", how: str = "sum") -> str:
+    """The current value of a metric of servers."""
+    return f"{how} by ({by}) ({metric}{{{SERVER}}})"
+
+
+def _model(metric: str, by: str = "model, version", how: str = "sum") -> str:
+    """The current value of a metric of models."""
+    return f"{how} by ({by}) ({metric}{{{MODEL}}})"
+
+
+def _share(part: str, whole: str, by: str = "instance") -> str:
+    return f"max by ({by}) ({part}{{{SERVER}}} / {whole}{{{SERVER}}})"
+
+
+def _quantiles(metric: str) -> list[Query]:
+    rate = _sum_rate(f"{metric}_bucket", "le, model")
+    return [
+        Query(f"histogram_quantile({share}, {rate})", f"{{{{model}}}} {share:.0%}")
+        for share in (0.5, 0.99)
+    ]
 
 
 def _mean_ms(metric: str) -> str:
@@ -60,339 +78,140 @@ def _mean_ms(metric: str) -> str:
     return f"sum({_rate(metric)}) / sum({_rate('nv_inference_request_success')}) / 1000"
 
 
-_FAILURES = f"sum({_rate('nv_inference_request_failure')})"
-_SUCCESSES = f"sum({_rate('nv_inference_request_success')})"
-
-
 def _figure(title: str, expression: str, unit: str = "short", help_text: str = "") -> Panel:
     return Panel(title, [Query(expression)], unit, help_text, kind="stat", columns=4, rows=4)
 
 
-# The rows of the dashboard; six figures or three charts are side by side.
+_FAILED = f"sum({_rate('nv_inference_request_failure')})"
+_REQUESTS = f"(sum({_rate('nv_inference_request_success')}) + {_FAILED})"
+_REFUSED = SERVER + ',status=~"429|503|RESOURCE_EXHAUSTED|UNAVAILABLE"'
+_HITS = _sum_rate("nv_cache_num_hits_per_model")
+
+# The rows of the dashboard; six figures or three charts are side by side. Kept compact.
+# fmt: off
 PANELS: dict[str, Sequence[Panel]] = {
     "Overview": (
-        Panel(
-            "Ready",
-            [Query(f"min(shoal_ready{{{SERVER}}})")],
-            "bool_yes_no",
-            "Whether every server is ready. /v2/health/ready?verbose says why one is not.",
-            kind="stat",
-            columns=4,
-            rows=4,
-        ),
-        _figure("Requests", f"{_SUCCESSES} + {_FAILURES}", "reqps"),
-        _figure(
-            "Failed requests",
-            f"{_FAILURES} / ({_SUCCESSES} + {_FAILURES})",
-            "percentunit",
-            "Share of all requests, for any reason.",
-        ),
-        _figure(
-            "Latency, 99 %",
-            f"histogram_quantile(0.99, {_sum_rate('shoal_request_duration_seconds_bucket', 'le')})",
-            "s",
-        ),
+        _figure("Ready", f"min(shoal_ready{{{SERVER}}})", "bool_yes_no",
+                "Whether every server is ready. /v2/health/ready?verbose says why one is not."),
+        _figure("Requests", _REQUESTS, "reqps"),
+        _figure("Failed requests", f"{_FAILED} / {_REQUESTS}", "percentunit",
+                "Share of all requests, for any reason."),
+        _figure("Latency, 99 %", "histogram_quantile(0.99, "
+                f"{_sum_rate('shoal_request_duration_seconds_bucket', 'le')})", "s"),
         _figure("Waiting requests", f"sum(nv_inference_pending_request_count{{{MODEL}}})"),
-        _figure(
-            "Uptime",
-            f"min(time() - process_start_time_seconds{{{SERVER}}})",
-            "s",
-            "Of the server that was started last.",
-        ),
+        _figure("Uptime", f"min(time() - process_start_time_seconds{{{SERVER}}})", "s",
+                "Of the server that was started last."),
     ),
     "Requests": (
-        Panel(
-            "Successful requests by model",
-            [Query(_sum_rate("nv_inference_request_success"), "{{model}}")],
-            "reqps",
-        ),
-        Panel(
-            "Failed requests by reason",
-            [
-                Query(
-                    _sum_rate("nv_inference_request_failure", "model, reason"),
-                    "{{model}} {{reason}}",
-                )
-            ],
-            "reqps",
-            "REJECTED by a queue policy or by admission control, CANCELED by the client, BACKEND "
-            "if the model failed, OTHER.",
-        ),
-        Panel(
-            "Errors by status",
-            [
-                Query(
-                    _sum_rate("shoal_error_responses_total", "protocol, status", SERVER),
-                    "{{protocol}} {{status}}",
-                )
-            ],
-            "reqps",
-            "All errors that clients received, those of requests without a model included.",
-        ),
+        Panel("Successful requests by model",
+              [Query(_sum_rate("nv_inference_request_success"), "{{model}}")], "reqps"),
+        Panel("Failed requests by reason",
+              [Query(_sum_rate("nv_inference_request_failure", "model, reason"),
+                     "{{model}} {{reason}}")], "reqps",
+              "REJECTED by a queue policy or by admission control, CANCELED by the client, BACKEND "
+              "if the model failed, OTHER."),
+        Panel("Errors by status",
+              [Query(_sum_rate("shoal_error_responses_total", "protocol, status", SERVER),
+                     "{{protocol}} {{status}}")], "reqps",
+              "All errors that clients received, those of requests without a model included."),
     ),
     "Latency": (
-        Panel(
-            "Requests",
-            [
-                Query(_quantile(share, "shoal_request_duration_seconds"), f"{{{{model}}}} {name}")
-                for share, name in ((0.5, "50 %"), (0.99, "99 %"))
-            ],
-            "s",
-            "From the arrival of a request to its response.",
-        ),
-        Panel(
-            "Waiting for an instance",
-            [
-                Query(_quantile(share, "shoal_queue_duration_seconds"), f"{{{{model}}}} {name}")
-                for share, name in ((0.5, "50 %"), (0.99, "99 %"))
-            ],
-            "s",
-        ),
-        Panel(
-            "Computing",
-            [
-                Query(_quantile(share, "shoal_compute_duration_seconds"), f"{{{{model}}}} {name}")
-                for share, name in ((0.5, "50 %"), (0.99, "99 %"))
-            ],
-            "s",
-            "Duration of the execution that served a request.",
-        ),
-        Panel(
-            "Where the time goes",
-            [
-                Query(_mean_ms("nv_inference_queue_duration_us"), "waiting"),
-                Query(_mean_ms("nv_inference_compute_input_duration_us"), "inputs"),
-                Query(_mean_ms("nv_inference_compute_infer_duration_us"), "computing"),
-                Query(_mean_ms("nv_inference_compute_output_duration_us"), "outputs"),
-            ],
-            "ms",
-            "Mean of the successful requests of the chosen models.",
-            columns=24,
-        ),
+        Panel("Requests", _quantiles("shoal_request_duration_seconds"), "s",
+              "From the arrival of a request to its response."),
+        Panel("Waiting for an instance", _quantiles("shoal_queue_duration_seconds"), "s"),
+        Panel("Computing", _quantiles("shoal_compute_duration_seconds"), "s",
+              "Duration of the execution that served a request."),
+        Panel("Where the time goes",
+              [Query(_mean_ms("nv_inference_queue_duration_us"), "waiting"),
+               Query(_mean_ms("nv_inference_compute_input_duration_us"), "inputs"),
+               Query(_mean_ms("nv_inference_compute_infer_duration_us"), "computing"),
+               Query(_mean_ms("nv_inference_compute_output_duration_us"), "outputs")],
+              "ms", "Mean of the successful requests of the chosen models.", columns=24),
     ),
     "Batches and queues": (
-        Panel(
-            "Mean batch size",
-            [
-                Query(
-                    f"{_sum_rate('nv_inference_count')} / {_sum_rate('nv_inference_exec_count')}",
-                    "{{model}}",
-                )
-            ],
-            help_text="Rows per execution.",
-        ),
-        Panel(
-            "Batch sizes",
-            [Query(_sum_rate("shoal_batch_size_bucket", "le"), "{{le}}")],
-            help_text="Executions by their rows.",
-            kind="heatmap",
-        ),
-        Panel(
-            "Waiting requests",
-            [Query(f"sum by (model) (nv_inference_pending_request_count{{{MODEL}}})", "{{model}}")],
-        ),
+        Panel("Mean batch size",
+              [Query(f"{_sum_rate('nv_inference_count')} / {_sum_rate('nv_inference_exec_count')}",
+                     "{{model}}")], help_text="Rows per execution."),
+        Panel("Batch sizes", [Query(_sum_rate("shoal_batch_size_bucket", "le"), "{{le}}")],
+              help_text="Executions by their rows.", kind="heatmap"),
+        Panel("Waiting requests",
+              [Query(_model("nv_inference_pending_request_count", "model"), "{{model}}")]),
     ),
     "Models and instances": (
-        Panel(
-            "Instances",
-            [
-                Query(
-                    f"sum by (model, version) (shoal_model_instances{{{MODEL}}})",
-                    "{{model}} {{version}}",
-                )
-            ],
-        ),
-        Panel(
-            "Restarts of model processes",
-            [
-                Query(
-                    "sum by (model) "
-                    f"(increase(shoal_process_restarts_total{{{MODEL}}}[$__rate_interval]))",
-                    "{{model}}",
-                )
-            ],
-            help_text="Processes in which instances run and that have crashed.",
-        ),
-        Panel(
-            "Memory of models",
-            [
-                Query(
-                    f"sum by (model, version) (shoal_model_memory_bytes{{{MODEL}}})",
-                    "{{model}} {{version}}",
-                )
-            ],
-            "bytes",
-            "Estimated when the model was loaded, with the processes of its instances.",
-        ),
-        Panel(
-            "Load time",
-            [
-                Query(
-                    f"max by (model, version) (nv_model_load_duration_secs{{{MODEL}}})",
-                    "{{model}} {{version}}",
-                )
-            ],
-            "s",
-        ),
-        Panel(
-            "Problems without effect on readiness",
-            [Query(f"sum by (instance) (shoal_readiness_warnings{{{SERVER}}})", "{{instance}}")],
-            help_text="The warnings of /v2/health/ready?verbose.",
-        ),
-        Panel(
-            "Loads and evictions on demand",
-            [
-                Query(_sum_rate("shoal_on_demand_loads_total"), "{{model}} loaded"),
-                Query(_sum_rate("shoal_model_evictions_total"), "{{model}} evicted"),
-            ],
-            "ops",
-            "With --model-control-mode=lazy.",
-        ),
+        Panel("Instances", [Query(_model("shoal_model_instances"), "{{model}} {{version}}")]),
+        Panel("Restarts of model processes",
+              [Query("sum by (model) "
+                     f"(increase(shoal_process_restarts_total{{{MODEL}}}[$__rate_interval]))",
+                     "{{model}}")],
+              help_text="Processes in which instances run and that have crashed."),
+        Panel("Memory of models",
+              [Query(_model("shoal_model_memory_bytes"), "{{model}} {{version}}")], "bytes",
+              "Estimated when the model was loaded, with the processes of its instances."),
+        Panel("Load time",
+              [Query(_model("nv_model_load_duration_secs", how="max"), "{{model}} {{version}}")],
+              "s"),
+        Panel("Problems without effect on readiness",
+              [Query(_server("shoal_readiness_warnings"), "{{instance}}")],
+              help_text="The warnings of /v2/health/ready?verbose."),
+        Panel("Loads and evictions on demand",
+              [Query(_sum_rate("shoal_on_demand_loads_total"), "{{model}} loaded"),
+               Query(_sum_rate("shoal_model_evictions_total"), "{{model}} evicted")],
+              "ops", "With --model-control-mode=lazy."),
     ),
     "Connections and refusals": (
-        Panel(
-            "Open connections",
-            [
-                Query(f"sum by (protocol) (shoal_connections{{{SERVER}}})", "{{protocol}}"),
-                Query(f"sum(shoal_connections_limit{{{SERVER}}})", "limit"),
-            ],
-        ),
-        Panel(
-            "Refused requests and connections",
-            [
-                Query(
-                    _sum_rate(
-                        "shoal_error_responses_total",
-                        "protocol, status",
-                        SERVER + ',status=~"429|503|RESOURCE_EXHAUSTED|UNAVAILABLE"',
-                    ),
-                    "{{protocol}} {{status}}",
-                ),
-                Query(
-                    _sum_rate(
-                        "nv_inference_request_failure", "model", MODEL + ',reason="REJECTED"'
-                    ),
-                    "{{model}} rejected by its queue",
-                ),
-                Query(f"sum({_rate('shoal_connections_refused_total', SERVER)})", "connections"),
-                Query(_sum_rate("shoal_key_refused_total", "reason", SERVER), "keys: {{reason}}"),
-            ],
-            "reqps",
-        ),
-        Panel(
-            "Buffered for clients",
-            [
-                Query(f"sum by (instance) (shoal_buffered_bytes{{{SERVER}}})", "{{instance}}"),
-                Query(f"min(shoal_buffered_bytes_limit{{{SERVER}}})", "limit"),
-            ],
-            "bytes",
-            "Large requests, and responses that clients do not read (--max-buffered-bytes).",
-        ),
+        Panel("Open connections",
+              [Query(_server("shoal_connections", "protocol"), "{{protocol}}"),
+               Query(f"sum(shoal_connections_limit{{{SERVER}}})", "limit")]),
+        Panel("Refused requests and connections",
+              [Query(_sum_rate("shoal_error_responses_total", "protocol, status", _REFUSED),
+                     "{{protocol}} {{status}}"),
+               Query(_sum_rate("nv_inference_request_failure", "model",
+                               MODEL + ',reason="REJECTED"'), "{{model}} rejected by its queue"),
+               Query(f"sum({_rate('shoal_connections_refused_total', SERVER)})", "connections"),
+               Query(_sum_rate("shoal_key_refused_total", "reason", SERVER), "keys: {{reason}}")],
+              "reqps"),
+        Panel("Buffered for clients",
+              [Query(_server("shoal_buffered_bytes"), "{{instance}}"),
+               Query(f"min(shoal_buffered_bytes_limit{{{SERVER}}})", "limit")], "bytes",
+              "Large requests, and responses that clients do not read (--max-buffered-bytes)."),
     ),
     "Response cache": (
-        Panel(
-            "Hit ratio",
-            [
-                Query(
-                    f"{_sum_rate('nv_cache_num_hits_per_model')} / "
-                    f"({_sum_rate('nv_cache_num_hits_per_model')} + "
-                    f"{_sum_rate('nv_cache_num_misses_per_model')})",
-                    "{{model}}",
-                )
-            ],
-            "percentunit",
-            max_one=True,
-        ),
-        Panel(
-            "Lookups",
-            [
-                Query(f"sum({_rate('nv_cache_num_hits', SERVER)})", "found"),
-                Query(f"sum({_rate('nv_cache_num_misses', SERVER)})", "not found"),
-                Query(f"sum({_rate('nv_cache_num_evictions', SERVER)})", "evictions"),
-                Query(_sum_rate("shoal_cache_not_done", "reason", SERVER), "not done: {{reason}}"),
-            ],
-            "ops",
-        ),
-        Panel(
-            "Used",
-            [Query(f"max by (instance) (nv_cache_util{{{SERVER}}})", "{{instance}}")],
-            "percentunit",
-            max_one=True,
-        ),
+        Panel("Hit ratio",
+              [Query(f"{_HITS} / ({_HITS} + {_sum_rate('nv_cache_num_misses_per_model')})",
+                     "{{model}}")], "percentunit", max_one=True),
+        Panel("Lookups",
+              [Query(f"sum({_rate('nv_cache_num_hits', SERVER)})", "found"),
+               Query(f"sum({_rate('nv_cache_num_misses', SERVER)})", "not found"),
+               Query(f"sum({_rate('nv_cache_num_evictions', SERVER)})", "evictions"),
+               Query(_sum_rate("shoal_cache_not_done", "reason", SERVER), "not done: {{reason}}")],
+              "ops"),
+        Panel("Used", [Query(_server("nv_cache_util", how="max"), "{{instance}}")],
+              "percentunit", max_one=True),
     ),
     "Process and machine": (
-        Panel(
-            "CPU of the server",
-            [Query(_sum_rate("process_cpu_seconds_total", "instance", SERVER), "{{instance}}")],
-            help_text="Cores in use. Processes of model instances are not included.",
-        ),
-        Panel(
-            "Memory of the server",
-            [
-                Query(
-                    f"sum by (instance) (process_resident_memory_bytes{{{SERVER}}})", "{{instance}}"
-                )
-            ],
-            "bytes",
-        ),
-        Panel(
-            "File descriptors",
-            [
-                Query(
-                    f"max by (instance) (process_open_fds{{{SERVER}}} / "
-                    f"process_max_fds{{{SERVER}}})",
-                    "{{instance}}",
-                )
-            ],
-            "percentunit",
-            "Share of those that the process may open.",
-        ),
-        Panel(
-            "Threads",
-            [Query(f"sum by (instance) (process_threads{{{SERVER}}})", "{{instance}}")],
-        ),
-        Panel(
-            "CPU and memory of the machine",
-            [
-                Query(
-                    f"max by (instance) (nv_cpu_utilization{{{SERVER}}})",
-                    "{{instance}} CPU",
-                ),
-                Query(
-                    f"max by (instance) (nv_cpu_memory_used_bytes{{{SERVER}}} / "
-                    f"nv_cpu_memory_total_bytes{{{SERVER}}})",
-                    "{{instance}} memory",
-                ),
-            ],
-            "percentunit",
-            max_one=True,
-        ),
-        Panel(
-            "GPUs",
-            [
-                Query(f"max by (gpu_uuid) (nv_gpu_utilization{{{SERVER}}})", "{{gpu_uuid}} busy"),
-                Query(
-                    f"max by (gpu_uuid) (nv_gpu_memory_used_bytes{{{SERVER}}} / "
-                    f"nv_gpu_memory_total_bytes{{{SERVER}}})",
-                    "{{gpu_uuid}} memory",
-                ),
-            ],
-            "percentunit",
-            max_one=True,
-        ),
-        Panel(
-            "Versions",
-            [
-                Query(
-                    f"sum by (instance, version, python) (shoal_build_info{{{SERVER}}})",
-                    "{{instance}}: Shoal {{version}}, Python {{python}}",
-                )
-            ],
-            columns=24,
-            rows=6,
-        ),
+        Panel("CPU of the server",
+              [Query(_sum_rate("process_cpu_seconds_total", "instance", SERVER), "{{instance}}")],
+              help_text="Cores in use. Processes of model instances are not included."),
+        Panel("Memory of the server",
+              [Query(_server("process_resident_memory_bytes"), "{{instance}}")], "bytes"),
+        Panel("File descriptors",
+              [Query(_share("process_open_fds", "process_max_fds"), "{{instance}}")],
+              "percentunit", "Share of those that the process may open."),
+        Panel("Threads", [Query(_server("process_threads"), "{{instance}}")]),
+        Panel("CPU and memory of the machine",
+              [Query(_server("nv_cpu_utilization", how="max"), "{{instance}} CPU"),
+               Query(_share("nv_cpu_memory_used_bytes", "nv_cpu_memory_total_bytes"),
+                     "{{instance}} memory")], "percentunit", max_one=True),
+        Panel("GPUs",
+              [Query(_server("nv_gpu_utilization", "gpu_uuid", "max"), "{{gpu_uuid}} busy"),
+               Query(_share("nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "gpu_uuid"),
+                     "{{gpu_uuid}} memory")], "percentunit", max_one=True),
+        Panel("Versions",
+              [Query(_server("shoal_build_info", "instance, version, python"),
+                     "{{instance}}: Shoal {{version}}, Python {{python}}")], columns=24, rows=6),
     ),
 }
+# fmt: on
 
 
 def dashboard() -> dict[str, Any]:
