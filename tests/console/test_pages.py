@@ -38,6 +38,9 @@ def test_models_with_states_and_reasons(page, address, expect):
     expect(broken.locator(".pill")).to_have_text("Unavailable")
     expect(broken.locator(".reason")).to_contain_text(MARKUP)
     expect(page.locator("#link-text")).to_have_text("Live, not ready")
+    problems = page.get_by_role("status", name="Problems").locator(".notice.bad")
+    expect(problems).to_contain_text("Not ready: model 'broken'")
+    expect(problems).to_contain_text(MARKUP)
     expect(page.locator("#server-words")).to_contain_text("triton · Shoal")
 
 

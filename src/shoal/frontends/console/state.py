@@ -59,13 +59,18 @@ class ConsoleState:
         if allow is not None:
             errors = [error for error in errors if error["model"] and allow(error["model"])]
             models = [model for model in models if allow(model.name)]
-        server = self._engine.server_metadata()
+        server, readiness = self._engine.server_metadata(), self._engine.readiness()
         return {
             "server": {
                 "name": server["name"],
                 "version": server["version"],
                 "started_ms": self._started_ms,
-                "ready": self._engine.ready(),
+                "ready": readiness.ready,
+                "problems": [
+                    {"text": problem.text, "blocks": problem.blocks}
+                    for problem in readiness.problems
+                    if allow is None or not problem.model or allow(problem.model)
+                ],
                 "in_flight": self._engine.in_flight(),
                 "model_control_mode": self._control_mode,
             },

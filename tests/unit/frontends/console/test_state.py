@@ -5,6 +5,7 @@ import json
 import pytest
 
 import shoal.frontends.console.state as module
+from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import Request
 from shoal.frontends.console.state import ConsoleState
 from shoal.statistics.gpu import GpuReading
@@ -26,8 +27,10 @@ class Counting:
     def in_flight(self):
         return 2
 
-    def ready(self):
-        return True
+    def readiness(self):
+        return Readiness(
+            True, (Problem("eel is slow", "eel", blocks=False), Problem("cod is gone", "cod"))
+        )
 
     def server_metadata(self):
         return {"name": "triton", "version": "1", "extensions": []}
@@ -84,6 +87,10 @@ def test_the_document_is_json_and_says_who_it_is(state):
     assert document["server"]["name"] == "triton"
     assert document["server"]["model_control_mode"] == "explicit"
     assert (document["server"]["ready"], document["server"]["in_flight"]) == (True, 2)
+    slow, gone = ({"text": "eel is slow", "blocks": False}, {"text": "cod is gone", "blocks": True})
+    assert document["server"]["problems"] == [slow, gone]
+    permitted = state.document(allow=lambda name: name == "eel")
+    assert permitted["server"]["problems"] == [slow]
     assert document["machine"]["cpu_utilization"] == 0.5
     assert document["machine"]["cores"] >= 1
     assert document["gpus"][0]["utilization"] == 0.25

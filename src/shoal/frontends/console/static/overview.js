@@ -21,10 +21,12 @@ export function overview(store) {
   const charts = [...trafficCharts(), machineChart(), meters(), timePanel()];
   const models = modelList(store);
   const errors = h("div", {});
+  const problems = h("div", { role: "status", "aria-label": "Problems" });
   const element = h(
     "div",
     { class: "page" },
     h("h1", { class: "visually-hidden" }, "Overview"),
+    problems,
     h(
       "section",
       { class: "tiles", "aria-label": "The last ten seconds" },
@@ -54,6 +56,7 @@ export function overview(store) {
   );
 
   let errorsSeen = -1;
+  let problemsSeen = "[]";
   return {
     element,
     title: "Overview",
@@ -62,6 +65,11 @@ export function overview(store) {
       if (!state) return;
       const now = state.time_ms;
       const recent = all.recent;
+      const mark = JSON.stringify(state.server.problems);
+      if (mark !== problemsSeen) {
+        problemsSeen = mark;
+        fill(problems, state.server.problems.map(problemNotice));
+      }
       tiles.rate.update(count(recent?.rate ?? null), all.points, now, (point) => point.rate);
       tiles.latency.update(duration(recent?.p50 ?? null), all.points, now, (point) => point.p50);
       tiles.slow.update(duration(recent?.p99 ?? null), all.points, now, (point) => point.p99);
@@ -92,6 +100,15 @@ export function overview(store) {
       charts.forEach((chart) => chart.close?.());
     },
   };
+}
+
+/** Why the server is not ready, or what is wrong although it is. */
+function problemNotice({ text, blocks }) {
+  return h(
+    "div",
+    { class: `notice ${blocks ? "bad" : "warn"}` },
+    h("p", {}, h("b", {}, blocks ? "Not ready: " : "Warning: "), text),
+  );
 }
 
 /** A figure with a sparkline. */
