@@ -234,7 +234,7 @@ def test_statistics_of_all_models_are_made_off_the_event_loop(running, monkeypat
         every = messages.ModelStatisticsResponse.FromString(method(b"", timeout=WAIT_SECS))
         one = messages.ModelStatisticsRequest(name="dense").SerializeToString()
         dense = messages.ModelStatisticsResponse.FromString(method(one, timeout=WAIT_SECS))
-    assert [each.name for each in every.model_stats] == ["dense", "echo", "echo"]
+    assert [each.name for each in every.model_stats] == ["dense", "echo", "echo", "picker"]
     assert every.model_stats[0] == dense.model_stats[0]
     on_loop = {name: thread == "shoal-testing-server" for name, thread in made_by}
     assert on_loop == {"": False, "dense": True}

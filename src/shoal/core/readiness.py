@@ -2,8 +2,8 @@
 
     ServedModel.problems() --> ModelRepository.problems() --> Engine.readiness() --> ?verbose
 
-Health probes ask every second or so, on the event loop: whoever reports problems reads state that
-is there already, and neither blocks nor calls a model.
+Health probes ask every second or so, on the event loop: a `problems` method reads state that is
+there already, and neither blocks nor calls a model.
 """
 
 from __future__ import annotations

@@ -121,7 +121,12 @@ def test_model_config(service):
 
 @pytest.mark.parametrize("name", ["", "m"])
 def test_model_statistics(service, name):
-    response = ask(service, "ModelStatistics", messages.ModelStatisticsRequest(name=name))
+    request = messages.ModelStatisticsRequest(name=name)
+    if name:
+        response = ask(service, "ModelStatistics", request)
+    else:  # of all models: made on a thread
+        call = ask_later(service, "ModelStatistics", request)
+        response = messages.ModelStatisticsResponse.FromString(call.sent[0])
     (counted,) = response.model_stats
     assert (counted.name, counted.version, counted.last_inference) == ("m", "1", 2**41)
     assert counted.inference_stats.success.ns == 2**60
