@@ -63,6 +63,22 @@ class TritonPythonModel:
         return [utils.InferenceResponse(error=utils.TritonError("out of order")) for _ in requests]
 """
 
+TIRED_CODE = b"""
+import numpy as np
+import triton_python_backend_utils as utils
+
+
+class TritonPythonModel:
+    answered = 0
+
+    def execute(self, requests):
+        self.answered += len(requests)
+        if self.answered > 500:
+            raise utils.TritonModelException("tired")
+        tensor = utils.Tensor("OUT", np.array([1], np.int32))
+        return [utils.InferenceResponse([tensor]) for _ in requests]
+"""
+
 
 # Any three windows will do, however little they agree.
 WINDOWS = (
@@ -83,6 +99,7 @@ def running(request, tmp_path_factory):
     add_model(folder, "both", ENSEMBLE)
     add_model(folder, "repeat", REPEAT, {"1/model.py": REPEAT_CODE})
     add_model(folder, "broken", BROKEN, {"1/model.py": BROKEN_CODE})
+    add_model(folder, "tired", BROKEN, {"1/model.py": TIRED_CODE})
     with running_server(
         folder,
         cache_config=(NamedSetting("local", "size", "1048576"),),

@@ -291,6 +291,15 @@ def test_requests_that_the_server_refuses(measure, protocol, words):
     assert "out of order" in printed.err
 
 
+def test_windows_before_the_server_stops_answering_are_reported(measure):
+    windows = "--measurement-mode count_windows --measurement-request-count 20 -s 0.000001 -r 1000"
+    printed = measure(f"-m tired {windows}", code=99, windows=False)
+    assert "Before the load ended (" in printed.out
+    assert printed.number("Request count") >= 20
+    assert "the server refused a request" in printed.err
+    assert "tired" in printed.err
+
+
 @pytest.mark.parametrize("running", ["grpcio"], indirect=True)
 @pytest.mark.parametrize(
     "words",

@@ -64,6 +64,9 @@ def run(words: Sequence[str]) -> int:
         print("\n".join(curve(options, outcome.profile, shutil.get_terminal_size().columns)))
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr)
+    if outcome.profile.error:
+        print(f"error: {outcome.profile.error}", file=sys.stderr)
+        return FAILED
     return outcome.code
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
+from shoal.errors import ShoalError
 from shoal.perf import search as searching
 from shoal.perf import server_side
 from shoal.perf.connection import LoadError
@@ -72,11 +73,21 @@ class LevelResult:
     over_limit: bool
     windows: list[MeasurementWindow] = field(default_factory=list)
     client_bound: bool = False
+    cut: bool = False  # the load ended before there were enough windows
 
     @property
     def ok(self) -> bool:
         """Whether it is part of the report."""
         return self.stable and not self.over_limit
+
+
+class LevelCut(LoadError):
+    """The load ended during a level."""
+
+    def __init__(self, message: str, result: LevelResult) -> None:
+        """`result` has the windows before that; it is not stable if more were needed."""
+        super().__init__(message)
+        self.result = result
 
 
 class ProfileListener:
@@ -109,6 +120,7 @@ class Profile:
     over: LevelResult | None = None  # the level that went over the limit first
     unstable: LevelResult | None = None  # the level that did not become stable
     interrupted: bool = False  # by Ctrl-C
+    error: str = ""  # why the load ended before its end
 
 
 class Profiler:
@@ -135,7 +147,10 @@ class Profiler:
         self._enough = False  # more workers were tried without a gain
 
     def run(self, search: searching.Search) -> Profile:
-        """Measure the levels of the search; Ctrl-C ends it early. Raises LoadError."""
+        """Measure the levels of the search; Ctrl-C ends it early, and so does an error.
+
+        Raises LoadError if there is nothing to report.
+        """
         profile = Profile()
         try:
             value = next(search)
@@ -156,26 +171,48 @@ class Profiler:
         except KeyboardInterrupt:
             profile.interrupted = True
             return profile
+        except LevelCut as error:
+            self._listener.level_ended(error.result)
+            if error.result.ok:
+                profile.results.append(error.result)
+            profile.error = error.message
+            return profile
+        except ShoalError as error:
+            if not profile.results:
+                raise
+            profile.error = error.message
+            return profile
 
     def measure(self, value: float) -> LevelResult:
-        """Measure one level. Raises LoadError when requests fail or none is answered."""
+        """Measure one level. Raises LoadError when requests fail or none is answered; LevelCut if
+        that is after the first windows."""
         if self._options.request_count:
             return self._counted(value, self._options.request_count)
         level = self._kind.level(value, None)
         self._begin(level)
         if self._options.workers == 0:
             self._grow(level)
-        result = self._settled(value)
-        self._pool.drain()
+        result: LevelResult | None = None
+        windows: list[MeasurementWindow] = []
+        try:
+            result = self._settled(value, windows)
+            self._pool.drain()
+        except ShoalError as error:
+            finished = [window for window in windows if len(window.measurement.ends)]
+            if not finished:
+                raise
+            if result is None or not result.ok:
+                result = self._result(value, finished[-WINDOWS:], stable=False)
+                result.cut = True
+            raise LevelCut(error.message, result) from None
         return result
 
     # ---- measuring
 
-    def _settled(self, value: float) -> LevelResult:
-        """Take windows until three are stable, or up to the maximum number."""
+    def _settled(self, value: float, windows: list[MeasurementWindow]) -> LevelResult:
+        """Take windows until three are stable, or up to the maximum number; `windows` gets them."""
         rule = self._options.rule
         readings: list[WindowReading] = []
-        windows: list[MeasurementWindow] = []
         before = self._snapshot()
         verdict = Verdict.CONTINUE
         while verdict is Verdict.CONTINUE and len(windows) < self._options.trials:

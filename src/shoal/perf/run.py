@@ -89,7 +89,10 @@ class _LevelPrinter(ProfileListener):
     def level_ended(self, result: LevelResult) -> None:
         """Printed if it is part of the report."""
         self._progress.clear()
-        if result.ok:
+        if result.cut:
+            count = len(result.windows)
+            self._print_line(f"  Before the load ended ({count} window{'s' * (count > 1)}):")
+        if result.ok or result.cut:
             for line in text.level_block(self._options, self._facts, result):
                 self._print_line(line)
 

@@ -183,3 +183,72 @@ def test_ctrl_c_keeps_what_was_measured(measurement):
     profile = run(PretendFleet(script), Range(1, 4, 1, end_given=True))
     assert profile.interrupted
     assert [result.value for result in profile.results] == [1]
+
+
+def failing(measurement, level, windows):
+    """Windows of ten requests; so many in a level before the server stops answering."""
+    begun = {}
+
+    def script(current, _):
+        begun[current.concurrency] = begun.get(current.concurrency, -1) + 1  # the first: warm-up
+        if current.concurrency == level and begun[level] > windows:
+            raise LoadError("the server closed the connection")
+        return measurement([100] * 10)
+
+    return PretendFleet(script)
+
+
+@pytest.mark.parametrize("windows", [0, 2])
+def test_an_error_keeps_the_levels_before_it(measurement, windows):
+    profile = run(failing(measurement, 3, windows), Range(1, 4, 1, end_given=True), workers=1)
+    assert [result.value for result in profile.results] == [1, 2]
+    assert profile.error == "the server closed the connection"
+
+
+def test_an_error_keeps_the_finished_windows_of_its_level(measurement, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Silence, "level_ended", lambda _, result: seen.append(result))
+    profile = run(failing(measurement, 1, 2), Range(1, 1, 1), workers=1)
+    assert profile.error == "the server closed the connection"
+    assert profile.results == []
+    (result,) = seen
+    assert result.cut
+    assert result.summary.requests == 20
+    assert len(result.windows) == 2
+
+
+def test_a_level_that_was_complete_counts_whatever_follows(measurement):
+    pool = PretendFleet(lambda _level, _: measurement([100] * 10))
+
+    def drain():
+        raise LoadError("a worker of the load did not answer within 60 seconds")
+
+    pool.drain = drain
+    profile = run(pool, Range(1, 2, 1, end_given=True))
+    (result,) = profile.results
+    assert result.ok
+    assert not result.cut
+    assert "did not answer" in profile.error
+
+
+def test_windows_without_a_response_are_not_part_of_a_level_that_was_cut(measurement):
+    counts = iter([10, 10, 10, 0, 0, 0])
+    pool = PretendFleet(lambda _level, _: measurement([100] * next(counts)))
+    pool.drain = lambda: (_ for _ in ()).throw(LoadError("no answer"))
+    profiler = Profiler(
+        pool,
+        MeasureOptions(interval_secs=0.001, trials=5, workers=1, rule=Rule(percent=-1)),
+        LevelKind(),
+        lambda: None,
+        lambda before, after: None,
+        Silence(),
+    )
+    with pytest.raises(profiling.LevelCut) as cut:
+        profiler.measure(1)
+    assert len(cut.value.result.windows) == 2
+    assert cut.value.result.summary.requests == 20
+
+
+def test_an_error_before_the_first_window_is_raised(measurement):
+    with pytest.raises(LoadError, match="closed the connection"):
+        run(failing(measurement, 1, 0), Range(1, 1, 1), workers=1)
