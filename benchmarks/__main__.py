@@ -83,13 +83,13 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
     plan = bench.Plan(
         workloads,
         peers,
+        bench.available_tools(results),
         with_limit=arguments.peers == "all" or LIMIT in arguments.peers.split(","),
         turns=arguments.turns,
         seconds=arguments.seconds,
         slow_seconds=arguments.slow_seconds,
         tail_seconds=arguments.tail_seconds,
         concurrencies=tuple(int(one) for one in arguments.concurrency.split(",") if one),
-        tools=bench.available_tools(results),
         named=arguments.peers != "all",
         quiet_cores=arguments.quiet,
     )

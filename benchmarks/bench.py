@@ -15,17 +15,15 @@ from typing import Any
 
 from benchmarks import changing, limit
 from benchmarks.environments import Unavailable
-from benchmarks.loads import h2load, perf_analyzer, program, shoal_perf, wrk
+from benchmarks.loads import h2load, open_loop, perf_analyzer, program, wrk
 from benchmarks.loads.program import LoadFailed, NeverEnded
 from benchmarks.measures import Load, Measurement, quietest
 from benchmarks.peers.base import Peer, Running, Target, WrongAnswer, serving
-from benchmarks.peers.shoal import Shoal
 from benchmarks.processes import metered
 from benchmarks.workloads import CHANGING, TAILS, Workload
 
 WARM_UP_SECS = 1.0
 WARM_UP_REQUESTS = 16
-PEAK_SECS = 3.0
 MAX_HANGS = 2
 
 
@@ -35,13 +33,13 @@ class Plan:
 
     workloads: list[Workload]
     peers: list[Peer]
+    tools: tuple[str, ...]  # the load generators that there are
     with_limit: bool
     turns: int
     seconds: float  # of one load on a fast model
     slow_seconds: float  # the same for a slow model, as a number of requests
     tail_seconds: float = 30.0  # the same for the workload of the slowest requests
     concurrencies: tuple[int, ...] = ()  # replaces those of each workload
-    tools: tuple[str, ...] = (wrk.NAME, h2load.NAME, perf_analyzer.NAME, shoal_perf.NAME)
     named: bool = False  # the peers were selected by name, so each runs every workload
     quiet_cores: float = 0.0  # CPU use of others that invalidates a measurement; 0: none does
 
@@ -67,7 +65,8 @@ def available_tools(results: Results) -> tuple[str, ...]:
         (wrk.NAME, lambda: program.find(wrk.NAME, "wrk")),
         (h2load.NAME, lambda: program.find(h2load.NAME, "nghttp2-client")),
         (perf_analyzer.NAME, program.perf_analyzer),
-        (shoal_perf.NAME, Shoal().install),
+        (open_loop.NAME, open_loop.build),
+        (open_loop.EQUAL, open_loop.build),
     ):
         try:
             have()
@@ -96,6 +95,21 @@ def run(plan: Plan, workload: Workload, results: Results) -> None:
                 _keep(results, quietest(measure, plan.quiet_cores))
             else:
                 _one_peer(plan, peer, workload, turn, results)
+        if workload.method == TAILS:
+            rates = _equal_rates(workload, results, turn)
+            for peer in peers[begin:] + peers[:begin]:
+                if peer is not None and rates:
+                    _one_peer(plan, peer, workload, turn, results, rates)
+
+
+def _equal_rates(workload: Workload, results: Results, turn: int) -> dict[int, float]:
+    """For each number of clients: the share of the peak rate of the slowest server."""
+    rates: dict[int, float] = {}
+    for one in results.measurements:
+        if (one["workload"], one["tool"], one["turn"]) == (workload.name, wrk.NAME, turn):
+            rate = open_loop.SHARE * one["per_second"]
+            rates[one["concurrency"]] = min(rate, rates.get(one["concurrency"], rate))
+    return rates
 
 
 def _is_meant(plan: Plan, peer: Peer, workload: Workload) -> bool:
@@ -109,19 +123,34 @@ def _takes_part(peer: Peer, workload: Workload, results: Results) -> bool:
     return not reason
 
 
-def _one_peer(plan: Plan, peer: Peer, workload: Workload, turn: int, results: Results) -> None:
+def _one_peer(
+    plan: Plan,
+    peer: Peer,
+    workload: Workload,
+    turn: int,
+    results: Results,
+    equal_rates: dict[int, float] | None = None,
+) -> None:
+    """All loads on a server; with `equal_rates`, the open loop at these, by number of clients."""
     try:
         with serving(peer, workload) as running:
-            for measurement in _all_doors(plan, peer, workload, turn, running, results):
+            for measurement in _loads(plan, peer, workload, turn, running, results, equal_rates):
                 _keep(results, measurement)
     except Unavailable as error:
         print(f"  {peer.name}: skipped, {str(error)[:200]}", flush=True)
         results.leave_out(peer.name, workload.name, str(error)[-600:])
 
 
-def _all_doors(
-    plan: Plan, peer: Peer, workload: Workload, turn: int, running: Running, results: Results
+def _loads(
+    plan: Plan,
+    peer: Peer,
+    workload: Workload,
+    turn: int,
+    running: Running,
+    results: Results,
+    equal_rates: dict[int, float] | None,
 ) -> Iterator[Measurement]:
+    rates = dict(equal_rates or {})
     if workload.method == CHANGING:
         try:
             yield from changing.run(peer.name, workload, turn, running)
@@ -130,13 +159,17 @@ def _all_doors(
             results.leave_out(peer.name, workload.name, f"turn {turn + 1}: {error}")
         return
     for target in running.targets:
-        for tool in _tools(workload, target):
+        for tool in _tools(workload, target, equal=equal_rates is not None):
             if tool not in plan.tools:
                 continue
             for concurrency in plan.concurrencies or workload.concurrencies:
                 job = Job(plan, peer.name, workload, turn, running, target, tool, concurrency)
+                job.rate = rates.get(concurrency, 0.0)
                 try:
-                    yield quietest(job.until_ended, plan.quiet_cores)
+                    measurement = quietest(job.until_ended, plan.quiet_cores)
+                    if tool == wrk.NAME:
+                        rates[concurrency] = open_loop.SHARE * measurement.per_second
+                    yield measurement
                 except (LoadFailed, WrongAnswer, OSError) as error:
                     where = f"{workload.name} {tool} {target.protocol} {concurrency}"
                     print(f"  {peer.name}: {where} failed: {error}", flush=True)
@@ -145,13 +178,15 @@ def _all_doors(
                         return
 
 
-def _tools(workload: Workload, target: Target) -> list[str]:
+def _tools(workload: Workload, target: Target, *, equal: bool) -> list[str]:
     """For HTTP wrk, for gRPC h2load; h2load for both if the number of requests is fixed.
 
-    The slowest requests are those over HTTP, of clients that wait and of clients that do not.
+    The slowest requests are those over HTTP, of clients that wait and of clients that do not; the
+    former tell the peak rate, of which the latter send a share, each its own or all the same.
     """
     if workload.method == TAILS:
-        return [wrk.NAME, shoal_perf.NAME] if target.protocol == "http" else []
+        tools = [open_loop.EQUAL] if equal else [wrk.NAME, open_loop.NAME]
+        return tools if target.protocol == "http" else []
     tools = [h2load.NAME if workload.compute_bound or target.protocol == "grpc" else wrk.NAME]
     if workload.perf_analyzer and target.v2_model:
         tools.append(perf_analyzer.NAME)
@@ -170,7 +205,7 @@ class Job:
     target: Target
     tool: str
     concurrency: int
-    rate: float = 0.0  # requests a second, if it is fixed
+    rate: float = 0.0  # requests a second of an open loop
 
     def until_ended(self) -> Measurement:
         """`measure`, repeated if the load generator hung. Raises what `measure` raises."""
@@ -212,14 +247,11 @@ class Job:
             load.errors,
             p999_us=load.p999_us if self.workload.method == TAILS else None,
             max_us=load.max_us if self.workload.method == TAILS else None,
+            late_share=load.late_share,
         )
 
     def _warm_up(self) -> int:
         """A short load of the same kind; returns the number of requests if that is fixed."""
-        if self.tool == shoal_perf.NAME:
-            peak = shoal_perf.run(self.target, PEAK_SECS, clients=self.concurrency)
-            self.rate = shoal_perf.SHARE * peak.per_second
-            return 0
         if not self.workload.compute_bound:
             if self._quick_tool in self.plan.tools:
                 self._quick(WARM_UP_SECS)
@@ -234,8 +266,14 @@ class Job:
             return perf_analyzer.run(
                 self.target, self.workload, self.concurrency, self.plan.seconds
             )
-        if self.tool == shoal_perf.NAME:
-            return shoal_perf.run(self.target, self.plan.tail_seconds, rate=self.rate)
+        if self.tool in {open_loop.NAME, open_loop.EQUAL}:
+            return open_loop.run(
+                self.target,
+                self.concurrency,
+                self.rate,
+                self.plan.tail_seconds,
+                self._answer_bytes,
+            )
         if requests:
             return h2load.run(
                 self.target, self.concurrency, requests=requests, answer=self._answer_bytes
@@ -257,10 +295,8 @@ class Job:
         return self.running.answer_bytes[self.target.protocol]
 
     def _served(self) -> int:
-        """The server's own request count: some tools only report their last windows."""
-        if self.tool not in {perf_analyzer.NAME, shoal_perf.NAME}:
-            return 0
-        return self.target.served()
+        """The server's own request count: perf_analyzer only reports its last windows."""
+        return self.target.served() if self.tool == perf_analyzer.NAME else 0
 
 
 def _limit(plan: Plan, workload: Workload, turn: int) -> Measurement:

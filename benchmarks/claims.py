@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.loads import open_loop
 from benchmarks.measures import ratio, summarise
 
 OURS = "shoal"
@@ -28,6 +29,7 @@ CPP_BARS = (
     ("W4-echo", "h2load", "grpc", 16, "per_second", 1.5),
 )
 TAIL_BAR_MS = 5.0
+TAIL_CLIENTS = 64
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,15 @@ def _tails(records: list[dict[str, Any]]) -> Iterable[Claim]:
     found = [
         one["p999_us"] / 1e3
         for one in summarise(records)
-        if (one["workload"], one["tool"], one["peer"]) == ("tails", "shoal perf", OURS)
+        if (one["workload"], one["tool"], one["peer"]) == ("tails", open_loop.NAME, OURS)
         and one["p999_us"] is not None
     ]
-    sentence = "tails, http, 70 % of the peak rate (shoal perf): p99.9 in ms"
+    sentence = "tails, http, 70 % of the peak rate (open_loop): p99.9 in ms"
     yield Claim(sentence, found[0] if found else None, TAIL_BAR_MS, at_least=False)
+    cell = ("tails", open_loop.EQUAL, "http", TAIL_CLIENTS)
+    measured = ratio(records, cell, OURS, TRITON_CPP, "p999_us")
+    sentence = "tails, http, equal rates (open_loop): p99.9 over Triton's C++ backend"
+    yield Claim(sentence, measured, 1.0, at_least=False)
 
 
 def _against_python_peers(records: list[dict[str, Any]]) -> Iterable[Claim]:

@@ -22,6 +22,7 @@ FIGURES = (
     "p99_us",
     "p999_us",
     "max_us",
+    "late_share",
     "settle_secs",
     "of_steady",
     "cpu_us",
@@ -48,6 +49,7 @@ class Load:
     errors: dict[str, int] = field(default_factory=dict)
     p999_us: float | None = None
     max_us: float | None = None
+    late_share: float | None = None  # of requests, sent too late by the load generator's fault
 
     def note(self, kind: str, count: int) -> None:
         """Count errors of one kind, if there were any."""
@@ -79,6 +81,7 @@ class Measurement:
     note: str = ""
     p999_us: float | None = None
     max_us: float | None = None
+    late_share: float | None = None  # of requests, sent too late by the load generator's fault
     settle_secs: float | None = None  # after a change of the load, until the rate is steady
     of_steady: float | None = None  # the rate after a change, as a share of the steady one
 

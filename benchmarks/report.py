@@ -7,16 +7,21 @@ import statistics
 from typing import Any
 
 from benchmarks.claims import LIMIT, OURS, judge
+from benchmarks.loads import open_loop
 from benchmarks.measures import ratio, summarise
 from benchmarks.workloads import WORKLOADS
 
 Row = dict[str, Any]
 NOTHING = "-"
 PROTOCOLS = {"grpc": "gRPC", "json": "HTTP with JSON", "rows": "HTTP with 64 rows a request"}
-TOOLS = {"shoal perf": "shoal perf at 70 % of the peak rate, Poisson arrivals"}
+TOOLS = {
+    open_loop.NAME: "open_loop, Poisson arrivals at 70 % of each server's own peak rate",
+    open_loop.EQUAL: "open_loop, Poisson arrivals at 70 % of the lowest peak rate for all",
+}
 MORE = {  # columns of workloads that have these figures
     "p999_us": ("p99.9 ms", 1e-3),
     "max_us": ("maximum ms", 1e-3),
+    "late_share": ("sent late %", 100.0),
     "settle_secs": ("steady after s", 1.0),
     "of_steady": ("share of the steady rate", 1.0),
 }

@@ -231,9 +231,9 @@ WORKLOADS = {
             "tails",
             "the tiny model's slowest requests",
             "add_sub",
-            (16,),
+            (64,),
             batches=(),
-            usual_peers=V2_PEERS,
+            usual_peers=("shoal", "triton-onnx"),
             method=TAILS,
         ),
     )

@@ -1,1 +1,1 @@
-"""The load generators: wrk, h2load and perf_analyzer, and for open loops `shoal perf`."""
+"""The load generators: wrk, h2load and perf_analyzer, and `open_loop` of our own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.loads import h2load, perf_analyzer, shoal_perf, wrk
+from benchmarks.loads import h2load, perf_analyzer, wrk
 from benchmarks.loads.program import LoadFailed
 
 WRK = """Running 1s test @ http://127.0.0.1:47475/v2/models/add_sub/infer
@@ -140,10 +140,3 @@ def test_perf_analyzer_result():
 def test_perf_analyzer_failures_say_why(text, words):
     with pytest.raises(LoadFailed, match=words):
         perf_analyzer.parse(text)
-
-
-def test_shoal_perf_reports_the_tail():
-    tail = "    p99.9 latency: 9001 usec\n    Max latency: 12002 usec\n"
-    text = PERF_ANALYZER.replace("  Server:\n", f"{tail}  Server:\n")
-    load = shoal_perf.parse(text)
-    assert (load.p99_us, load.p999_us, load.max_us) == (7294, 9001, 12002)

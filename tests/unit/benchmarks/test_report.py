@@ -168,11 +168,11 @@ def test_goals_against_the_cpp_backend_and_for_tails():
     records = [
         record("shoal", 300, 1.0, workload="JSON", concurrency=64),
         record("triton-onnx", 100, 1.0, workload="JSON", concurrency=64),
-        {**record("shoal", 5, 1.0, workload="tails", tool="shoal perf"), "p999_us": 6000.0},
+        {**record("shoal", 5, 1.0, workload="tails", tool="open_loop"), "p999_us": 6000.0},
     ]
     found = verdicts(records)
     assert found["JSON, http, 64 clients (wrk): throughput over Triton's C++ backend"] == "yes"
-    assert found["tails, http, 70 % of the peak rate (shoal perf): p99.9 in ms"] == "no"
+    assert found["tails, http, 70 % of the peak rate (open_loop): p99.9 in ms"] == "no"
     assert "the closest Python peer" in "".join(found)  # which the C++ server is not
     assert "triton-onnx" not in "".join(found)
 

@@ -1,0 +1,84 @@
+"""open_loop: HTTP/1.1 requests with Poisson arrivals, each counted from when it was due.
+
+A program of our own, in C (`open_loop.c`), because of what it counts and how many it can send: wrk
+and h2load wait for a response before they send the next request, so that a stall of the server
+hides the requests that it would have delayed (coordinated omission), and a generator in Python
+cannot keep up with 70 % of what the servers answer.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from benchmarks.environments import Unavailable
+from benchmarks.loads import program
+from benchmarks.measures import Load
+from benchmarks.peers.base import Target
+from benchmarks.places import HOME
+
+NAME = "open_loop"  # at 70 % of each server's own peak rate
+EQUAL = "open_loop, equal rates"  # all servers at 70 % of the lowest peak rate
+SHARE = 0.7  # of the peak rate
+FAILURES = ("status", "size", "reset", "unanswered")
+_SOURCE = Path(__file__).with_suffix(".c")
+_SEED = 11
+_GIVE_UP_SECS = 10.0  # the program's own limit, after the last request was due
+
+
+def build(folder: Path = HOME) -> str:
+    """The program, compiled if it is missing or older than its source.
+
+    Raises Unavailable without a C compiler, or if it fails.
+    """
+    made = folder / NAME
+    if not made.exists() or made.stat().st_mtime < _SOURCE.stat().st_mtime:
+        compiler = program.find("cc", "gcc")
+        folder.mkdir(parents=True, exist_ok=True)
+        line = [compiler, "-O2", "-Wall", "-Werror", "-o", str(made), str(_SOURCE), "-lm"]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Unavailable(f"{NAME} cannot be compiled: {done.stderr.strip()[-300:]}")
+    return str(made)
+
+
+def run(target: Target, connections: int, rate: float, seconds: float, answer: int) -> Load:
+    """Send `rate` requests a second, whose responses have `answer` bytes.
+
+    Raises LoadFailed, or Unavailable without a C compiler.
+    """
+    line = [build(), str(target.port), f"{rate:.0f}", f"{seconds:g}", str(connections), str(_SEED)]
+    line += [str(program.body_file(message(target))), str(answer)]
+    return parse(program.run(line, seconds + _GIVE_UP_SECS + 20))
+
+
+def message(target: Target) -> bytes:
+    """The whole request, from its first line to the end of its body."""
+    body = target.exchange.body
+    fields = {"host": f"127.0.0.1:{target.port}", **target.exchange.headers}
+    fields["content-length"] = str(len(body))
+    head = [f"POST {target.path} HTTP/1.1", *(f"{name}: {fields[name]}" for name in fields)]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def parse(text: str) -> Load:
+    """The figures of the line that it prints."""
+    line = re.search(r"^RESULT (.*)$", text, re.MULTILINE)
+    if line is None:
+        raise program.LoadFailed(f"{NAME} printed no result: {text[-300:]}")
+    values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", line.group(1))}
+    seconds = values["nanos"] / 1e9
+    load = Load(
+        values["requests"],
+        seconds,
+        values["requests"] / seconds if seconds else 0.0,
+        values["p50"] / 1e3,
+        values["p99"] / 1e3,
+        p999_us=values["p999"] / 1e3,
+        max_us=values["max"] / 1e3,
+        late_share=values["late"] / max(values["offered"], 1),
+    )
+    for kind in FAILURES:
+        load.note(kind, values[kind])
+    return load
