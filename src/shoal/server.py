@@ -169,7 +169,7 @@ class Server:
         options = self.options
         loop = asyncio.get_running_loop()
         self._loop.bind(loop)
-        inbox = LoopInbox(loop, self._loop.after_reading)
+        inbox = LoopInbox(loop, self._loop.after_reading, self._loop.after_batches)
         if self._keys is not None:
             self._keys.watch(self.reloads.add, partial(_post, loop))
         clients = self._clients

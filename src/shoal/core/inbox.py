@@ -24,14 +24,16 @@ class LoopInbox:
         self,
         loop: asyncio.AbstractEventLoop,
         after_reading: Callable[[Callable[[], None]], object] | None = None,
+        after_batches: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """Make it on the thread that runs `loop`.
 
-        `after_reading` is for frontends that coalesce requests: the loop calls its argument once
-        all sockets of an iteration have been read, just before batches run.
+        The others are for frontends that coalesce requests: the loop calls their arguments once all
+        sockets of an iteration have been read, just before batches run, and just after that.
         """
         self._loop = loop
         self.after_reading = after_reading or loop.call_soon
+        self.after_batches = after_batches or loop.call_soon
         self._loop_thread = threading.get_ident()
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = False

@@ -96,7 +96,8 @@ class LoopHandle:
     """The event loop that quick models may run on, once there is one.
 
     sockets are read --> after_reading: frontends submit --> call_soon: batches run
-                         '-- both in one loop iteration, without polling the sockets again --'
+                                        after_batches: responses are written <---'
+                         '-- all in one loop iteration, without polling the sockets again --'
     """
 
     def __init__(self) -> None:
@@ -104,6 +105,7 @@ class LoopHandle:
         self._thread = 0
         self._after_reading: list[Callable[[], None]] = []
         self._due: list[Callable[[], None]] = []
+        self._after_batches: list[Callable[[], None]] = []
         self._scheduled = False
         self.sockets_are_read = False  # while callbacks run: all of this iteration's requests exist
 
@@ -131,6 +133,12 @@ class LoopHandle:
         self._after_reading.append(callback)
         self._schedule()
 
+    def after_batches(self, callback: Callable[[], None]) -> None:
+        """Have the loop call `callback` after those of `call_soon`, also if this is called by one
+        of them. Only on the loop's own thread."""
+        self._after_batches.append(callback)
+        self._schedule()
+
     def call_soon(self, callback: Callable[[], None]) -> bool:
         """Have the loop call `callback` after this iteration's I/O; false without a loop."""
         loop = self._loop
@@ -152,8 +160,8 @@ class LoopHandle:
             self._scheduled = True
 
     def _run_callbacks(self) -> None:
-        """Call everything in order, also what callbacks of `after_reading` pass to `call_soon`."""
-        self._scheduled = False
+        """Call everything in order, also what callbacks add to a later list than their own; what
+        they add to others is for the next iteration."""
         self.sockets_are_read = True
         first, self._after_reading = self._after_reading, []
         for callback in first:
@@ -162,6 +170,12 @@ class LoopHandle:
         for callback in due:
             self._call(callback)
         self.sockets_are_read = False
+        last, self._after_batches = self._after_batches, []
+        for callback in last:
+            self._call(callback)
+        self._scheduled = False
+        if self._after_reading or self._due or self._after_batches:
+            self._schedule()
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:

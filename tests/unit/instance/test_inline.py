@@ -324,6 +324,48 @@ def test_what_was_read_is_handed_over_before_batches_run():
     assert order[5:] == ["a turn later", "again"]
 
 
+class CountedLoop:
+    """A loop that only counts what it is to call, and calls it when it is told to."""
+
+    def __init__(self):
+        self.ready = []
+
+    def call_soon(self, callback):
+        self.ready.append(callback)
+
+    def iterate(self):
+        ready, self.ready = self.ready, []
+        for callback in ready:
+            callback()
+
+
+def test_responses_are_written_in_the_iteration_of_their_batch():
+    handle, loop, order = LoopHandle(), CountedLoop(), []
+    handle.bind(loop)
+
+    def batch():
+        order.append("batch")
+        handle.after_batches(lambda: order.append("write"))
+
+    handle.after_reading(lambda: handle.call_soon(batch))
+    assert len(loop.ready) == 1
+    loop.iterate()
+    assert order == ["batch", "write"]
+    assert loop.ready == []  # another iteration would poll the sockets without a reason
+
+
+def test_what_is_written_later_has_an_iteration_of_its_own():
+    handle, loop, order = LoopHandle(), CountedLoop(), []
+    handle.bind(loop)
+    handle.after_batches(lambda: handle.after_batches(lambda: order.append("second")))
+    loop.iterate()
+    assert order == []
+    assert len(loop.ready) == 1
+    loop.iterate()
+    assert order == ["second"]
+    assert loop.ready == []
+
+
 def test_one_that_fails_keeps_nobody_else_from_it(caplog):
     handle, order = LoopHandle(), []
 

@@ -39,7 +39,10 @@ class GrpcListener:
         pool: BufferPool = buffers.pool,
         clients: ClientLimits | None = None,
         access_log: AccessLog | None = None,
+        after_batches: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
+        """`after_batches` calls its argument in a loop iteration, once batches have run."""
+        self._after_batches = after_batches
         self._settings = settings or GrpcSettings()
         self._clock = clock
         self._dispatcher = Dispatcher(
@@ -81,7 +84,7 @@ class GrpcListener:
     async def _serve(self, sockets: list[socket.socket], tls: ServerTls | None) -> None:
         loop = asyncio.get_running_loop()
         if self._registry is None:
-            self._registry = ConnectionRegistry(self._dispatcher, loop)
+            self._registry = ConnectionRegistry(self._dispatcher, loop, self._after_batches)
             self._sweep_timer = loop.call_later(self._settings.sweep_secs, self._sweep)
         registry = self._registry
         handshake_secs = self._settings.limits.handshake_secs

@@ -42,7 +42,11 @@ class GrpcPort:
             self._listener = GrpcioListener(self._service, settings)
         else:
             self._listener = GrpcListener(
-                self._service, settings, clients=clients, access_log=access_log
+                self._service,
+                settings,
+                clients=clients,
+                access_log=access_log,
+                after_batches=inbox.after_batches,
             )
         self._draining: asyncio.Future[bool] | None = None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import cast
 
 from shoal.frontends.grpc.dispatch import Dispatcher
@@ -38,9 +39,16 @@ _MOST_UNREAD_BYTES = 1 << 20  # of acknowledgements and the like for a client th
 class ConnectionRegistry:
     """What the connections of one listener share."""
 
-    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        after_batches: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """`after_batches` calls its argument in this loop iteration, once batches have run."""
         self.dispatcher = dispatcher
         self.loop = loop
+        self._after_batches = after_batches or loop.call_soon
         dispatcher.shared.turns.loop = loop
         self.transports: set[Transport] = set()
         self.idle = asyncio.Event()
@@ -65,7 +73,7 @@ class ConnectionRegistry:
     def flush_soon(self, transport: Transport) -> None:
         """Flush `transport` at the end of this loop iteration."""
         if not self._dirty:
-            self.loop.call_soon(self._flush)
+            self._after_batches(self._flush)
         self._dirty.append(transport)
 
     def _flush(self) -> None:
