@@ -6,7 +6,8 @@
 
 Levels are medians of the first and last fifth of the readings after the warm-up, so that neither a
 single reading nor the replaced model that is just being closed decides. Memory is that of all
-processes with shared pages counted once.
+processes, with pages that they share counted once, and without files that are mapped: how much of a
+library's pages a process is charged with depends on the other programs that use it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
 
 import psutil
 
@@ -48,10 +50,17 @@ def held_by(pid: int) -> Held:
 
 def _held_by_one(process: psutil.Process) -> Held:
     with process.oneshot():
-        memory = process.memory_full_info()
-        # Without the permission to read it, or outside Linux, there is no such figure.
-        shared_once = getattr(memory, "pss", 0) or memory.rss
-        return Held(shared_once, process.num_threads(), process.num_fds(), 1)
+        return Held(_memory_bytes(process), process.num_threads(), process.num_fds(), 1)
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    """Anonymous and shared memory; resident memory where the system does not tell them apart."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return int(process.memory_info().rss)
+    sizes = dict(line.split(":", 1) for line in lines[1:])
+    return 1024 * sum(int(sizes[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
 
 
 @dataclass(frozen=True, slots=True)

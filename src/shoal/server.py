@@ -124,6 +124,7 @@ class Server:
                 cache=self._cache.read if self._cache is not None else None,
                 keys=access.read if access is not None else None,
                 server=self._read,
+                repositories=self.repository.unreadable,
             ).render
             if options.allow_metrics
             else None

@@ -60,6 +60,7 @@ def repository_settings(
         load_retries=options.model_load_retry_count,
         namespacing=options.model_namespacing,
         memory_budget_bytes=options.model_memory_budget_bytes,
+        strict=options.strict_repository,
         preparation=PreparationSettings(
             config_name=options.model_config_name,
             auto_complete=options.auto_complete_config,

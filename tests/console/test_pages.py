@@ -238,6 +238,20 @@ def test_a_lost_connection_is_shown_and_recovered_from(page, models, expect, por
         )
 
 
+def test_a_lost_repository_is_shown(page, models, expect, tmp_path):
+    repository = tmp_path / "models"
+    shutil.copytree(models / "add_sub", repository / "add_sub")
+    with running_server(repository, model_control_mode="poll", repository_poll_secs=0.1) as running:
+        page.goto(f"http://{running.http_address}/")
+        expect(page.locator("#link-text")).to_have_text("Live")
+        expect(page.get_by_label("Problems")).to_have_text("")
+        repository.rename(tmp_path / "away")
+        expect(page.get_by_label("Problems")).to_contain_text("cannot be read: No such file")
+        expect(row(page, "add_sub").locator(".pill")).to_have_text("Ready")
+        (tmp_path / "away").rename(repository)
+        expect(page.get_by_label("Problems")).to_have_text("")
+
+
 def test_a_page_in_the_background_asks_for_nothing(page, address, expect):
     page.goto(address)
     expect(page.locator("#link-text")).to_contain_text("Live")

@@ -267,18 +267,6 @@ def test_a_model_whose_name_appears_twice(tmp_path):
         assert REQUEST.send(running, "echo").status == 200
 
 
-def test_a_repository_that_vanishes_for_a_while(repository, serve, caplog):
-    add_onnx(repository, "echo", onnx_models.identity())
-    away = repository.with_name("away")
-    with serve() as running:
-        repository.rename(away)
-        wait_until(lambda: "cannot read the model repository" in caplog.text)
-        wait_until(lambda: running.states("echo") == {"1": "UNAVAILABLE"})
-        away.rename(repository)
-        wait_until(lambda: running.states("echo") == {"1": "READY"})
-        assert REQUEST.send(running, "echo").status == 200
-
-
 def test_a_folder_that_cannot_be_read(repository, serve):
     """Links that lead nowhere, or back to where they are, end nothing."""
     add_onnx(repository, "echo", onnx_models.identity())

@@ -18,6 +18,7 @@ class Problem:
     text: str
     model: str = ""  # the one it is about, by the name that clients use; empty: about the server
     blocks: bool = True  # whether the server is not ready because of it
+    repository: bool = False  # about files that cannot be read, while what is loaded serves on
     public: bool = False  # whether clients without a key may read it: it has no names and no paths
 
 

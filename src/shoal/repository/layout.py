@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.config.model import ModelVersionPolicy
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 _KNOWN_FOLDERS = {"warmup", "initial_state", "configs"}
 
 Fingerprint = tuple[tuple[str, int, int], ...]
+UNREADABLE = -1  # in place of a time
 
 
 def check_name(name: str) -> None:
@@ -39,30 +42,55 @@ def folders_named(repositories: Sequence[Path], name: str) -> list[Path]:
     return [folder for folder in folders if os.path.isdir(folder)]  # noqa: PTH112 - never raises
 
 
-def find_models(repositories: Sequence[Path], *, namespaced: bool = False) -> dict[str, list[Path]]:
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The entries of a repository at one moment."""
+
+    identity: tuple[int, int]  # device and inode of the folder: another mount has others
+    models: Mapping[str, Path]  # the folders of models by name
+    unreadable: Mapping[str, str]  # entries that may be folders of models, and why not known
+
+
+def list_models(repository: Path) -> Listing:
+    """The folders of models in one repository, by name. Raises OSError if it cannot be read."""
+    status = repository.stat()
+    models: dict[str, Path] = {}
+    unreadable: dict[str, str] = {}
+    with os.scandir(repository) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.startswith("."):
+                continue
+            if _is_folder(entry):
+                models[entry.name] = Path(entry.path)
+            elif entry.is_symlink():
+                reason = _broken(entry)
+                if reason:
+                    unreadable[entry.name] = reason
+    return Listing((status.st_dev, status.st_ino), models, unreadable)
+
+
+def find_models(repositories: Sequence[Path]) -> dict[str, list[Path]]:
     """Every model folder by name; more than one path means the name is not unique.
 
-    With namespaces the keys are the paths of the folders, which are unique. A repository that does
-    not exist any more has no models.
+    A repository that cannot be read has no models.
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
         try:
-            entries = sorted(os.scandir(repository), key=lambda entry: entry.name)
+            listing = list_models(repository)
         except OSError as error:
             logger.warning("cannot read the model repository '%s': %s", repository, error.strerror)
             continue
-        for entry in entries:
-            if _is_folder(entry) and not entry.name.startswith("."):
-                key = f"{repository.as_posix()}/{entry.name}" if namespaced else entry.name
-                found.setdefault(key, []).append(Path(entry.path))
+        for name, folder in listing.models.items():
+            found.setdefault(name, []).append(folder)
     return found
 
 
 def version_folders(model: Path) -> dict[int, Path]:
     """The version folders of a model: whole numbers from 1 without leading zeros, as in Triton.
 
-    Other folders are skipped with a warning.
+    Other folders are skipped with a warning. A link whose folder is missing is a version that
+    cannot be loaded: without it, an older one would be served in its place.
     """
     versions: dict[int, Path] = {}
     try:
@@ -71,11 +99,14 @@ def version_folders(model: Path) -> dict[int, Path]:
         return {}
     for entry in entries:
         name = entry.name
-        if not _is_folder(entry) or name in _KNOWN_FOLDERS or name.startswith((".", "__")):
+        is_folder = _is_folder(entry)
+        if not is_folder and not (entry.is_symlink() and _broken(entry)):
+            continue
+        if name in _KNOWN_FOLDERS or name.startswith((".", "__")):
             continue
         if name.isascii() and name.isdecimal() and (not name.startswith("0")):
             versions[int(name)] = Path(entry.path)
-        else:
+        elif is_folder:
             logger.warning(
                 "'%s' is not a version of model '%s' (versions are numbers like 1 or 42): skipped",
                 name,
@@ -115,18 +146,37 @@ def fingerprint(folder: Path, *, skip_folders: bool = False) -> Fingerprint:
     """Path, time and size of each file below `folder`.
 
     With `skip_folders` only the files directly in it. Files that disappear meanwhile are left out.
+    What is there and cannot be read, such as a link that leads nowhere, has UNREADABLE as its time
+    and the error number as its size.
     """
     rows: list[tuple[str, int, int]] = []
-    for root, folders, files in os.walk(folder, followlinks=True):
+
+    def note(error: OSError) -> None:
+        if error.errno != errno.ENOENT:
+            path = os.path.relpath(error.filename or folder, folder)
+            rows.append((path, UNREADABLE, error.errno or 0))
+
+    for root, folders, files in os.walk(folder, followlinks=True, onerror=note):
         for name in files:
             path = Path(root, name)
             try:
                 status = path.stat()
-            except OSError:
+            except OSError as error:
+                if error.errno != errno.ENOENT or path.is_symlink():
+                    rows.append((str(path.relative_to(folder)), UNREADABLE, error.errno or 0))
                 continue
             rows.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size))
         folders[:] = [] if skip_folders else [f for f in folders if f != "__pycache__"]
     return tuple(sorted(rows))
+
+
+def became_unreadable(before: Fingerprint, now: Fingerprint) -> str:
+    """The first file of `now` that cannot be read, and could be before, with the reason."""
+    known = {path for path, time_ns, _ in before if time_ns == UNREADABLE}
+    for path, time_ns, number in now:
+        if time_ns == UNREADABLE and path not in known:
+            return f"'{path}': {os.strerror(number)}"
+    return ""
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -134,3 +184,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself, or not readable
         return False
+
+
+def _broken(entry: os.DirEntry[str]) -> str:
+    """Why the target of a link cannot be read; empty if it can."""
+    try:
+        entry.stat()
+    except OSError as error:
+        return f"it is a link that leads nowhere ({error.strerror})"
+    return ""

@@ -242,9 +242,8 @@ class ModelLifecycle:
         """Close `models` on a thread of their own; versions get the statuses in `done` then."""
 
         def close() -> None:
-            for model in models:
-                model.close()
-            models.clear()
+            while models:
+                models.pop().close()  # no variable may keep the last one
             still = {v: s for v, s in done.items() if v not in self.serving}
             self._set(still)
             if not self.leaving:
@@ -266,6 +265,13 @@ class ModelLifecycle:
             self.last_load_failed = True
             self.given_up = False
             self._note_failure(reason)
+
+    def note_missing(self, reason: str) -> None:
+        """Record a load for which there was no folder. A model that was unloaded stays so."""
+        with self._changing:
+            self.last_load_failed = True
+            if self.serving:
+                self._note_failure(reason)
 
     def _note_failure(self, reason: str) -> None:
         """A load failed before any version could be tried."""

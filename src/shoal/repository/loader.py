@@ -22,6 +22,7 @@ from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.repository import dependencies, ensembles, layout, namespaces
 from shoal.repository.dependencies import DependencyRegistry
 from shoal.repository.ensembles import RepositoryModels
+from shoal.repository.folders import RepositoryFolders
 from shoal.repository.lifecycle import UNLOADED, LoadFailed, ModelLifecycle
 from shoal.repository.memory import give_memory_back
 from shoal.repository.namespaces import namespace_of, plain_name
@@ -44,6 +45,7 @@ class RepositorySettings:
     load_retries: int = 0
     preparation: PreparationSettings = field(default_factory=PreparationSettings)
     namespacing: bool = False  # names need to be unique within a repository only
+    strict: bool = False  # the server is not ready while a repository cannot be read
     memory_budget_bytes: int = 0  # lazy mode: for all models together; 0: no limit
 
 
@@ -57,6 +59,9 @@ class ModelLoader:
         self.by_name: Mapping[str, Sequence[str]] = {}  # the keys of `lifecycles` by plain name
         self._settings = settings
         self._models = models
+        self.folders = RepositoryFolders(
+            settings.paths, namespaced=settings.namespacing, strict=settings.strict
+        )
         self._preparation = dataclasses.replace(settings.preparation, models=models)
         self._overrides: dict[str, Override] = {}
         self._dependencies = DependencyRegistry()  # of ensembles on models
@@ -196,8 +201,8 @@ class ModelLoader:
 
     def found(self) -> dict[str, list[Path]]:
         """The folders of models in the repositories, or the files that declare them, by key."""
+        found = self.folders.find()
         namespaced = self._settings.namespacing
-        found = layout.find_models(self._settings.paths, namespaced=namespaced)
         for key, files in self._preparation.declared.found(namespaced=namespaced).items():
             found.setdefault(key, []).extend(files)
         return found
@@ -223,7 +228,10 @@ class ModelLoader:
         folders = self.found().get(name, [])
         brings_files = override is not None and override.folder(plain) is not None
         if not folders and not brings_files:
-            raise _not_read(name, f": there is no folder '{name}' in it")
+            reason = self.folders.why_missing(name) or f"there is no folder '{name}' in it"
+            if name in self.lifecycles:
+                self.lifecycles[name].note_missing(reason)
+            raise _not_read(name, f": {reason}")
         lifecycle = self._lifecycle(name)
         if len(folders) > 1 and not brings_files:
             paths = ", ".join(str(folder) for folder in folders)

@@ -2,7 +2,7 @@
 
 A folder that is still being copied differs at every poll. A change takes effect when two polls in a
 row agree; a load that failed is retried with a growing delay, because the copy may have been slower
-than the polls.
+than the polls. What cannot be read has not changed (`RepositoryFolders`): its models serve on.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from shoal.repository.declared import DeclaredModels
-from shoal.repository.layout import Fingerprint, find_models, fingerprint
+from shoal.repository.folders import RepositoryFolders, Snapshot
 
 if TYPE_CHECKING:  # the repository has a poller
     from shoal.repository.repository import ModelRepository
@@ -25,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_SECS = 1.0
 _LONGEST_RETRY_SECS = 600.0
+_LOOK_SECS = 1.0  # between two looks at a read that takes long
 
-
-Snapshot = dict[str, tuple[tuple[Path, Fingerprint], ...]]
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -87,7 +86,7 @@ class RepositoryPoller:
     def __init__(
         self,
         repository: ModelRepository,
-        paths: Sequence[Path],
+        folders: RepositoryFolders,
         poll_secs: float,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -96,12 +95,14 @@ class RepositoryPoller:
     ) -> None:
         self._repository = repository
         self._declared = declared or DeclaredModels()
-        self._paths = paths
+        self._folders = folders
         self._namespaced = namespaced
         self._poll_secs = poll_secs
         self._clock = clock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._reading: _Read[Snapshot] | None = None
+        self._loads = True
         self._changes = ChangeDetector({}, poll_secs)
 
     def start(self, known: Snapshot) -> None:
@@ -113,12 +114,22 @@ class RepositoryPoller:
         for name in known:
             if self._repository.has_failed(name):
                 self._changes.failed(name, self._clock())
+        self._start_thread()
+
+    def watch(self) -> None:
+        """Start, and load nothing: only note whether the repositories can be read."""
+        self._loads = False
+        self._start_thread()
+
+    def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._run, name="shoal-poll", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, after a load in progress."""
+        """Stop, after a load in progress. A read in progress is not waited for: it may hang."""
         self._stop.set()
+        if self._reading is not None:
+            self._reading.done.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -128,32 +139,77 @@ class RepositoryPoller:
         while not self._stop.wait(wait_secs):
             try:
                 unsettled = self.poll_once()
-            except OSError as error:  # a repository on a network may become available again
-                logger.warning("cannot read the model repository: %s", error)
+            except Exception:  # must not end the polling
+                logger.exception("polling the model repositories failed")
                 unsettled = False
             wait_secs = settle_secs if unsettled else self._poll_secs
 
     def poll_once(self) -> bool:
         """Poll once and act on settled changes; true if something is still changing."""
-        snapshot = self.snapshot()
-        changed, gone = self._changes.settled(snapshot)
+        snapshot = self._read()
+        if snapshot is None or not self._loads:
+            return False
+        changes = self._changes
+        changed, gone = changes.settled(snapshot)
         for name in gone:
             self._repository.folder_removed(name)
-        retry = [name for name in self._changes.due(self._clock()) if name not in changed]
+        retry = [name for name in changes.due(self._clock()) if name not in changed]
         for name in [*changed, *retry]:
             self._repository.folder_changed(name)
             if self._repository.has_failed(name):
-                self._changes.failed(name, self._clock())
+                changes.failed(name, self._clock())
             else:
-                self._changes.loaded(name)
-        return self._changes.unsettled(snapshot)
+                changes.loaded(name)
+        return changes.unsettled(snapshot)
+
+    def _read(self) -> Snapshot | None:
+        """What the repositories contain, read by another thread; None if it does not get there.
+
+        A dead network mount never returns from a read. The next poll then waits for the same one.
+        """
+        if self._reading is None:
+            self._reading = _Read(self.snapshot if self._loads else self._look)
+        reading = self._reading
+        while not reading.done.wait(_LOOK_SECS):
+            if self._stop.is_set() or self._folders.not_responding():
+                return None
+        if self._stop.is_set():
+            return None
+        self._reading = None
+        return reading.result()
+
+    def _look(self) -> Snapshot:
+        self._folders.find()
+        return {}
 
     def snapshot(self) -> Snapshot:
         """The current contents of the repositories."""
-        snapshot = {
-            name: tuple((path, fingerprint(path)) for path in paths)
-            for name, paths in find_models(self._paths, namespaced=self._namespaced).items()
-        }
+        snapshot = self._folders.contents()
         for name, files in self._declared.look(namespaced=self._namespaced).items():
             snapshot[name] = (*snapshot.get(name, ()), *files)
         return snapshot
+
+
+class _Read(Generic[Result]):
+    """A function that runs on a thread of its own, which may never end."""
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self.done = threading.Event()
+        self._function = function
+        self._outcome: Result | None = None
+        self._failure: BaseException | None = None
+        threading.Thread(target=self._run, name="shoal-poll-read", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._function()
+        except BaseException as failure:  # noqa: BLE001 - raised by `result`
+            self._failure = failure
+        finally:
+            self.done.set()
+
+    def result(self) -> Result | None:
+        """What it returned; raises what it raised."""
+        if self._failure is not None:
+            raise self._failure
+        return self._outcome

@@ -129,6 +129,8 @@ def prepare(
             f"at least one version must be available under the version policy of model '{name}'"
             f"{_versions_hint(available)}"
         )
+    for version in wanted:
+        _check_readable(name, version, available[version])
     first = available[wanted[0]]
     config = normalise.infer_backend(config, _names(first), file=file)
     backend = code.backend if code is not None else None
@@ -217,6 +219,12 @@ def _read_config(
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ConfigError(
+                "this is a link to a file that does not exist",
+                file=file,
+                fix="Copy the file that it should lead to, or remove the link",
+            ) from None
         if not settings.auto_complete:
             raise ConfigError(
                 "there is no such file, and completing configurations is disabled",
@@ -242,6 +250,18 @@ def _names(version_folder: Path) -> set[str]:
         return {path.name for path in version_folder.iterdir()}
     except OSError:
         return set()
+
+
+def _check_readable(name: str, version: int, folder: Path) -> None:
+    """Refuse a version whose folder is a link that leads nowhere, or may not be read."""
+    try:
+        folder.stat()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not folder.is_symlink():
+            return  # an ensemble needs none, and backends name what they miss
+        raise InvalidArgument(
+            f"version {version} of model '{name}' cannot be read: {error.strerror}: '{folder}'"
+        ) from None
 
 
 def _versions_hint(available: Mapping[int, Path]) -> str:

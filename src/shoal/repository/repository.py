@@ -6,7 +6,7 @@ Looking a model up takes no lock. The `ModelLoader` makes all changes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.backends.initialisation import released
 from shoal.core.model_loading import ModelLoading
@@ -54,18 +54,23 @@ class ModelRepository:
         chosen = settings.control_mode in ("explicit", "lazy")
         if chosen and list(settings.load_models) != ["*"]:
             names = [key for name in settings.load_models for key in self._keys_to_load(name)]
-        if settings.control_mode != "poll":
-            return self._loader.load_all(names)
-        self._poller = RepositoryPoller(
+        poller = RepositoryPoller(
             self,
-            settings.paths,
+            self._loader.folders,
             settings.poll_secs,
             namespaced=settings.namespacing,
             declared=settings.preparation.declared,
         )
-        before = self._poller.snapshot()
+        if settings.control_mode != "poll":
+            failures = self._loader.load_all(names)
+            if settings.strict:
+                self._poller = poller
+                poller.watch()
+            return failures
+        self._poller = poller
+        before = poller.snapshot()
         failures = self._loader.load_all(list(before))
-        self._poller.start(before)
+        poller.start(before)
         return failures
 
     def stop(self) -> None:
@@ -147,7 +152,8 @@ class ModelRepository:
                 yield serving[version]
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with models, or why they are not ready yet. Does not block.
+        """What is wrong with models, or why they are not ready yet, and which files cannot be read.
+        Does not block.
 
         The strict rule: every model ever attempted has all its versions ready. Deliberately
         unloaded models do not count; a model without any version does. A model that loads on
@@ -155,6 +161,12 @@ class ModelRepository:
         """
         for lifecycle in list(self._lifecycles.values()):
             yield from lifecycle.problems(on_demand=self._lazy is not None)
+        for found in self.unreadable().values():
+            yield from found
+
+    def unreadable(self) -> Mapping[str, Sequence[Problem]]:
+        """For each repository, why it or models in it cannot be read. Does not block."""
+        return self._loader.folders.problems()
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Whether a model may send any number of responses. Raises as `find`."""
@@ -275,12 +287,20 @@ class ModelRepository:
                 reason = status.reason
                 if self._lazy is not None and lifecycle is not None:
                     reason = self._lazy.reason(lifecycle, version, status)
+                reason = self._why_kept(lifecycle, version) or reason
                 if reason:
                     row["reason"] = reason
                 rows.append(row)
         if ready_only:
             return [row for row in rows if row.get("state") == VersionState.READY.value]
         return rows
+
+    def _why_kept(self, lifecycle: ModelLifecycle | None, version: int) -> str:
+        """Why a version serves on whatever happens to its folder; empty if that can be read."""
+        model = None if lifecycle is None else lifecycle.serving.get(version)
+        if lifecycle is None or model is None:
+            return ""
+        return self._loader.folders.why_kept(lifecycle.name, model.spec.folder)
 
     @released()  # for a backend that loads a model of its own
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
@@ -334,7 +354,7 @@ class ModelRepository:
         """Load or reload a model; failures are logged and in the index."""
         try:
             self._loader.read_again(name)
-            if name in self._lifecycles and name not in self._loader.found():
+            if not self._loader.folders.had(name) and name not in self._loader.found():
                 self.folder_removed(name)  # the file exists, but no longer declares the model
                 return
             self._loader.load(name)

@@ -7,7 +7,7 @@ others are ours (`shoal_…`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -226,6 +226,13 @@ CACHE_NOT_DONE: tuple[tuple[str, Callable[[CacheReading], int]], ...] = (
     ("too_large", lambda reading: reading.too_large),
     ("failed", lambda reading: reading.failures),
     ("skipped", lambda reading: reading.skipped),
+)
+
+# Of each repository, from the reasons why it or models in it cannot be read.
+REPOSITORY: tuple[ServerMetric[Sequence[object]], ...] = (
+    ServerMetric("shoal_repository_error", GAUGE,
+                 "1 while the model repository, or a model's folder in it, cannot be read",
+                 lambda problems: int(bool(problems))),
 )
 
 KEYS: tuple[ServerMetric[KeyCounts], ...] = (

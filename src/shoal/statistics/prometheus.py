@@ -42,11 +42,13 @@ class MetricsRenderer:
         server: Callable[[], ServerReading] | None = None,
         process: Callable[[], ProcessReading] | None = None,
         errors: RecentErrors = recent_errors,
+        repositories: Callable[[], Mapping[str, Sequence[object]]] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`models` returns the statistics of all loaded versions, the newer of two equals last;
         `custom` are metrics that models define, `cache` reads the response cache's counts, `keys`
-        those of clients' keys, `server` what the server reports about itself.
+        those of clients' keys, `server` what the server reports about itself, `repositories` why
+        each one cannot be read.
 
         Without `gpus`, the machine's own GPUs are used, which starts NVML and can take a while.
         """
@@ -57,6 +59,7 @@ class MetricsRenderer:
         self._server = server
         self._errors = errors
         self._build = labels_text(build_labels())
+        self._repositories = repositories
         self._settings = settings or MetricsSettings()
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
@@ -94,6 +97,10 @@ class MetricsRenderer:
             [(self._build, 1)],
         )
         _add(text, metrics.PROCESS, [("", self._process.value())])
+        if self._repositories is not None:
+            found = self._repositories().items()
+            rows = [(labels_text({"repository": path}), problems) for path, problems in found]
+            _add(text, metrics.REPOSITORY, rows)
         machine = self._machine.value()
         if self._settings.cpu:
             _add(text, metrics.MACHINE, [("", machine)])

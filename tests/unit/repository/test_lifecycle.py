@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
 from shoal.errors import ConfigError, Internal, InvalidArgument
+from shoal.repository import memory
 from shoal.repository.lifecycle import LoadFailed, ModelLifecycle, VersionState
 from shoal.scheduler.batcher import BatcherClosed
 from tests.support.fakes import WAIT_SECS, make_request
@@ -229,3 +232,23 @@ def test_a_failing_batch_costs_only_the_one_that_caused_it(lifecycle, make_spec,
     counts = lifecycle.newest.statistics.snapshot()["inference_stats"]
     assert counts["success"]["count"] == 3
     assert counts["fail"]["count"] == 1
+
+
+@pytest.mark.parametrize("end", ["replaced", "unloaded"])
+def test_a_closed_model_is_freed_before_memory_is_returned(lifecycle, make_spec, monkeypatch, end):
+    """Otherwise its memory would be held until another model is closed."""
+    lifecycle.load(lambda: make_spec(1))
+    closed = weakref.ref(lifecycle.newest)
+    freed = []
+
+    def give_memory_back():
+        gc.collect()
+        freed.append(closed() is None)
+
+    monkeypatch.setattr(memory, "give_memory_back", give_memory_back)
+    if end == "replaced":
+        lifecycle.load(lambda: make_spec(1, prints={1: "changed"}))
+    else:
+        lifecycle.unload()
+    lifecycle.wait_closed()
+    assert freed == [True]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+from shoal.repository import folders, layout
+from shoal.repository import poller as polling
+from shoal.repository.folders import RepositoryFolders
 from shoal.repository.poller import ChangeDetector, RepositoryPoller
+from tests.support.fakes import WAIT_SECS
 
 HERE = Path("m")
 
@@ -72,7 +77,7 @@ class ChangeListener:
 def test_the_poller_tells_its_follower(tmp_path):
     follower = ChangeListener()
     now = [0.0]
-    poller = RepositoryPoller(follower, [tmp_path], 10, clock=lambda: now[0])
+    poller = RepositoryPoller(follower, RepositoryFolders([tmp_path]), 10, clock=lambda: now[0])
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "config.pbtxt").write_text("")
     assert poller.poll_once()
@@ -88,3 +93,69 @@ def test_the_poller_tells_its_follower(tmp_path):
     poller.poll_once()
     poller.poll_once()
     assert follower.calls[-1] == ("forget", "a")
+
+
+def test_a_lost_repository_is_no_change(tmp_path):
+    follower = ChangeListener()
+    models = tmp_path / "models"
+    (models / "a").mkdir(parents=True)
+    (models / "a" / "config.pbtxt").write_text("")
+    watched = RepositoryFolders([models])
+    poller = RepositoryPoller(follower, watched, 10)
+    poller.poll_once()
+    poller.poll_once()
+    assert follower.calls == [("follow", "a")]
+    models.rename(tmp_path / "away")
+    for _ in range(3):
+        assert not poller.poll_once()
+    models.mkdir()  # an empty mount point
+    for _ in range(3):
+        assert not poller.poll_once()
+    models.rmdir()
+    (tmp_path / "away").rename(models)
+    for _ in range(3):
+        assert not poller.poll_once()
+    assert follower.calls == [("follow", "a")]
+    (models / "a" / "config.pbtxt").write_text("max_batch_size: 4")
+    poller.poll_once()
+    poller.poll_once()
+    assert follower.calls == [("follow", "a")] * 2
+
+
+def test_a_read_that_hangs_stops_neither_polls_nor_the_exit(tmp_path, monkeypatch):
+    begun, may_end, reads = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(polling, "_LOOK_SECS", 0.01)
+    monkeypatch.setattr(folders, "_SILENT_SECS", 0.0)
+
+    def hang(path):
+        reads.append(path)
+        begun.set()
+        assert may_end.wait(WAIT_SECS)
+        return layout.Listing((0, 0), {}, {})
+
+    monkeypatch.setattr(layout, "list_models", hang)
+    watched = RepositoryFolders([tmp_path])
+    poller = RepositoryPoller(ChangeListener(), watched, 0.1)
+    try:
+        assert not poller.poll_once()
+        assert begun.wait(WAIT_SECS)
+        assert not poller.poll_once()  # waits for the same read
+        assert len(reads) == 1
+        assert "does not respond" in watched.problems()[str(tmp_path)][0].text
+        monkeypatch.setattr(folders, "_SILENT_SECS", 1000.0)
+        poller.start({})
+        poller.stop()  # returns though the read does not
+    finally:
+        may_end.set()
+
+
+def test_only_watching_loads_nothing(tmp_path):
+    follower = ChangeListener()
+    watched = RepositoryFolders([tmp_path])
+    poller = RepositoryPoller(follower, watched, 1000)
+    poller.watch()
+    (tmp_path / "a").mkdir()
+    assert not poller.poll_once()
+    assert not poller.poll_once()
+    assert follower.calls == []
+    poller.stop()

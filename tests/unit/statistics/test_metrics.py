@@ -16,6 +16,7 @@ NAMES = [
         metrics.CACHE,
         metrics.KEYS,
         metrics.SERVER,
+        metrics.REPOSITORY,
         metrics.PROCESS,
         metrics.ALWAYS,
         metrics.MACHINE,

@@ -152,6 +152,11 @@ class Options:
     strict_readiness: bool = _repository(
         True, "Report ready only while all models that should be loaded can serve."
     )
+    strict_repository: bool = _repository(
+        False,
+        "Report ready only while all model repositories, and the folders of loaded models, can be "
+        "read. Models that are loaded serve on in any case.",
+    )
     disable_auto_complete_config: bool = _repository(
         False, "Use each config.pbtxt as it is instead of completing it from the model.", bare=True
     )

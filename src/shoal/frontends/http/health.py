@@ -51,14 +51,23 @@ class HealthRoutes:
     def ready(self, exchange: Exchange, _target: Target) -> None:
         """Whether the server is ready for traffic.
 
-        200 when every requested model can serve, else 400; 503 while the server exits. The body is
-        empty, or with `?verbose` the reasons.
+        200 when every requested model can serve, else 400; 503 while the server exits and, with
+        `--strict-repository`, while a model repository cannot be read. The body is empty, or with
+        `?verbose` the reasons.
         """
         if exchange.request.query and _is_verbose(exchange.request.query):
             self._send_reasons(exchange)
             return
         self._check_not_exiting()
-        send_empty(exchange, 200 if self._engine.ready() else 400)
+        if self._engine.ready():
+            send_empty(exchange)
+            return
+        lost = [one for one in self._engine.readiness().problems if one.blocks and one.repository]
+        if lost and self._keys is not None:  # the reason has names and paths
+            raise Unavailable("a model repository cannot be read")
+        if lost:
+            raise Unavailable("; ".join(problem.text for problem in lost))
+        send_empty(exchange, 400)
 
     @route(f"GET {MODEL_VERSION}/ready", api="health")
     def model_ready(self, exchange: Exchange, target: Target) -> None:
@@ -87,7 +96,8 @@ class HealthRoutes:
 
     def _send_reasons(self, exchange: Exchange) -> None:
         readiness = self._engine.readiness()
-        status = 200 if readiness.ready else 503 if self._engine.exiting() else 400
+        lost = any(problem.blocks and problem.repository for problem in readiness.problems)
+        status = 200 if readiness.ready else 503 if lost or self._engine.exiting() else 400
         if self._keys is not None:
             caller = exchange.caller or self._keys.caller_if_any(exchange.request.header)
             readiness = _visible(readiness, caller)

@@ -1,0 +1,17 @@
+"""The short form of `python -m benchmarks.reloads`: no request is lost, nothing grows."""
+
+import pytest
+from benchmarks import reloads
+
+RELOADS, WARM_UP = 12, 2  # the fewest readings from which growth can be told, and some
+LIMIT = 0.15  # one thread or descriptor that each reload leaves behind is more
+
+
+@pytest.mark.parametrize("name", reloads.KINDS)
+def test_reloads_under_load(name):
+    kind = reloads.KINDS[name]
+    if not kind.installed:
+        pytest.skip(f"{kind.library} is not installed")
+    outcome = reloads.run([kind], RELOADS, WARM_UP)
+    assert outcome.problems(LIMIT) == []
+    assert set(outcome.traffic[name].requests) == {"HTTP", "HTTP, JSON", "gRPC"}
