@@ -213,6 +213,12 @@ def test_curl_reads_a_refusal(http_listener, tmp_path):
     command += ["-w", "%{http_code}", f"http://127.0.0.1:{port}/"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.stdout == b'{"error":"the request body is larger than the limit of 1000 bytes"}413'
+    command += ["-H", "Content-Type: application/json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.stdout == (
+        b'{"error":"request JSON size of 3000000 bytes exceeds the maximum allowed input size of '
+        b'1000 bytes"}413'
+    )
 
 
 @pytest.mark.curl

@@ -250,3 +250,16 @@ def test_an_override_that_fails_keeps_the_previous_one(repository, running):
     assert answer.status in (400, 500)
     assert running.config("echo")["max_batch_size"] == 2
     assert outputs(echo(running, "echo"))["OUTPUT0"].tolist() == [[7]]
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_names_with_spaces_or_separators(running, action):
+    """The texts of Triton's core."""
+    empty = running.post(f"/v2/repository/models/%20/{action}", b"{}")
+    assert empty.status == 400
+    assert empty.error == "Model name cannot be empty. Please enter a valid name to deploy."
+    outside = running.post(f"/v2/repository/models/..%2Fx/{action}", b"{}")
+    assert outside.status == 400
+    assert outside.error == (
+        "invalid model name '../x', model name must not contain path traversal characters"
+    )

@@ -26,11 +26,13 @@ UNREADABLE = -1  # in place of a time
 
 
 def check_name(name: str) -> None:
-    """Refuse model names that would reach outside a repository."""
-    if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
+    """Refuse names that no folder of a repository has, with the texts of Triton's core."""
+    trimmed = name.strip()
+    if not trimmed:
+        raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
+    if trimmed in (".", "..") or any(c in name for c in "/\\\0"):
         raise InvalidArgument(
-            f"invalid model name {name!r}: a model's name is the name of its folder, without "
-            f"slashes"
+            f"invalid model name '{name}', model name must not contain path traversal characters"
         )
 
 

@@ -336,6 +336,7 @@ class ModelRepository:
         they are unloaded, and so are models that were loaded only because this one needed them.
         """
         self._check_explicit()
+        layout.check_name(name)
         for key in self._loader.by_name.get(name, ()):
             if unload_dependents:
                 self._loader.unload_tree(key)

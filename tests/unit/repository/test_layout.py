@@ -40,9 +40,18 @@ def test_version_folders_are_numbers(tmp_path, caplog):
     assert "warmup" not in caplog.text
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\0b", "../etc"])
+@pytest.mark.parametrize("name", [".", "..", " .. ", "a/b", "a\\b", "a\0b", "../etc"])
 def test_names_that_reach_outside_are_refused(name):
-    with pytest.raises(InvalidArgument, match="invalid model name"):
+    with pytest.raises(InvalidArgument) as refused:
+        layout.check_name(name)
+    assert refused.value.message == (
+        f"invalid model name '{name}', model name must not contain path traversal characters"
+    )
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t \n"])
+def test_empty_names_are_refused(name):
+    with pytest.raises(InvalidArgument, match=r"^Model name cannot be empty\."):
         layout.check_name(name)
 
 

@@ -67,7 +67,7 @@ class ControlRoutes:
         and files to use instead of the repository's; --allow-model-upload decides who may send
         files.
         """
-        _check_target(target)
+        _check_repository(target)
         body, peer = exchange.request.body, exchange.peer
         headers = [name.decode("latin-1") for name, _ in exchange.request.headers]
         has_key = None if exchange.caller is None else exchange.caller.upload
@@ -90,7 +90,7 @@ class ControlRoutes:
 
         In explicit and lazy mode.
         """
-        _check_target(target)
+        _check_repository(target)
         dependents = read_unload(exchange.request.body, self._options.max_input_bytes)
         self._run(exchange, lambda: self._engine.unload(target.model, dependents))
 
@@ -158,16 +158,9 @@ def read_unload(body: Buffer, most_bytes: int) -> bool:
     return dependents
 
 
-def _check_target(target: Target) -> None:
-    """The name becomes a folder's name, so it must not be a path."""
+def _check_repository(target: Target) -> None:
     if target.repository:
         raise Unsupported("'repository_name' specification is not supported")
-    name = target.model
-    if name in (".", "..") or any(character in name for character in "/\\\0"):
-        raise InvalidArgument(
-            f"invalid model name {name!r}: a model's name is the name of one folder, without "
-            f"slashes, backslashes or NUL"
-        )
 
 
 def _parameters(body: Buffer, most_bytes: int) -> dict[str, Any]:

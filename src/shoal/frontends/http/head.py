@@ -191,6 +191,12 @@ def _body_length(fields: dict[bytes, bytes], is_1_1: bool, limits: HttpLimits) -
         raise HttpFault(400, f"Content-Length {_shown(length)} is not one plain number")
     count = int(length)
     if limits.max_body_bytes is not None and count > limits.max_body_bytes:
+        if fields.get(b"content-type", b"").startswith(b"application/json"):
+            raise HttpFault(
+                413,
+                f"request JSON size of {count} bytes exceeds the maximum allowed input size of "
+                f"{limits.max_body_bytes} bytes",
+            )
         raise body_too_large(limits.max_body_bytes)
     return count
 

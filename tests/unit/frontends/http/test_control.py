@@ -107,15 +107,6 @@ def test_bodies_have_a_limit(front, path):
     )
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a%2Fb", "..%2f..%2fetc", "a%5Cb", "a%00b"])
-@pytest.mark.parametrize("action", ["load", "unload"])
-def test_names_that_are_no_folders(front, name, action):
-    answer = front.ask("POST", f"/v2/repository/models/{name}/{action}")
-    assert answer.status == 400
-    assert answer.error.startswith("invalid model name ")
-    assert front.engine.calls == []
-
-
 @pytest.mark.parametrize("action", ["load", "unload"])
 def test_a_repository_cannot_be_chosen(front, action):
     answer = front.ask("POST", f"/v2/repository/some/models/m/{action}")
