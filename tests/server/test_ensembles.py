@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -279,6 +280,10 @@ class TestTrouble:
         assert "indices element out of data bounds" in bad.error
         assert running.statistics("pipe")["inference_stats"]["fail"]["count"] == 1
         assert running.statistics("picker")["inference_stats"]["fail"]["count"] == 1
+        failures = partial(running.metric, "nv_inference_request_failure", version="1")
+        assert failures(model="picker", reason="BACKEND") == 1
+        assert failures(model="pipe", reason="OTHER") == 1  # whatever the step's reason is
+        assert failures(model="pipe", reason="BACKEND") == 0
         assert running.statistics("picker")["inference_stats"]["success"]["count"] == 3
 
     def test_a_queue_that_is_full(self, serve, repository, fake):

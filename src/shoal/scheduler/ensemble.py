@@ -317,7 +317,8 @@ class EnsembleRun:
         request.state = State.DONE
         request.on_cancel = None
         if self._error is not None:
-            ensemble.statistics.failed(request, FailureReason.of(self._error), now_ns)
+            # Why it failed is counted for the step. Triton counts all of these as OTHER.
+            ensemble.statistics.failed(request, FailureReason.OTHER, now_ns)
             return
         input_ns, infer_ns, output_ns = self._compute_ns
         input_end_ns = self._start_ns + input_ns

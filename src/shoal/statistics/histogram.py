@@ -19,7 +19,7 @@ from itertools import accumulate
 class HistogramReading:
     """A copy of a histogram, in Prometheus' cumulative form."""
 
-    edges: tuple[int, ...]  # upper bounds, each inside its bucket
+    edges: tuple[float, ...]  # upper bounds, each inside its bucket
     cumulative: tuple[int, ...]  # one per edge, then the count of everything
     total: int  # the sum of all values
 
@@ -34,7 +34,7 @@ class Histogram:
 
     __slots__ = ("_counts", "_edges", "_total")
 
-    def __init__(self, edges: Sequence[int]) -> None:
+    def __init__(self, edges: Sequence[float]) -> None:
         """`edges` are the buckets' upper bounds, rising; a last bucket without bound is added."""
         self._edges = tuple(edges)
         self._counts = [0] * (len(self._edges) + 1)

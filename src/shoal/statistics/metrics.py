@@ -29,7 +29,7 @@ from shoal.statistics.server import ServerReading
 from shoal.statistics.summary import SummaryReading
 
 COUNTER, GAUGE = "counter", "gauge"
-_MS, _S = 1_000_000, 1_000_000_000
+_S = 1_000_000_000
 
 Source = TypeVar("Source")
 
@@ -164,8 +164,8 @@ HISTOGRAMS: tuple[HistogramMetric, ...] = (
     HistogramMetric("shoal_batch_size", "Rows per execution of the model", 1,
                     _histogram(lambda h: h.batch_size)),
     HistogramMetric(FIRST_RESPONSE_FAMILY,
-                    "Time from arrival to a request's first response, in milliseconds", _MS,
-                    lambda r: r.first_response_ns),
+                    "Time from arrival to a request's first response, in milliseconds", 1,
+                    lambda r: r.first_response_ms),
 )
 
 SUMMARIES: tuple[SummaryMetric, ...] = (

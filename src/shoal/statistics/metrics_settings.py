@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from shoal.errors import InvalidArgument
 from shoal.statistics.model import StatisticsOptions
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +25,7 @@ class MetricsSettings:
     gpu: bool = True
     counter_latencies: bool = True  # the nv_inference_*_duration_us counters
     summary_latencies: bool = False  # the nv_inference_*_summary_us summaries
-    summary_quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
+    summary_quantiles: tuple[float, ...] = _DEFAULT_QUANTILES
     histogram_latencies: bool = False  # nv_inference_first_response_histogram_ms
 
     @property
@@ -62,18 +69,19 @@ def _truth(name: str, value: str) -> bool:
 
 
 def _quantiles(text: str) -> tuple[float, ...]:
-    """The quantiles of `<quantile>:<error>,...`. The errors are only checked: ranks are exact."""
+    """The quantiles of `<quantile>:<error>,...`, read as Triton does: what follows a number is
+    ignored, and a wrong pair is left out with an error in the log. The errors have no effect, as
+    ranks are exact."""
     quantiles = []
     for pair in text.split(","):
-        quantile, _, error = pair.strip().partition(":")
-        try:
-            share, tolerance = float(quantile), float(error)
-        except ValueError:
-            share = tolerance = -1.0
-        if not (0 <= share <= 1 and 0 <= tolerance <= 1):
-            raise InvalidArgument(
-                f"--metrics-config summary_quantiles takes <quantile>:<error>[,...], both from 0 "
-                f"to 1, such as 0.5:0.05,0.99:0.001; found '{pair}'"
+        quantile, _, error = pair.partition(":")
+        share = _NUMBER.match(quantile)
+        if share is None or _NUMBER.match(error) is None or not 0 <= float(share[0]) <= 1:
+            logger.error(
+                "--metrics-config summary_quantiles takes <quantile>:<error>[,...] with quantiles "
+                "from 0 to 1, such as 0.5:0.05,0.99:0.001; '%s' is left out",
+                pair,
             )
-        quantiles.append(share)
-    return tuple(quantiles)
+        else:
+            quantiles.append(float(share[0]))
+    return tuple(quantiles) or _DEFAULT_QUANTILES

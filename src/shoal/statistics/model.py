@@ -125,7 +125,7 @@ class ModelReading:
     batches: Mapping[int, BatchReading]  # by rows per execution, rising
     histograms: ModelHistograms[HistogramReading] | None
     summaries: ModelSummaries[SummaryReading] | None = None
-    first_response_ns: HistogramReading | None = None
+    first_response_ms: HistogramReading | None = None
     cache: CacheCounts | None = None  # None: its responses are not cached
 
 
@@ -197,8 +197,8 @@ class ModelStatistics:
         self._summaries = _new_summaries() if summaries else None
         self._first_response: Histogram | None = None
         if first_response_edges_ms:
-            edges_ns = [round(edge_ms * _MS) for edge_ms in sorted(first_response_edges_ms)]
-            self._first_response = Histogram(edges_ns)
+            # In whole milliseconds, as Triton counts them.
+            self._first_response = Histogram(sorted(first_response_edges_ms))
         # Executions of one request, to be counted several at a time, and before anything is read:
         # with many models, what is counted is in no cache of the processor. Start, queued, the
         # request's rows, those of the execution, moments and end.
@@ -273,7 +273,7 @@ class ModelStatistics:
                 histograms.compute_duration_ns.add(compute_end_ns - compute_start_ns, count)
                 histograms.batch_size.add(rows)
             if self._first_response is not None and not answered_before:
-                self._first_response.add_spans(started, end_ns, success_ns)
+                self._first_response.add_all([(end_ns - start) // _MS for start in started])
             summaries = self._summaries
             if summaries is not None:
                 summaries.request_ns.add_spans(started, end_ns, end_ns)
@@ -324,7 +324,7 @@ class ModelStatistics:
         if self._first_response is not None:
             now_ns = self._clock()
             with self._lock:
-                self._first_response.add(now_ns - request.start_ns)
+                self._first_response.add((now_ns - request.start_ns) // _MS)
 
     def cache_hit(self, request: Request, lookup_start_ns: int, lookup_ns: int) -> None:
         """Count a request that is answered from the response cache now."""
@@ -345,7 +345,7 @@ class ModelStatistics:
                 self._histograms.request_duration_ns.add_spans(started, end_ns, success_ns)
                 self._histograms.queue_duration_ns.add_spans(queued, lookup_start_ns, queue_ns)
             if self._first_response is not None:
-                self._first_response.add(success_ns)
+                self._first_response.add(success_ns // _MS)
             if self._summaries is not None:
                 self._summaries.queue_ns.add(queue_ns, end_ns)
                 self._summaries.cache_hit_ns.add(lookup_ns, end_ns)
@@ -430,7 +430,7 @@ class ModelStatistics:
                 summaries=_read_summaries(self._summaries, self._clock())
                 if self._summaries
                 else None,
-                first_response_ns=self._first_response.read() if self._first_response else None,
+                first_response_ms=self._first_response.read() if self._first_response else None,
                 cache=replace(self._cache) if self.cached else None,
             )
 
