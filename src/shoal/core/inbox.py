@@ -2,12 +2,16 @@
 
 worker thread --send--> LoopInbox --one wake-up per batch--> event loop --> frontend
 event loop    --send--> LoopInbox --at once--------------------------> frontend
+
+A model that streams faster than the loop sends neither keeps the loop from its other work nor fills
+the memory: the loop takes a part in each iteration, and the model's thread is slowed down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +19,10 @@ from typing import Any, TypeVar
 from shoal.core.response import Response
 
 Answer = TypeVar("Answer")
+
+_MOST_DELIVERED = 512  # in one loop iteration, some milliseconds
+_MOST_WAITING = 8192  # beyond it, threads that send are slowed down
+_SLOW_DOWN_SECS = 0.001
 
 
 class LoopInbox:
@@ -43,23 +51,29 @@ class LoopInbox:
 
         After the loop has closed the response is dropped.
         """
-        if threading.get_ident() == self._loop_thread and not self._waiting:
+        waiting = self._waiting
+        if threading.get_ident() == self._loop_thread and not waiting:
             deliver(response)
             return
-        self._waiting.append((deliver, response))
+        waiting.append((deliver, response))
         if not self._wake_pending:  # a lost race costs one spare wake-up, never a lost response
             self._wake_pending = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:  # the loop is closed: no client is left
-                self._waiting.clear()
+                waiting.clear()
+        if len(waiting) > _MOST_WAITING and threading.get_ident() != self._loop_thread:
+            time.sleep(_SLOW_DOWN_SECS)  # and no longer: the sender may hold what the loop needs
 
     def _drain(self) -> None:
         self._wake_pending = False  # before the queue is emptied: a later post wakes the loop again
         waiting = self._waiting
-        while waiting:
+        for _ in range(min(len(waiting), _MOST_DELIVERED)):
             deliver, response = waiting.popleft()
             deliver(response)
+        if waiting and not self._wake_pending:
+            self._wake_pending = True
+            self._loop.call_soon(self._drain)
 
 
 class LoopReply:
