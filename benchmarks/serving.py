@@ -69,10 +69,19 @@ def serve(*arguments: str, grpc: bool = False) -> Iterator[Server]:
     line += [f"--http-port={http_port}", f"--metrics-port={metrics_port}"]
     line += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
     line += [f"--grpc-port={grpc_port}" if grpc else "--allow-grpc=false"]
+    with launched(line, http_port, grpc_port if grpc else 0, metrics_port) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def launched(
+    line: list[str], http_port: int, grpc_port: int = 0, metrics_port: int = 0
+) -> Iterator[Server]:
+    """Run a server of KServe v2 with this command line; ready when this yields."""
     with tempfile.TemporaryFile() as log:
         begun = time.perf_counter()
         process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT)
-        server = Server(process, http_port, grpc_port if grpc else 0, metrics_port)
+        server = Server(process, http_port, grpc_port, metrics_port)
         try:
             _wait_until_ready(server, begun)
             yield server

@@ -105,25 +105,38 @@ class Engine:
     ) -> Sequence[PlannedRequest]:
         """Take over requests made from one template of `model`, which need no validation.
 
-        They are queued as a group, or one by one where the model needs that; a refusal goes to the
-        request's reply. Returns those it did not take because `model` no longer serves: `infer`
-        checks them anew.
+        They are queued as a group, or one by one where the model needs that; those that are refused
+        are answered together. Returns those it did not take because `model` no longer serves:
+        `infer` checks them anew.
         """
         first = requests[0]
         if self._repository.serving(first.model_name, first.model_version) is not model:
             return requests
-        if model.accept_group(requests):
+        taken = model.accept_group(requests)
+        if taken == len(requests):
             return ()
         replaced: list[PlannedRequest] = []
-        for request in requests:
+        refused: list[tuple[PlannedRequest, ShoalError]] = []
+        for request in requests[taken:]:
             try:
                 model.accept_checked(request)
             except BatcherClosed:  # it is being replaced at this moment
                 replaced.append(request)
             except ShoalError as error:
                 request.state = DONE
-                request.fail(error)
+                refused.append((request, error))
+        if refused:
+            template = first.template
+            assert template is not None  # of all of them
+            template.replies.refuse_all(refused)
         return replaced
+
+    def check_room(self, name: str, version: int = -1) -> None:
+        """Raise QueueRejected if a model would refuse any request now. Call it before a request
+        is decoded that takes long; it is counted as one that was refused."""
+        model = self._repository.serving(name, version)
+        if model is not None:
+            model.check_room()
 
     # ---- health
 

@@ -7,7 +7,7 @@ ShoalError
 ├── NotFound             no such model, version or region
 ├── AlreadyExists        the name is taken
 ├── Unavailable          not now: unloading, queue full, timed out; a retry may succeed
-│   └── QueueRejected    refused by a queue policy (full or expired); counted as REJECTED
+│   └── QueueRejected    refused by a queue (full, too long, expired); counted as REJECTED
 ├── Unsupported          understood, but not supported by this server
 ├── Forbidden            this client may not do that
 ├── Unauthenticated      no key, or one that is not valid
@@ -48,6 +48,7 @@ class ShoalError(Exception):
     """Base of every error that a client or operator may see. Its text is written for them."""
 
     code = Code.UNKNOWN
+    retry_secs = 0  # after which a retry may succeed; 0: not known
 
     def __init__(self, message: str) -> None:
         message = _bounded(message)
@@ -106,7 +107,12 @@ class Unavailable(ShoalError):
 
 
 class QueueRejected(Unavailable):
-    """A queue policy rejected the request: the queue was full, or the request timed out."""
+    """A queue rejected the request: it was full, too long for the target latency, or the request
+    timed out."""
+
+    def __init__(self, message: str, retry_secs: int = 1) -> None:
+        super().__init__(message)
+        self.retry_secs = retry_secs
 
 
 class Unsupported(ShoalError):
@@ -128,7 +134,7 @@ class Unauthenticated(ShoalError):
 
 
 class QuotaExceeded(ShoalError):
-    """This client has used up a quota; `retry_secs` is when it may try again."""
+    """This client has used up a quota, until `retry_secs` have passed."""
 
     code = Code.QUOTA_EXCEEDED
 

@@ -71,6 +71,7 @@ def repository_settings(
             metrics=custom,
             counted=metrics_settings(options).counted,
             execution=options.execution,
+            target_latency_ms=options.target_latency_ms,
             backends=backends,
             declared=DeclaredModels(files, functions),
             cache=cache,

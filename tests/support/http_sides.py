@@ -142,6 +142,12 @@ CONFIGS = {
         "dynamic_batching { default_queue_policy { max_queue_size: 2 } priority_levels: 2 "
         "default_priority_level: 2 }\n",
     ),
+    "brim": config(
+        4,
+        [("INPUT0", "INT32", "2")],
+        [("OUTPUT0", "INT32", "2")],
+        "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n",
+    ),
     "shaped": 'backend: "fake"\nmax_batch_size: 4\ninstance_group { kind: KIND_CPU }\n'
     + tensors("input", [("INPUT0", "INT64", "2, 2")], "reshape { shape: [ 4 ] }")
     + tensors("output", [("OUTPUT0", "INT64", "2, 2")], "reshape { shape: [ 4 ] }"),

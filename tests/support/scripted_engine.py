@@ -86,6 +86,9 @@ class ScriptedEngine(RuntimeSettings):
                 self.planned.append(request)
         return ()
 
+    def check_room(self, name: str, version: int = -1) -> None:
+        """There is room."""
+
     def exiting(self) -> bool:
         """As the test sets it."""
         return self.is_exiting

@@ -78,6 +78,7 @@ def preparation_settings(options: Options) -> PreparationSettings:
         gpu_fallback_cpu=options.gpu_fallback == "cpu",
         backend_settings=options.backend_settings(),
         execution=options.execution,
+        target_latency_ms=options.target_latency_ms,
     )
 
 

@@ -61,6 +61,11 @@ class RawResponse(NamedTuple):
     body: Buffer
     message: str = ""
 
+    @property
+    def retry_after(self) -> str:
+        """When to try again, as the server sent it; empty if it did not."""
+        return self.headers.get("retry-after", "")
+
 
 class PreparedCall(Generic[T_co]):
     """What to send, how to read the response, and whether it may be sent twice."""

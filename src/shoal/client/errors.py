@@ -99,7 +99,12 @@ class Unavailable(ServerError):
     """The server cannot accept the request now."""
 
 
-def server_error(message: str, status: str, code: int, request_id: str = "") -> ServerError:
+def server_error(
+    message: str, status: str, code: int, request_id: str = "", *, retry_after: str = ""
+) -> ServerError:
     """The exception for a server's error."""
     kind = Unavailable if status == UNAVAILABLE else ServerError
-    return kind(message, status, code, request_id)
+    error = kind(message, status, code, request_id)
+    if retry_after.isdigit():
+        error.retry_after_secs = float(retry_after)
+    return error

@@ -381,7 +381,7 @@ def refusal(response: RawResponse) -> ClientError:
     if status == "DEADLINE_EXCEEDED":
         return Timeout(response.message or "the server did not respond in time")
     text = response.message or f"the server responded with {status}"
-    return server_error(text, status, response.status)
+    return server_error(text, status, response.status, retry_after=response.retry_after)
 
 
 def _named(index: int, value: bytes) -> bytes:

@@ -37,11 +37,7 @@ def refusal(response: RawResponse) -> ServerError:
         text = bytes(response.body[:500]).decode("utf-8", "replace").strip()
     if not text:
         text = f"the server responded with HTTP status {response.status}"
-    error = server_error(text, status, response.status)
-    after = response.headers.get("retry-after", "")
-    if after.isdigit():
-        error.retry_after_secs = float(after)
-    return error
+    return server_error(text, status, response.status, retry_after=response.retry_after)
 
 
 def document(response: RawResponse, header: bytes | None = None) -> dict[str, Any]:

@@ -119,8 +119,9 @@ def send_with_retries(
 
 
 def _pause_secs(attempt: int, asked_secs: float | None) -> float:
-    """Exponential backoff with jitter, so that clients do not retry at the same time."""
+    """What the server asks for, or exponential backoff; both with jitter, so that clients do not
+    retry at the same time."""
     if asked_secs is not None:
-        return min(asked_secs, LONGEST_PAUSE_SECS)
+        return min(asked_secs, LONGEST_PAUSE_SECS) * random.uniform(1.0, 1.25)  # noqa: S311
     longest = min(FIRST_PAUSE_SECS * 2.0**attempt, LONGEST_PAUSE_SECS)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -71,6 +71,13 @@ TABLE = (
         schedulers=("default",),
     ),
     Parameter(
+        "target_latency_ms",
+        MILLISECONDS,
+        "[Refuses requests](overload.md) that the model could not answer within this time; 0: "
+        "none.",
+        "`--target-latency-ms`",
+    ),
+    Parameter(
         "padding",
         ValueType("true, false or inputs with their fillers: input_ids=0", str),
         "[Pads](batching.md) requests of different shapes to one batch: every input with a "

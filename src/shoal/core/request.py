@@ -80,6 +80,8 @@ class Request:
     turn: Any = None  # its place in a sequence, once an instance has it
     trace: RequestTrace | None = None  # only a request that was sampled has one
     deadline_ns: int | None = None  # from the queue policy
+    answer_by_ns: int | None = None  # when its client gives up, if that is known
+    admitted = False  # whether it is a part of one that was admitted: it is not refused half-way
     correlation_id: int | str = 0
     flags = 0
 

@@ -118,6 +118,16 @@ class Coalescer(ABC):
         except Exception as failure:  # noqa: BLE001 - becomes the response
             self._fail(batch[1], failure)
 
+    def refuse_all(self, refused: Sequence[tuple[PlannedRequest, ShoalError]]) -> None:
+        """Answer requests that were not queued, on the loop."""
+        for request, error in refused:
+            if not self.write_refusal(request, error):
+                request.fail(error)
+
+    @abstractmethod
+    def write_refusal(self, request: PlannedRequest, error: ShoalError) -> bool:
+        """Answer with an error in one piece; false, with nothing done, if the slow path has to."""
+
     @abstractmethod
     def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """Write the responses. If it raises, requests without a response get the error."""

@@ -12,12 +12,15 @@ import logging
 from collections.abc import Iterator
 
 from shoal.cache.key import combined_identity
+from shoal.core.request import Request
 from shoal.errors import ConfigError
 from shoal.instance.execution_placement import ExecutionPlacement
 from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.models.version import Model
+from shoal.scheduler.admission import Expectation
 from shoal.scheduler.ensemble import EnsembleScheduler
+from shoal.scheduler.ensemble_admission import EnsembleAdmission
 from shoal.scheduler.ensemble_graph import with_labels
 from shoal.statistics.footprint import footprint_meter
 
@@ -38,8 +41,25 @@ class EnsembleModel(ServedModel):
         self._scheduler = EnsembleScheduler(
             spec.ensemble, signature, version, spec.infer, self.statistics
         )
-        self._use_scheduler(self._scheduler.enqueue)
+        self._admission = EnsembleAdmission(spec.ensemble, spec.target_latency_ns, spec.find)
+        self.statistics.admission = self._admission.reading
+        self._use_scheduler(self._enqueue_admitted)
         self._open_task()
+
+    def _enqueue_admitted(self, request: Request) -> None:
+        """Its steps are not refused half-way, so that it is decided here."""
+        if not request.admitted:
+            self._admission.check(request)
+        self._scheduler.enqueue(request)
+
+    @property
+    def limits_latency(self) -> bool:
+        """Whether it, or one of its models, may refuse requests because of a target latency."""
+        return self._admission.applies
+
+    def expectation(self, request: Request) -> Expectation:
+        """Whether such a request would be admitted now, and how long it would take."""
+        return self._admission.expectation(request)
 
     @property
     def cache_identity(self) -> bytes:

@@ -19,6 +19,7 @@ from shoal.core.validate import validate
 from shoal.errors import QueueRejected
 from shoal.instance.execution_placement import ExecutionPlacement
 from shoal.models.spec import ModelSpec
+from shoal.scheduler.admission import Expectation
 from shoal.scheduler.policy import Reason
 from shoal.statistics.model import FailureReason
 from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
@@ -110,16 +111,34 @@ class ServedModel(ABC):
         try:
             self._enqueue(request)
         except QueueRejected:
-            self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
+            self._count_refusal(request)
             raise
 
-    def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:  # noqa: ARG002
-        """Queue valid requests that arrived at the same moment: all of them, or none (False).
+    def check_room(self) -> None:
+        """Raise QueueRejected, and count it, if any request would be refused now: for one that
+        takes long to decode."""
+        return
 
-        After False, pass each to `accept_checked` as it is: that queues it or raises the error to
+    def _count_refusal(self, request: Request) -> None:
+        self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
+
+    def accept_group(self, requests: Sequence[PlannedRequest]) -> int:  # noqa: ARG002
+        """Queue valid requests of one template that arrived at the same moment, from the first on;
+        returns how many.
+
+        Pass each of the others to `accept_checked` as it is: that queues it or raises the error to
         answer it with. Never raises. The requests' `served_by` is this model already.
         """
-        return False
+        return 0
+
+    @property
+    def limits_latency(self) -> bool:
+        """Whether it may refuse requests because of a target latency."""
+        return self.spec.target_latency_ns > 0
+
+    def expectation(self, request: Request) -> Expectation:  # noqa: ARG002
+        """Whether such a request would be admitted now, and how long it would take."""
+        return Expectation()
 
     def resize(self, spec: ModelSpec) -> None:
         """Take the instance groups of `spec`, in place. On failure the old ones stay."""

@@ -10,6 +10,7 @@ from shoal.core.concurrency import ExpectedConcurrency
 from shoal.instance.execution_placement import ExecutionMode, ExecutionPlacement
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
+from shoal.scheduler.admission import AdmissionControl
 from shoal.scheduler.base import Scheduler
 from shoal.scheduler.batcher import Batcher, OnDropped
 from shoal.scheduler.concurrency import ConcurrentExecutions
@@ -28,13 +29,21 @@ def build_scheduler(
     `expected` is kept up to date with the number of executions at the same time.
     """
     config = spec.config
+    target_ns = spec.target_latency_ns
     if config.sequence_batching is not None:
         return sequence_setup.build(
-            config, spec.folder, on_dropped=on_dropped, hold_until=spec.context.hold_until
+            config,
+            spec.folder,
+            on_dropped=on_dropped,
+            hold_until=spec.context.hold_until,
+            target_ns=target_ns,
         )
     batching = config.dynamic_batching
     # With a response cache, the caching scheduler keeps the order.
     ordered = batching is not None and batching.preserve_ordering and not spec.caches_responses
+    admission = None
+    if target_ns:
+        admission = AdmissionControl(target_ns, config.max_batch_size if batching else 0)
     return Batcher(
         _batch_policy(config),
         RequestQueue(_policy_of_parameters(config)) if batching is None else _queue_of(batching),
@@ -43,6 +52,7 @@ def build_scheduler(
         hold_until=spec.context.hold_until,
         loop=spec.context.loop,
         concurrent=_concurrent(spec, expected),
+        admission=admission,
     )
 
 

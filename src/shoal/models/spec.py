@@ -11,6 +11,7 @@ from typing import Any
 from shoal.backends.base import Backend, OtherModels
 from shoal.cache.store import CacheStore
 from shoal.config.model import ModelConfig
+from shoal.config.parameters import value_of
 from shoal.core import dtypes
 from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
@@ -36,6 +37,7 @@ class ServingContext:
 
     loop: LoopHandle | None = None  # where quick models may run
     execution: str = "auto"  # auto | loop | threads, for models without the parameter
+    target_latency_ms: float = 0.0  # for models without the parameter; 0: none
     models: OtherModels | None = None  # for models that call or manage others
     metrics: CustomMetrics | None = None  # for metrics that models define
     counted: StatisticsOptions = field(default_factory=StatisticsOptions)
@@ -74,6 +76,12 @@ class ModelSpec:
     def limited(self) -> bool:
         """Whether its instances wait for the rate limiter."""
         return self.context.limiter is not None and is_limited(self.config.instance_group)
+
+    @property
+    def target_latency_ns(self) -> int:
+        """The latency beyond which requests are refused; 0: none are."""
+        own: int | None = value_of(self.config, "target_latency_ms")
+        return int(1e6 * (self.context.target_latency_ms if own is None else own))
 
     def serves_like(self, other: ModelSpec, version: int) -> bool:
         """Whether `version` would be the same model, except for instance groups."""

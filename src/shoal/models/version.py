@@ -21,8 +21,9 @@ from shoal.backends.base import (
 from shoal.backends.initialisation import initialising_with
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.planned import PlannedRequest
+from shoal.core.reply import DISCARD
 from shoal.core.request import Request
-from shoal.errors import ShoalError
+from shoal.errors import QueueRejected, ShoalError
 from shoal.instance.execution import Execution
 from shoal.instance.group import InstanceGroup, instance_specs
 from shoal.instance.inline import LoopInstance
@@ -31,6 +32,7 @@ from shoal.models.served import ServedModel
 from shoal.models.setup import build_execution_placement, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
+from shoal.scheduler.admission import Expectation
 from shoal.scheduler.policy import Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.statistics.model import FailureReason
@@ -56,6 +58,7 @@ class Model(ServedModel):
         self._loaded = loaded
         self._batcher = build_scheduler(spec, self._dropped, expected)
         self.statistics.pending = self._batcher.pending
+        self.statistics.admission = self._batcher.admission
         batching = spec.config.dynamic_batching
         self._use_scheduler(
             self._batcher.enqueue,
@@ -157,13 +160,28 @@ class Model(ServedModel):
         """Whether it is ready. May block where it `asks_readiness`."""
         return self._loaded.ready()
 
-    def accept_group(self, requests: Sequence[PlannedRequest]) -> bool:
+    def accept_group(self, requests: Sequence[PlannedRequest]) -> int:
         """Queue valid requests that arrived at the same moment; see `ServedModel`."""
         if self._cache is not None:
-            return False
+            return 0
         if len(requests) == 1 and self._on_loop is not None and self._on_loop.run_lone(requests):
-            return True
+            return 1
         return self._batcher.enqueue_group(requests)
+
+    def expectation(self, request: Request) -> Expectation:
+        """Whether such a request would be admitted now, and how long it would take."""
+        return self._batcher.expectation(request)
+
+    def check_room(self) -> None:
+        """Raise QueueRejected, and count it, if any request would be refused now."""
+        if self._cache is not None:  # it may have the response
+            return
+        request = Request(self.name, {}, DISCARD)
+        try:
+            self._batcher.check_room(request)
+        except QueueRejected:
+            self._count_refusal(request)
+            raise
 
     def _dropped(self, request: Request, error: ShoalError) -> None:
         self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())

@@ -131,6 +131,7 @@ def _find(config: ModelConfig, models: RepositoryModels, file: str) -> Sequence[
                 model.signature,
                 model.decoupled,
                 model.takes_device_tensors,
+                model.limits_latency,
             )
         )
     return found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shoal.core.request import Request
+from shoal.scheduler.admission import AdmissionReading, Expectation
 from shoal.scheduler.policy import Reason
 
 RECENT_CUTS = 256  # batches whose reason and size are kept
@@ -42,14 +43,24 @@ class Scheduler(Protocol):
     def pending(self) -> int:
         """How many requests wait."""
 
+    def check_room(self, request: Request) -> None:
+        """Raise QueueRejected if no request like this one would be accepted, of any priority."""
+
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""
 
-    def enqueue_group(self, requests: Sequence[Request]) -> bool:
-        """Take over requests that arrived at the same moment: all of them, or none (False).
+    def enqueue_group(self, requests: Sequence[Request]) -> int:
+        """Take over requests of one template that arrived at the same moment, from the first on;
+        returns how many.
 
-        After False, `enqueue` them one by one: each call takes its request over or raises.
+        `enqueue` the others one by one: each call takes its request over or raises.
         """
+
+    def expectation(self, request: Request) -> Expectation:
+        """Whether such a request would be admitted, and how long it would take."""
+
+    def admission(self) -> AdmissionReading | None:
+        """The state of the admission control, for metrics; None without a target latency."""
 
     def attach(self, puller: Puller) -> None:
         """An instance is about to pull; called once, before its first `next_batch`."""

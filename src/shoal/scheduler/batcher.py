@@ -12,18 +12,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
 from shoal.core.request import DONE, EXECUTING, QUEUED, Request
-from shoal.errors import ShoalError, Unavailable
+from shoal.errors import QueueRejected, ShoalError, Unavailable
+from shoal.scheduler.admission import AdmissionControl, AdmissionReading, Expectation
 from shoal.scheduler.base import RECENT_CUTS, EventLoop, Puller
 from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchCut, Policy, Reason
-from shoal.scheduler.queue import RequestQueue
+from shoal.scheduler.queue import FULL, RequestQueue
 from shoal.scheduler.timer import Timer, shared_timer
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
@@ -51,6 +52,7 @@ class Batcher:
         hold_until: int = 0,
         loop: EventLoop | None = None,
         concurrent: ConcurrentExecutions | None = None,
+        admission: AdmissionControl | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         timer: Timer = shared_timer,
     ) -> None:
@@ -59,7 +61,8 @@ class Batcher:
         `hold_until` delays the first batch until that many requests wait (for tests). Requests
         that arrive on the `loop` wake an instance only after the loop's I/O: a thread that wakes
         earlier only competes with the loop for the GIL. With `concurrent`, instances share the
-        cores: what waits is divided among them, unless the policy keeps batches whole.
+        cores: what waits is divided among them, unless the policy keeps batches whole. With
+        `admission`, requests that could not be answered in time are refused.
         """
         self._max_delay_ns = policy.max_delay_ns
         self._divisible_rows = policy.divisible_rows
@@ -70,6 +73,7 @@ class Batcher:
         self._hold_until = hold_until
         self._loop = loop
         self._concurrent = concurrent
+        self._admission = admission
         self._instances = 0  # that were attached
         self._parts: deque[list[Request]] = deque()  # of a divided batch, for idle instances
         self._clock = clock
@@ -90,12 +94,41 @@ class Batcher:
         """How many requests wait."""
         return len(self._queue) + (sum(map(len, self._parts)) if self._parts else 0)
 
+    def admission(self) -> AdmissionReading | None:
+        """The state of the admission control, for metrics; None without one."""
+        if self._admission is None:
+            return None
+        with self._lock:
+            return self._admission.reading(self._clock())
+
+    def expectation(self, request: Request) -> Expectation:
+        """Whether such a request would be admitted, and how long it would take."""
+        if self._admission is None:
+            return Expectation()
+        with self._lock:
+            level = self._queue.level_of(request)
+            return self._admission.expectation(request, level, self._clock())
+
+    def check_room(self, request: Request) -> None:
+        """Raise QueueRejected if no request like this one would be accepted, of any priority."""
+        with self._lock:
+            if self._queue.is_full():
+                raise QueueRejected(request.log_prefix() + FULL)
+            if self._admission is not None:
+                self._admission.check(request, 1, self._clock())
+
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""
         with self._lock:  # entered through the condition it costs thrice as much
             if self._closed:
                 raise BatcherClosed(request.log_prefix() + "model is unloading")
-            self._queue.push(request, self._clock())
+            now_ns = self._clock()
+            admission = self._admission
+            if admission is not None and not request.admitted:
+                admission.check(request, self._queue.level_of(request), now_ns)
+            self._queue.push(request, now_ns)
+            if admission is not None:
+                admission.joined((request,), self._queue.level_of(request))
             if self._order is not None:
                 self._order.join(request)
             request.state = QUEUED
@@ -110,19 +143,28 @@ class Batcher:
         if request.cancelled:  # before `on_cancel` was set
             self._cancelled()
 
-    def enqueue_group(self, requests: Sequence[Request]) -> bool:
-        """Take over requests that arrived at the same moment: all of them or, if this returns
-        False, none.
+    def enqueue_group(self, requests: Sequence[Request]) -> int:
+        """Take over requests of one template that arrived at the same moment: as many as there is
+        room for, from the first on. Returns how many.
 
-        It returns False where a request may be refused, expire or have to keep its order, and
-        when the batcher is closed. `enqueue` them one by one then: each call takes its request
-        over or raises. Requests that were cancelled already are dropped, as `enqueue` does.
+        It takes none where a request may expire or has to keep its order, and when the batcher is
+        closed. `enqueue` the others one by one: each call takes its request over or raises.
+        Requests that were cancelled already are dropped, as `enqueue` does.
         """
         with self._lock:
             if self._closed or self._order is not None:
-                return False
-            if not self._queue.push_all(requests, self._clock()):
-                return False
+                return 0
+            now_ns = self._clock()
+            admission = self._admission
+            if admission is not None:
+                requests = self._admitted(requests, admission, now_ns)
+            count = self._queue.push_all(requests, now_ns) if requests else 0
+            if not count:
+                return 0
+            if count < len(requests):
+                requests = requests[:count]
+            if admission is not None:
+                admission.joined(requests, self._queue.level_of(requests[0]))
             cancelled = self._cancelled
             any_cancelled = False
             for request in requests:
@@ -137,7 +179,16 @@ class Batcher:
             on_arrival()
         if any_cancelled:
             self._cancelled()
-        return True
+        return count
+
+    def _admitted(
+        self, requests: Sequence[Request], admission: AdmissionControl, now_ns: int
+    ) -> Sequence[Request]:
+        """Those that can be answered in time; none if they have to be checked one by one."""
+        if any(request.answer_by_ns is not None for request in requests):
+            return ()
+        room = admission.room_for(requests, self._queue.level_of(requests[0]), now_ns)
+        return requests[:room]
 
     def _wakes_soon(self) -> bool:
         """Whether the loop will wake an instance: on its own thread it does. The lock is held."""
@@ -158,6 +209,8 @@ class Batcher:
         """Any instance may run any request."""
         with self._lock:
             self._instances += 1
+            if self._admission is not None:
+                self._admission.instances = self._instances
 
     def next_batch(self, puller: Puller) -> list[Request]:
         """Wait for a batch; an empty list tells `puller` to end."""
@@ -221,6 +274,8 @@ class Batcher:
                 others += not divides or concurrent.is_worth_another(batch, others + 1)
             concurrent.started(batch, now_ns, others)
         self._leave_queue(batch, reason)
+        if self._admission is not None:
+            self._admission.started(batch, now_ns)
         return batch, None
 
     def _take(
@@ -304,12 +359,20 @@ class Batcher:
             request.on_cancel = None
         rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
         self.recent.append((reason, rows))
+        if self._admission is not None:
+            self._leave_admission(batch, self._admission)
+
+    def _leave_admission(self, requests: Iterable[Request], admission: AdmissionControl) -> None:
+        for request in requests:
+            admission.left(request, self._queue.level_of(request))
 
     def _next_part(self, now_ns: int) -> list[Request]:
         """The oldest part of a divided batch."""
         part = self._parts.popleft()
         if self._concurrent is not None:
             self._concurrent.started(part, now_ns, len(self._parts))
+        if self._admission is not None:
+            self._admission.started(part, now_ns)
         return part
 
     def ready_batch(self, puller: Puller) -> list[Request]:
@@ -383,6 +446,9 @@ class Batcher:
 
     def finished(self, batch: Sequence[Request]) -> None:
         """Record what the execution cost; no request waits for another to be executed."""
+        if self._admission is not None:
+            with self._lock:
+                self._admission.finished(batch, self._clock())
         if self._concurrent is not None and self._concurrent.busy:
             with self._lock:
                 self._concurrent.finished(batch, self._clock())
@@ -437,7 +503,10 @@ class Batcher:
     def _prune(self, now_ns: int) -> _Dropped:
         """Take expired and cancelled requests out of the queue. The lock is held."""
         cancelled, self._any_cancelled = self._any_cancelled, False
-        return self._queue.prune(now_ns, cancelled=cancelled)
+        dropped = self._queue.prune(now_ns, cancelled=cancelled)
+        if dropped and self._admission is not None:
+            self._leave_admission([request for request, _ in dropped], self._admission)
+        return dropped
 
     def _drop(self, dropped: _Dropped) -> None:
         """Answer what `_prune` returned, without the lock."""

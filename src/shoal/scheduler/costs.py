@@ -52,12 +52,13 @@ class ExecutionCosts:
     """The costs of one model's executions, by how many ran at the same time.
 
     The time of an execution is proportional to its work plus a fixed amount of work. While all
-    executions have the same work, the fixed amount stays what it was; at first it is 0.
+    executions have the same work, the fixed amount stays what it was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fixed_work: float = 0.0) -> None:
+        """`fixed_work` is the first guess of the fixed amount."""
         self._levels: dict[int, _Level] = {}
-        self._fixed_work = 0.0
+        self._fixed_work = fixed_work
         self._executions = 0
 
     def observe(self, concurrency: float, work: float, took_ns: float) -> None:

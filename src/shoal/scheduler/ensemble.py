@@ -356,6 +356,7 @@ class StepCall:
             correlation_id=self.position.correlation_id,
             flags=self.position.flags,
         )
+        self.request.admitted = True  # with the client's request
         if isinstance(self.request, StepRequest) and kept is not None:
             self.request.device_outputs = kept
 

@@ -35,6 +35,7 @@ class ComposingModel:
     signature: Signature
     decoupled: bool = False
     takes_device_tensors: bool = False  # those that another step left on a device
+    limits_latency: bool = False  # whether it may refuse requests because of a target latency
 
     @property
     def batched(self) -> bool:

@@ -15,6 +15,7 @@ from itertools import chain
 from shoal.core.request import Request
 from shoal.errors import Cancelled, QueueRejected, ShoalError
 
+FULL = "Exceeds maximum queue size"
 _LEVELS_KEPT = 64  # more than that only while requests wait in them
 
 
@@ -75,8 +76,7 @@ class RequestQueue:
         self._most_kept = _LEVELS_KEPT
         self._levels = [_PriorityLevel(self._policies.get(1, policy))]
         only = self._levels[0].policy
-        # One level without limit and default time-out.
-        self._plain = levels == 1 and not only.max_size and not only.default_timeout_ns
+        self._plain = levels == 1 and not only.default_timeout_ns
         self._size = 0
         self._next_deadline_ns: int | None = None
 
@@ -85,13 +85,11 @@ class RequestQueue:
 
     def push(self, request: Request, now_ns: int) -> None:
         """Queue the request. If this raises QueueRejected it was not queued."""
-        number = request.priority
-        if not 1 <= number <= self._count:
-            number = self._default
+        number = self.level_of(request)
         level = self._levels[0] if number == 1 else self._level(number)
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
-            raise QueueRejected(request.log_prefix() + "Exceeds maximum queue size")
+            raise QueueRejected(request.log_prefix() + FULL)
         request.queued_ns = now_ns
         deadline = request.deadline_ns = policy.deadline(request, now_ns)
         if deadline is not None and (
@@ -100,6 +98,16 @@ class RequestQueue:
             self._next_deadline_ns = deadline
         level.on_time.append(request)
         self._size += 1
+
+    def is_full(self) -> bool:
+        """Whether a request of any priority would be refused; unknown (False) with levels."""
+        most = self._levels[0].policy.max_size
+        return self._count == 1 and 0 < most <= self._size
+
+    def level_of(self, request: Request) -> int:
+        """The number of the request's priority level; 1 is the highest."""
+        number = request.priority
+        return number if 1 <= number <= self._count else self._default
 
     def _level(self, number: int) -> _PriorityLevel:
         """The level of that number, which is made if it is not in use."""
@@ -121,19 +129,23 @@ class RequestQueue:
         self._levels = [self._levels[n] for n in kept]
         self._most_kept = max(_LEVELS_KEPT, 2 * len(kept))
 
-    def push_all(self, requests: Sequence[Request], now_ns: int) -> bool:
-        """Queue them all; false, with none queued, where some could be refused or expire."""
+    def push_all(self, requests: Sequence[Request], now_ns: int) -> int:
+        """Queue as many as there is room for, from the first on; none where there are priority
+        levels or some could expire. Returns how many."""
         level = self._levels[0]
-        if not self._plain:
-            return False
-        if level.policy.timeout_from_request and any(r.timeout_us for r in requests):
-            return False
+        policy = level.policy
+        if not self._plain or (
+            policy.timeout_from_request and any(request.timeout_us for request in requests)
+        ):
+            return 0
+        if policy.max_size:
+            requests = requests[: max(0, policy.max_size - self._size)]
         for request in requests:
             request.queued_ns = now_ns
             request.deadline_ns = None
         level.on_time += requests
         self._size += len(requests)
-        return True
+        return len(requests)
 
     @property
     def next_deadline_ns(self) -> int | None:

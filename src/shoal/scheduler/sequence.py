@@ -18,10 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, QueueRejected, ShoalError
+from shoal.scheduler.admission import AdmissionReading, Expectation, refusal
 from shoal.scheduler.base import RECENT_CUTS, Puller
 from shoal.scheduler.batcher import BatcherClosed, OnDropped
 from shoal.scheduler.order import OrderKeeper
@@ -66,6 +68,7 @@ class SequenceBatcher:
         preserve_ordering: bool = False,
         hold_until: int = 0,
         hold_backlog_until: int = 0,
+        target_ns: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
         timer: Timer = shared_timer,
     ) -> None:
@@ -73,7 +76,8 @@ class SequenceBatcher:
 
         `on_dropped` answers requests that expired or were cancelled; no lock is held then.
         `hold_until` delays the first batch until that many requests wait in slots, and
-        `hold_backlog_until` until that many wait in the backlog (for tests).
+        `hold_backlog_until` until that many wait in the backlog (for tests). No sequence begins
+        while a request has waited for longer than `target_ns`, if that is set.
         """
         self._setup = setup
         self._policy = policy
@@ -81,6 +85,8 @@ class SequenceBatcher:
         self._preserve_ordering = preserve_ordering
         self._hold_until = hold_until
         self._hold_backlog_until = hold_backlog_until
+        self._target_ns = target_ns
+        self._refused = 0
         self._clock = clock
         self._timer = timer
         self._lock = threading.Lock()  # guards everything below and every run and instance
@@ -117,6 +123,11 @@ class SequenceBatcher:
         with self._lock:
             if self._closed:
                 raise BatcherClosed(request.log_prefix() + "model is unloading")
+            if self._target_ns and not request.admitted:
+                expected = self._expectation(request)
+                if not expected.in_time:
+                    self._refused += 1
+                    raise refusal(request, self._target_ns, expected.latency_ns, self._clock())
             run = self._admission.admit(request)
             self._append(run, request)
             if request.flags & Request.SEQUENCE_END:
@@ -131,9 +142,41 @@ class SequenceBatcher:
         if request.cancelled:  # before `on_cancel` was set
             self._cut_off(run)
 
-    def enqueue_group(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - the contract
+    def check_room(self, request: Request) -> None:
+        """Never: the request may be of a sequence that has begun."""
+
+    def enqueue_group(self, requests: Sequence[Request]) -> int:  # noqa: ARG002 - the contract
         """Takes none of them: `enqueue` them one by one."""
-        return False
+        return 0
+
+    def expectation(self, request: Request) -> Expectation:
+        """Whether such a request would be admitted, and for how long others have waited."""
+        with self._lock:
+            return self._expectation(request) if self._target_ns else Expectation()
+
+    def admission(self) -> AdmissionReading | None:
+        """The state of the admission control, for metrics; None without a target latency."""
+        if not self._target_ns:
+            return None
+        with self._lock:
+            return AdmissionReading(self._refused, self._longest_wait_ns())
+
+    def _expectation(self, request: Request) -> Expectation:
+        """How long sequences last is not known, so a new one is judged by those before it; one
+        that has begun always continues. The lock is held."""
+        begins = not request.correlation_id or request.flags & Request.SEQUENCE_START
+        wait_ns = self._longest_wait_ns()
+        return Expectation(wait_ns, not begins or wait_ns <= self._target_ns)
+
+    def _longest_wait_ns(self) -> int:
+        """For how long the oldest request has waited: for a slot, or in one. The lock is held."""
+        since = [
+            next(iter(instance.ready.values()))
+            for instance in self._instances.values()
+            if instance.ready
+        ]
+        since += [run.waiting[0].queued_ns for run in islice(self._table.backlog, 1) if run.waiting]
+        return self._clock() - min(since) if since else 0
 
     def _append(self, run: SequenceRun, request: Request) -> None:
         now_ns = self._clock()

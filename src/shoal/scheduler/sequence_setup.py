@@ -42,7 +42,12 @@ def read_setup(config: ModelConfig, model_folder: Path) -> SequenceSetup:
 
 
 def build(
-    config: ModelConfig, model_folder: Path, *, on_dropped: OnDropped, hold_until: int = 0
+    config: ModelConfig,
+    model_folder: Path,
+    *,
+    on_dropped: OnDropped,
+    hold_until: int = 0,
+    target_ns: int = 0,
 ) -> SequenceBatcher:
     """The batcher of a model whose config has a `sequence_batching` block. Raises ConfigError."""
     batching = config.sequence_batching
@@ -70,6 +75,7 @@ def build(
         preserve_ordering=batching.oldest is not None and batching.oldest.preserve_ordering,
         hold_until=hold_until,
         hold_backlog_until=_held_backlog() if hold_until else 0,
+        target_ns=target_ns,
     )
 
 

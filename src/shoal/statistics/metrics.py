@@ -92,6 +92,14 @@ def _padded(index: int) -> Callable[[ModelSource], Number | None]:
     return lambda model: model.statistics.padded()[index] if model.statistics.padded else None
 
 
+def _admission(index: int, unit: float = 1) -> Callable[[ModelSource], Number | None]:
+    def value(model: ModelSource) -> Number | None:
+        reading = model.statistics.admission()
+        return None if reading is None else reading[index] * unit
+
+    return value
+
+
 # One entry for each metric, kept compact.
 # fmt: off
 MODEL: tuple[ServerMetric[ModelSource], ...] = (
@@ -120,6 +128,12 @@ MODEL: tuple[ServerMetric[ModelSource], ...] = (
                  _us(lambda r: r.compute_output_ns), is_latency=True),
     ServerMetric("nv_inference_pending_request_count", GAUGE, "Requests waiting for an instance",
                  lambda model: model.statistics.pending()),
+    ServerMetric("shoal_admission_refused_total", COUNTER,
+                 "Requests refused because they could not be answered within the target latency",
+                 _admission(0)),
+    ServerMetric("shoal_admission_expected_seconds", GAUGE,
+                 "Expected latency of a request that arrives now, in seconds",
+                 _admission(1, 1e-9)),
     ServerMetric("nv_model_load_duration_secs", GAUGE, "Load time of the model, in seconds",
                  lambda model: model.statistics.load_duration_secs),
     ServerMetric("shoal_model_memory_bytes", GAUGE,

@@ -174,6 +174,9 @@ class ModelStatistics:
         self.process_restarts: Callable[[], int | None] = lambda: None
         # Elements of padded inputs, and how many of them were padding; set where there are any.
         self.padded: Callable[[], tuple[int, int]] | None = None
+        # Requests that were refused because of the target latency, and the expected latency; None
+        # if it has none.
+        self.admission: Callable[[], tuple[int, float] | None] = lambda: None
         self.task: TaskStatistics | None = None  # counts of its task; set by a model with one
         self.cached = False  # whether its responses are cached; set by the cache
         self._clock = clock

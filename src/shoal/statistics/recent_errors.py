@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 MOST_ENTRIES = 100
 MOST_CHARACTERS = 2000  # of a text; longer ones are cut
 MOST_OF_A_PLACE = 300
+_ID_PREFIX = "[request id: "
 
 _NS_PER_MS = 1_000_000
 
@@ -65,7 +66,10 @@ class RecentErrors:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def note(self, protocol: str, place: str, status: str, text: str, model: str = "") -> None:
-        """Record an error that was sent to a client."""
+        """Record an error that was sent to a client, without the id of its request: then equal
+        errors of different requests are one entry."""
+        if text.startswith(_ID_PREFIX):
+            text = text[text.find("] ") + 2 :]
         text = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
         place = place if len(place) <= MOST_OF_A_PLACE else place[:MOST_OF_A_PLACE] + "…"
         key = (protocol, place, model, status, text)

@@ -31,6 +31,8 @@ Result = TypeVar("Result")
 # The call that the current coroutine serves, if that is traced. The coroutines that it starts
 # inherit it, so that every request to the model is found in the trace.
 traced_call: ContextVar[CallSpan | None] = ContextVar("traced_call", default=None)
+# Whether its first request to the model was admitted: then later ones are not refused half-way.
+was_admitted: ContextVar[bool] = ContextVar("was_admitted", default=False)
 
 
 class TaskModel(Protocol):
@@ -135,7 +137,9 @@ class TaskContext:
         traced = traced_call.get()
         if traced is not None:
             traced.attach(request)
+        request.admitted = was_admitted.get()
         self._accept(request)
+        was_admitted.set(True)
         final = False
         try:
             while not final:

@@ -24,7 +24,7 @@ from shoal.statistics.task import TaskStatistics
 from shoal.statistics.trace import CallSpan, Trace
 from shoal.tasks import registry
 from shoal.tasks.base import Task
-from shoal.tasks.context import TaskContext, TaskModel, traced_call
+from shoal.tasks.context import TaskContext, TaskModel, traced_call, was_admitted
 from shoal.tasks.request import TaskRequest
 from shoal.tasks.workers import Workers
 
@@ -144,6 +144,7 @@ class TaskCall:
     def _counted(self) -> Iterator[None]:
         start_ns = time.monotonic_ns()
         success, error = False, ""
+        was_admitted.set(False)
         if self._traced is not None:
             traced_call.set(self._traced)  # the coroutine serves only this call
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from shoal.core.request import State
 from shoal.errors import Cancelled, QueueRejected
+from shoal.scheduler.admission import AdmissionControl
 from shoal.scheduler.batcher import Batcher, BatcherClosed
 from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
@@ -389,9 +390,9 @@ def test_requests_cancelled_before_they_are_queued_are_dropped(on_loop):
     assert [(request, type(error)) for request, error in dropped] == [(requests[1], Cancelled)]
 
 
-@pytest.mark.parametrize("why", ["closed", "ordered", "limited"])
+@pytest.mark.parametrize("why", ["closed", "ordered", "timed"])
 def test_requests_that_have_to_be_queued_one_by_one(why):
-    limit = QueuePolicy(max_size=9) if why == "limited" else None
+    limit = QueuePolicy(default_timeout_ns=MINUTE_NS) if why == "timed" else None
     line, _ = batcher(queue_policy=limit, preserve_ordering=why == "ordered")
     if why == "closed":
         line.close()
@@ -399,3 +400,101 @@ def test_requests_that_have_to_be_queued_one_by_one(why):
     assert not line.enqueue_group(requests)
     assert line.pending() == 0
     assert [(r.state, r.on_cancel) for r in requests] == [(State.NEW, None)] * 2
+
+
+def test_a_group_fills_the_queue_up_to_its_limit():
+    line, _ = batcher(BatchPolicy(8), QueuePolicy(max_size=2))
+    line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(3)]
+    assert line.enqueue_group(requests) == 2
+    assert [request.state for request in requests] == [State.QUEUED, State.QUEUED, State.NEW]
+    with pytest.raises(QueueRejected):
+        line.enqueue(requests[2])
+    assert line.enqueue_group(requests[2:]) == 0
+    assert line.take_now()[0] == requests[:2]
+
+
+# ---- admission control
+
+
+class Controlled:
+    """A batcher with a target of 40 ms, whose batches take 10 ms, at a time that the test sets."""
+
+    def __init__(self, policy=None, **options):
+        self.clock = FakeClock()
+        self.control = AdmissionControl(40_000_000, 1)
+        self.line, self.dropped = batcher(
+            policy or BatchPolicy(1), clock=self.clock, admission=self.control, **options
+        )
+        self.line.hand_to_loop(lambda: None)
+        for _ in range(10):  # it learns the cost
+            self.line.enqueue(make_request(rows=1)[0])
+            self.run()
+
+    def take(self):
+        return self.line.take_now()[0]
+
+    def run(self):
+        batch = self.take()
+        self.clock.advance(10_000_000)
+        self.line.finished(batch)
+        return batch
+
+    def group(self, count):
+        return [make_request(rows=1)[0] for _ in range(count)]
+
+
+def test_requests_that_would_be_late_are_refused():
+    world = Controlled()
+    requests = world.group(8)
+    taken = world.line.enqueue_group(requests)
+    assert taken == 3  # of 40 ms, one fifth is for errors of the estimates
+    with pytest.raises(QueueRejected, match="target latency of 40 ms"):
+        world.line.enqueue(requests[taken])
+    refused, expected_ns = world.line.admission()
+    assert refused == 1
+    assert expected_ns == pytest.approx(40_000_000, rel=0.01)
+    assert world.run() == requests[:1]
+    world.line.enqueue(requests[3])
+    assert [world.run() for _ in range(3)] == [[r] for r in requests[1:4]]
+    assert world.line.admission().expected_ns == pytest.approx(10_000_000, rel=0.01)
+
+
+def test_a_part_of_an_admitted_request_is_not_refused():
+    world = Controlled()
+    for request in world.group(8):
+        request.admitted = True
+        world.line.enqueue(request)
+    assert not world.line.expectation(make_request(rows=1)[0]).in_time
+
+
+def test_requests_that_leave_the_queue_make_room():
+    world = Controlled()
+    requests = world.group(3)
+    assert world.line.enqueue_group(requests) == 3
+    assert not world.line.expectation(make_request(rows=1)[0]).in_time
+    requests[0].cancel()
+    assert [request for request, _ in world.dropped] == requests[:1]
+    assert world.line.expectation(make_request(rows=1)[0]).in_time
+
+
+def test_requests_that_expire_make_room():
+    world = Controlled(queue_policy=QueuePolicy(default_timeout_ns=MINUTE_NS), timer=Timer())
+    requests = world.group(3)
+    for request in requests:
+        world.line.enqueue(request)
+    world.clock.advance(MINUTE_NS)
+    world.line.expire()
+    assert [request for request, _ in world.dropped] == requests
+    assert world.line.expectation(make_request(rows=1)[0]).in_time
+    assert world.line.enqueue_group(world.group(2)) == 0  # one by one: they could expire
+
+
+def test_a_client_that_gives_up_earlier_is_refused_earlier():
+    world = Controlled()
+    world.line.enqueue(make_request(rows=1)[0])
+    hurried = make_request(rows=1)[0]
+    hurried.answer_by_ns = world.clock() + 15_000_000
+    assert world.line.enqueue_group([hurried]) == 0
+    with pytest.raises(QueueRejected, match="the time that the request allows"):
+        world.line.enqueue(hurried)

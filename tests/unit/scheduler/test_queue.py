@@ -129,7 +129,6 @@ def test_many_at_once_are_queued_like_one_by_one(policy):
 @pytest.mark.parametrize(
     ("policy", "levels"),
     [
-        (QueuePolicy(max_size=9), 1),
         (QueuePolicy(default_timeout_ns=1), 1),
         (QueuePolicy(timeout_from_request=True), 1),
         (QueuePolicy(), 2),
@@ -141,6 +140,17 @@ def test_those_who_may_be_refused_are_not_queued_at_once(policy, levels):
     assert len(queue) == 0
     if policy.timeout_from_request:
         assert queue.push_all([request(), request()], 7)
+
+
+@pytest.mark.parametrize(("waiting", "taken"), [(0, 3), (1, 2), (3, 0), (4, 0)])
+def test_many_at_once_are_queued_up_to_the_limit(waiting, taken):
+    queue = RequestQueue(QueuePolicy(max_size=max(3, waiting)))
+    for _ in range(waiting):
+        queue.push(request("before"), 1)
+    several = [request(name) for name in "abcd"]
+    assert queue.push_all(several, 7) == taken
+    assert names(queue) == ["before"] * waiting + list("abcd")[:taken]
+    assert [each.queued_ns for each in several] == [7] * taken + [0] * (4 - taken)
 
 
 def test_taking_stops_inside_a_level():

@@ -972,3 +972,39 @@ def test_what_a_config_says(block, max_batch_size, policy, slots):
     assert setup.slots == slots
     assert setup.max_idle_ns == SECOND_NS
     assert setup.keeps_slots is isinstance(policy, DirectPolicy)
+
+
+# ---- admission control
+
+
+def test_sequences_that_have_begun_are_not_refused():
+    world = World(max_batch_size=1, target_ns=SECOND_NS)
+    world.ask(1, START)
+    world.ask(2, START)  # there is one slot: it waits
+    world.clock.advance(SECOND_NS + 1)
+    with pytest.raises(QueueRejected, match="target latency of 1000 ms") as caught:
+        world.ask(3, START)
+    assert caught.value.retry_secs == 1
+    world.ask(1)
+    world.ask(2)
+    assert world.batcher.admission().refused == 1
+    assert world.batcher.admission().expected_ns == SECOND_NS + 1
+
+
+def test_sequences_begin_again_when_none_has_waited_too_long():
+    world = World(max_batch_size=2, target_ns=SECOND_NS)
+    world.ask(1, START | END)
+    world.clock.advance(SECOND_NS + 1)
+    with pytest.raises(QueueRejected):
+        world.ask(2, START)
+    world.run()
+    world.ask(2, START)
+    assert world.batcher.admission().expected_ns == 0
+
+
+def test_without_a_target_no_sequence_is_refused():
+    world = World(max_batch_size=1)
+    world.ask(1, START)
+    world.clock.advance(100 * SECOND_NS)
+    world.ask(2, START)
+    assert world.batcher.admission() is None

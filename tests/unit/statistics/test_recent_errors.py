@@ -61,3 +61,10 @@ def test_long_texts_are_cut(errors):
     (entry,) = errors.since()
     assert len(entry.text) == MOST_CHARACTERS + 2
     assert len(entry.place) == MOST_OF_A_PLACE + 1
+
+
+def test_errors_of_different_requests_are_one(errors):
+    errors.note("HTTP", "/", "503", "[request id: 1] Exceeds maximum queue size")
+    errors.note("HTTP", "/", "503", "[request id: <id_unknown>] Exceeds maximum queue size")
+    (entry,) = errors.since()
+    assert (entry.text, entry.count) == ("Exceeds maximum queue size", 2)

@@ -44,6 +44,7 @@ class ServerHost:
         """Run `request` on another model; see `shoal.backends.python.api.host.Host`."""
         name, version = request.model_name, request.model_version
         others = self._others
+        request.admitted = True  # a part of the request that the calling model executes
         try:
             is_decoupled = others.is_decoupled(name, version)
         except ModelLoading as pending:

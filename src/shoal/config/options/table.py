@@ -111,6 +111,13 @@ class Options:
         "chosen by their measured execution time.",
         choices=("auto", "loop", "threads"),
     )
+    target_latency_ms: float = _speed(
+        0.0,
+        "Refuse requests at once that a model could not answer within this time, for models that "
+        "do not set it themselves; 0 refuses none.",
+        form="<milliseconds>",
+        limits=(0, None),
+    )
     plans: bool = _speed(
         os.environ.get("SHOAL_PLANS", "true") == "true",
         "Let requests that match the template of an earlier request skip parsing and validation.",

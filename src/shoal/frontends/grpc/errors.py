@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from shoal.errors import Code, Internal, LimitExceeded, QuotaExceeded, ShoalError
+from shoal.errors import Code, Internal, LimitExceeded, ShoalError
 from shoal.frontends.grpc.call import Call
-from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.grpc.status import RETRY_PUSHBACK, Metadata, StatusCode
 from shoal.statistics.recent_errors import recent_errors
 
 logger = logging.getLogger(__name__)
@@ -39,10 +39,13 @@ def fail(call: Call, error: BaseException, model: str = "") -> None:
     known = as_shoal_error(error)
     code = status_of(known)
     note_error(call, code, known.message, model)
-    if isinstance(known, QuotaExceeded):
-        call.finish(code, known.message, [("retry-after", str(known.retry_secs))])
-    else:
-        call.finish(code, known.message)
+    call.finish(code, known.message, retry_metadata(known))
+
+
+def retry_metadata(error: ShoalError) -> Metadata:
+    """When to try again, for clients that read it and for the retries of gRPC itself."""
+    secs = error.retry_secs
+    return (("retry-after", str(secs)), (RETRY_PUSHBACK, str(1000 * secs))) if secs else ()
 
 
 def note_error(call: Call, code: StatusCode, text: str, model: str = "") -> None:

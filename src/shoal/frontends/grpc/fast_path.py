@@ -17,17 +17,20 @@ from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Buffer
+from shoal.errors import ShoalError
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.grpc.access import call_record
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.call_pattern import CallPattern
 from shoal.frontends.grpc.control import ControlFrames
 from shoal.frontends.grpc.dispatch import Dispatcher
-from shoal.frontends.grpc.errors import as_shoal_error
+from shoal.frontends.grpc.errors import as_shoal_error, retry_metadata, status_of
 from shoal.frontends.grpc.flow import Receiver, ServerStream, unary_pieces
 from shoal.frontends.grpc.infer import DECOUPLED, GrpcInferCall, InferMethod, planned_message
 from shoal.frontends.grpc.message import PREFIX_BYTES
-from shoal.frontends.grpc.status import StatusCode
+from shoal.frontends.grpc.status import StatusCode, trailers_only
+from shoal.statistics.recent_errors import recent_errors
+from shoal.wire import http2_frames as frames
 from shoal.wire.grpc_pattern import MessagePatterns
 from shoal.wire.grpc_request import InferMessage
 from shoal.wire.grpc_response import id_field, small_columns
@@ -115,6 +118,8 @@ class GrpcFastPath(Coalescer):
         request = PlannedRequest(
             template, message, match.contents, request_id, reply, self.model, self.now_ns
         )
+        if reply.call.deadline_ns is not None:
+            request.answer_by_ns = reply.call.deadline_ns
         self.requests.append(request)
         return request
 
@@ -134,6 +139,22 @@ class GrpcFastPath(Coalescer):
             self._patterns.put(source, message.ids, message.contents, template)
 
     # ---- out
+
+    def write_refusal(self, request: PlannedRequest, error: ShoalError) -> bool:
+        """The trailers that `fail` would send; see `Coalescer`."""
+        call: Any = request.reply
+        if type(call) is not GrpcFastPathCall or self.dispatcher.access_log is not None:
+            return False
+        code = status_of(error)
+        block = trailers_only(code, error.message, retry_metadata(error))
+        frame = frames.header_block(
+            call.id, block, end_stream=True, max_frame_bytes=frames.DEFAULT_FRAME_BYTES
+        )
+        if not call.finish_with(frame, 0):
+            return False
+        method = call.pattern.head.path.rpartition("/")[2]
+        recent_errors.note("gRPC", method, code.name, error.message, request.model_name)
+        return True
 
     def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """One piece per call; see `Coalescer`."""

@@ -127,6 +127,8 @@ class GrpcInferCall:
             self._signature = engine.signature(name, version)
         request = inference.request(message, version, call, self)
         call.on_cancel = request.cancel
+        if call.deadline_ns is not None:
+            request.answer_by_ns = call.deadline_ns
         if trace is not None:
             trace.attach(request)
         if is_slow(message.inputs, message.leases):

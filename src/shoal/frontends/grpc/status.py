@@ -20,6 +20,8 @@ Metadata: TypeAlias = Iterable[tuple[str, MetadataValue]]
 # Clients refuse header lists beyond 8 or 16 KiB, and with them the status they carry.
 MAX_MESSAGE_BYTES = 4_096
 
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"  # the metadata of gRPC's that a service may send
+
 _KEY = re.compile(r"[0-9a-z_.\-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
 _PLAIN = re.compile(r"[\x20-\x24\x26-\x7e]*")  # what grpc-message carries as it is: no %
@@ -71,7 +73,7 @@ def metadata_block(metadata: Metadata) -> bytes:
     """
     block = []
     for key, value in metadata:
-        if not _KEY.fullmatch(key) or key.startswith("grpc-"):
+        if not _KEY.fullmatch(key) or (key.startswith("grpc-") and key != RETRY_PUSHBACK):
             raise ValueError(f"metadata key {key!r} is not one a gRPC service may send")
         if key.endswith("-bin"):
             data = value if isinstance(value, bytes) else value.encode()

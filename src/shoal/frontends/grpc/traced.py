@@ -53,6 +53,11 @@ class TracedCall:
         return self._inner.caller
 
     @property
+    def deadline_ns(self) -> int | None:
+        """When its client gives up."""
+        return self._inner.deadline_ns
+
+    @property
     def metadata(self) -> list[tuple[str, MetadataValue]]:
         """The client's metadata."""
         return self._inner.metadata

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from shoal.errors import (
     Code,
     Internal,
-    QuotaExceeded,
     ShoalError,
     Unauthenticated,
     Unavailable,
@@ -66,7 +65,7 @@ def error_headers(error: ShoalError) -> list[Header]:
     """The headers that HTTP requires beside the status of an error."""
     if isinstance(error, Unauthenticated):
         return [_CHALLENGE]
-    if isinstance(error, QuotaExceeded):
+    if error.retry_secs:
         return [(b"Retry-After", b"%d" % error.retry_secs)]
     return []
 

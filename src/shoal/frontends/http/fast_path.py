@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
-from shoal.errors import Forbidden
+from shoal.errors import Forbidden, ShoalError
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.http.browsers import BrowserRules
-from shoal.frontends.http.errors import as_shoal_error
+from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, error_headers
 from shoal.frontends.http.infer import DECOUPLED, LENGTH_NAME, InferRoute
 from shoal.frontends.http.limits import HttpLimits
-from shoal.frontends.http.message import Head, HttpRequest
+from shoal.frontends.http.message import Head, HttpRequest, error_body, response_lines
 from shoal.frontends.http.pattern import (
     MOST_LENGTH_DIGITS,
     BinaryPattern,
@@ -34,6 +34,7 @@ from shoal.frontends.http.pattern import (
 from shoal.frontends.http.planned_responses import ResponseWriter, writer_for
 from shoal.frontends.http.protocol import HttpConnection
 from shoal.frontends.http.routes import Target, resolve
+from shoal.statistics.recent_errors import recent_errors
 from shoal.wire import json_frame
 from shoal.wire.http_body import InferBody
 from shoal.wire.json_frame import JsonFrame
@@ -209,6 +210,22 @@ class HttpFastPath(Coalescer):
             self._templates.put(key, _HttpTemplate(template, frame, binary), key_bytes)
 
     # ---- out
+
+    def write_refusal(self, request: PlannedRequest, error: ShoalError) -> bool:
+        """The bytes that `send_error` would write; see `Coalescer`."""
+        call: Any = request.reply
+        connection: HttpConnection = call.connection
+        status = STATUS[error.code]
+        body = error_body(error.message)
+        lines = response_lines(status, [JSON, *error_headers(error)])
+        length = b"Content-Length: %d\r\n" % len(body)
+        whole = b"".join((lines, length, connection.date_line, b"\r\n", body))
+        if not connection.refuse_with(call, whole):
+            return False
+        call.request = None
+        head: Head = call.head
+        recent_errors.note("HTTP", f"{head.method} {head.path}", str(status), error.message)
+        return True
 
     def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """One write per call; see `Coalescer`."""

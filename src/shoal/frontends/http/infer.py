@@ -49,6 +49,7 @@ _ACCEPTED_CODINGS: Header = (b"Accept-Encoding", b"gzip, deflate")
 _INFLATE_OFF_LOOP_BYTES = 8 * 1024
 _PARSE_OFF_LOOP_BYTES = 256 * 1024
 _COMPRESS_OFF_LOOP_BYTES = 64 * 1024
+_CHECK_ROOM_BYTES = 64 * 1024  # larger bodies are not decoded for a queue that is full
 
 
 class InferRoute:
@@ -136,6 +137,8 @@ class HttpInferCall:
         """Decode the body, here or on a thread, and submit the request."""
         self._exchange.on_disconnect = self._client_disconnected
         sent = self._exchange.request.body
+        if len(sent) > _CHECK_ROOM_BYTES:
+            self._route.engine.check_room(self._target.model, self._target.version)
         body: Buffer | None = sent if coding == IDENTITY else None
         if body is None and len(sent) <= _INFLATE_OFF_LOOP_BYTES:
             most = min(_PARSE_OFF_LOOP_BYTES, self._route.options.max_input_bytes)

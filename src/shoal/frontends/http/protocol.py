@@ -252,6 +252,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._state.defer(self._serve)
         return True
 
+    def refuse_with(self, call: HttpFastPathCall, response: bytes) -> bool:
+        """As `finish_with`, for an error; false, too, if the access log needs its text."""
+        return self._state.access_log is None and self.finish_with(call, response)
+
     def continue_with(self, call: HttpFastPathCall, exchange: ConnectionExchange) -> bool:
         """Let `exchange` respond instead of `call`; false if the client has disconnected."""
         if self._exchange is not call:

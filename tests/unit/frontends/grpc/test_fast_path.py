@@ -454,7 +454,7 @@ def test_typed_contents_take_the_slow_path(client, on_fast_path):
 @pytest.mark.parametrize(
     "policy", [QueuePolicy(max_size=2), QueuePolicy(default_timeout_ns=10**15)]
 )
-def test_queues_that_may_refuse_are_entered_one_by_one(tools, policy):
+def test_queues_that_may_refuse(tools, policy):
     client = Client(tools, engine=Engine(Model(policy)))
     for _ in range(2):
         warm_ids = [client.ask(make_message(0)) for _ in range(2)]
@@ -465,6 +465,25 @@ def test_queues_that_may_refuse_are_entered_one_by_one(tools, policy):
     refused = StatusCode.UNAVAILABLE if policy.max_size else StatusCode.OK
     assert statuses == [0, 0, refused]
     assert [client.peer.answers[stream].status for stream in warm_ids] == [0, 0]
+
+
+def test_a_refusal_is_the_same_on_both_paths(tools):
+    def refused(**options):
+        client = Client(tools, engine=Engine(Model(QueuePolicy(max_size=1))), **options)
+        for _ in range(3):
+            client.ask(make_message(0, id="a"))
+            client.run()
+        streams = [client.ask(make_message(n, id=f"{n} %")) for n in range(4)]
+        client.run()
+        answers = [client.peer.answers[stream] for stream in streams]
+        assert [answer.status for answer in answers] == [0] + [StatusCode.UNAVAILABLE] * 3
+        return [answer.blocks for answer in answers[1:]]
+
+    found = refused()
+    assert found == refused(fast=False, plans=False)
+    ((block,), *_) = found
+    assert block["grpc-message"] == "[request id: 1 %25] Exceeds maximum queue size"
+    assert (block["retry-after"], block["grpc-retry-pushback-ms"]) == ("1", "1000")
 
 
 # ---- the way out

@@ -104,6 +104,9 @@ class FakeEngine(RuntimeSettings):
             {"a": TensorSpec("a", dtypes.INT32, (-1,), labels=labels)},
         )
 
+    def check_room(self, name, version=-1):
+        pass
+
     def infer(self, request):
         self._find(request.model_name)
         self.requests.append(request)

@@ -808,6 +808,20 @@ def test_a_full_queue_refuses_planned_requests_one_by_one(world, sides):
     assert sorted(answer[9:12] for answer in answers) == [b"200", b"200", b"503", b"503"]
 
 
+def test_a_full_queue_refuses_the_rest_of_a_group(world, sides):
+    """The bytes are those of the slow path."""
+    one = ask("brim", [("INPUT0", row(0, 1))], None, ALL_BINARY)
+    for _ in range(3):
+        world.compare(sides, [change(one, id='"1"').data()])
+    answers, count = by_fast_path(world, sides, numbered(*range(5), model=one))
+    assert count == 5
+    assert [answer[9:12] for answer in answers] == [b"200"] * 2 + [b"503"] * 3
+    assert b"\r\nRetry-After: 1\r\n" in answers[2]
+    assert b'{"error":"[request id: 2] Exceeds maximum queue size"}' in answers[2]
+    answers, _ = by_fast_path(world, sides, numbered(6, model=one))
+    assert answers[0].startswith(b"HTTP/1.1 200")
+
+
 def test_a_replaced_model_ends_its_fast_path(world, sides):
     world.compare(sides, [SUM.data()])
     assert by_fast_path(world, sides, [SUM.data()])[1] == 1

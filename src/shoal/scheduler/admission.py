@@ -1,0 +1,209 @@
+"""Adaptive admission: refuses requests that a model could not answer within its target latency.
+
+    batches --started, finished--> what they cost --expected_ns--> room_for(requests) --> refused
+
+The expected latency of a request is what the running batches still take, then the batches before
+it, then its own, each with the time that batches of that size took lately. It may be a share of the
+target, because half of all estimates are too low: a late answer lowers the share, time raises it.
+So the queue stays as long as the model can answer it in time, and refusals come at once.
+
+No clock and no lock: the batcher guards it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shoal.core.request import Request
+from shoal.errors import QueueRejected
+from shoal.scheduler.costs import ExecutionCosts
+
+FIRST_SHARE = 0.8  # of the target, which the expected latency may reach
+LEAST_SHARE = 0.25
+MOST_SHARE = 0.95
+_LOWER = 0.9  # times the share after a late answer, once in each span of the target
+_HIGHER = 0.02  # more of the target for each second without a late answer
+_FEWER = 0.125  # weight of the number that runs, where it is lower than expected
+_NS_PER_MS, _NS_PER_SECOND = 1_000_000, 1_000_000_000
+
+
+class Expectation(NamedTuple):
+    """What is to be expected for a request that arrives now."""
+
+    latency_ns: float = 0.0  # 0 while nothing is known
+    in_time: bool = True
+
+
+class AdmissionReading(NamedTuple):
+    """What the metrics show of a model with a target latency."""
+
+    refused: int
+    expected_ns: float  # of a request that arrives now
+
+
+@dataclass(slots=True)
+class _Batch:
+    start_ns: int
+    rows: int
+
+
+class AdmissionControl:
+    """Which requests one model can answer within its target latency."""
+
+    def __init__(self, target_ns: int, max_rows: int) -> None:
+        """Batches have at most `max_rows` rows; 0 if each request runs alone."""
+        self.target_ns = target_ns
+        self.refused = 0
+        self.instances = 0  # that pull batches
+        self._max_rows = max_rows
+        # At first, a full batch is expected to take twice as long as a single row. If the first
+        # guess were too high, the queue would stay too short for batches that show it.
+        self._costs = ExecutionCosts(fixed_work=max(1, max_rows))
+        self._running: dict[int, _Batch] = {}  # by the id of the first request
+        self._parallel = 1.0  # batches that run at the same time under load
+        self._waiting: dict[int, int] = {}  # rows by priority level
+        self._requests = 0  # that wait
+        self._share = FIRST_SHARE
+        self._changed_ns = 0  # when the share was changed
+
+    # ---- what the batcher reports
+
+    def joined(self, requests: Sequence[Request], level: int) -> None:
+        """Requests of one priority level were queued."""
+        rows = sum([request.rows for request in requests])
+        self._waiting[level] = self._waiting.get(level, 0) + rows
+        self._requests += len(requests)
+
+    def left(self, request: Request, level: int) -> None:
+        """A request has left the queue, to run or unanswered."""
+        rows = self._waiting[level] - request.rows
+        if rows:
+            self._waiting[level] = rows
+        else:
+            del self._waiting[level]
+        self._requests -= 1
+
+    def started(self, batch: Sequence[Request], now_ns: int) -> None:
+        """A batch is about to run."""
+        rows = sum([request.rows for request in batch])
+        self._running[id(batch[0])] = _Batch(now_ns, rows)
+        count = len(self._running)
+        if count > self._parallel:
+            self._parallel = count
+        elif self._requests:  # although requests wait: not all instances run at the same time
+            self._parallel += _FEWER * (count - self._parallel)
+
+    def finished(self, batch: Sequence[Request], now_ns: int) -> None:
+        """A batch was executed. Those that were not `started` are ignored."""
+        first = batch[0]
+        done = self._running.get(id(first))
+        if done is None:
+            return
+        self._costs.observe(len(self._running), done.rows, now_ns - done.start_ns)
+        del self._running[id(first)]
+        # The first one has the highest priority of the batch, and has waited longest with it:
+        # others may have had to wait because of requests that came after them.
+        if now_ns - first.queued_ns > self.target_ns:
+            if now_ns - self._changed_ns >= self.target_ns:  # what waits was admitted before that
+                self._share = max(LEAST_SHARE, self._share * _LOWER)
+                self._changed_ns = now_ns
+        elif now_ns - self._changed_ns >= _NS_PER_SECOND:
+            self._share = min(MOST_SHARE, self._share + _HIGHER)
+            self._changed_ns = now_ns
+
+    # ---- decisions
+
+    def room_for(self, requests: Sequence[Request], level: int, now_ns: int) -> int:
+        """How many of the requests, from the first on, can be answered in time if they are queued.
+
+        They have the same rows, time-out and priority level.
+        """
+        first = requests[0]
+        rows = first.rows
+        before = self._rows_before(level)
+        budget_ns = self._share * limit_ns(first, self.target_ns, now_ns)
+        if self._expected_ns(before + len(requests) * rows, rows, now_ns) <= budget_ns:
+            return len(requests)
+        fits, more = 0, len(requests)
+        while more - fits > 1:
+            middle = (fits + more) // 2
+            if self._expected_ns(before + middle * rows, rows, now_ns) <= budget_ns:
+                fits = middle
+            else:
+                more = middle
+        # A request that an instance can begin with at once is never refused: none can do better.
+        idle = max(1, self.instances) - len(self._running) - self._requests
+        return min(len(requests), max(fits, idle))
+
+    def check(self, request: Request, level: int, now_ns: int) -> None:
+        """Raise QueueRejected if the request cannot be answered in time."""
+        if not self.room_for((request,), level, now_ns):
+            self.refused += 1
+            expected_ns = self._expected_ns(
+                self._rows_before(level) + request.rows, request.rows, now_ns
+            )
+            raise refusal(request, self.target_ns, expected_ns, now_ns)
+
+    def expectation(self, request: Request, level: int, now_ns: int) -> Expectation:
+        """What would happen to such a request; nothing changes."""
+        rows = request.rows
+        expected_ns = self._expected_ns(self._rows_before(level) + rows, rows, now_ns)
+        return Expectation(expected_ns, self.room_for((request,), level, now_ns) > 0)
+
+    def reading(self, now_ns: int) -> AdmissionReading:
+        """For metrics: the expected latency is that of one row behind all others."""
+        return AdmissionReading(
+            self.refused, self._expected_ns(self._rows_before(None) + 1, 1, now_ns)
+        )
+
+    def _rows_before(self, level: int | None) -> int:
+        waiting = self._waiting.items()
+        return sum([rows for number, rows in waiting if level is None or number <= level])
+
+    def _expected_ns(self, rows: int, own_rows: int, now_ns: int) -> float:
+        """When the last of `rows` rows that wait is answered, which belongs to a request of
+        `own_rows`; 0 while nothing is known."""
+        parallel = max(1, round(self._parallel))
+        batch_rows = self._max_rows - self._max_rows % own_rows if self._max_rows else own_rows
+        batch_rows = max(batch_rows, own_rows)
+        estimate = self._costs.estimate
+        batch_ns = estimate(parallel, batch_rows)
+        if batch_ns is None:
+            return 0.0
+        before, last_rows = divmod(rows - 1, batch_rows)
+        rounds, place = divmod(before, parallel)
+        # After how long each instance is idle. A batch that is overdue is expected to take as much
+        # longer as it is late.
+        idle_ns = [
+            abs((estimate(parallel, one.rows) or 0.0) + one.start_ns - now_ns)
+            for one in self._running.values()
+        ]
+        idle_ns += [0.0] * (parallel - len(idle_ns))
+        start_ns = sorted(idle_ns)[place] + rounds * batch_ns
+        return start_ns + (estimate(parallel, last_rows + 1) or 0.0)
+
+
+def limit_ns(request: Request, target_ns: int, now_ns: int) -> int:
+    """The target, or what the client is prepared to wait if that is less."""
+    limit = target_ns
+    if request.timeout_us:
+        limit = min(limit, request.timeout_us * 1000)
+    if request.answer_by_ns is not None:
+        limit = max(0, min(limit, request.answer_by_ns - now_ns))
+    return limit
+
+
+def refusal(request: Request, target_ns: int, expected_ns: float, now_ns: int) -> QueueRejected:
+    """The error for a request that cannot be answered in time."""
+    limit = limit_ns(request, target_ns, now_ns)
+    what = f"its target latency of {target_ns / _NS_PER_MS:g} ms"
+    if limit < target_ns:
+        what = "the time that the request allows"
+    return QueueRejected(
+        f"{request.log_prefix()}model '{request.model_name}' is overloaded and cannot answer "
+        f"within {what}; try again later",
+        max(1, math.ceil((expected_ns - limit) / _NS_PER_SECOND)),
+    )
