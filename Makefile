@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 SECONDS ?= 60
+MINUTES ?= 10
+SEED ?= $(shell date +%s)
 
 # For `make accept`; see CONTRIBUTING.md.
 ACCEPTANCE ?=
@@ -18,7 +20,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-modes fuzz coverage check docs layers dashboard constraints dist \
+.PHONY: help serve test test-quick test-modes chaos fuzz coverage check docs layers dashboard constraints dist \
     bench bench-quick accept clean
 
 help: ## print this list
@@ -45,6 +47,11 @@ test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plan
 	    SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans PATH="$(CURDIR)/.tools/bin:$$PATH" \
 	        $(BIN)/python tools/run_tests.py $(ARGS) || exit 1; \
 	done; done
+
+chaos: $(VENV)/.installed-dev ## faults against a real server for MINUTES: killed processes, full disks, no memory; SEED repeats a run
+	@echo "make chaos MINUTES=$(MINUTES) SEED=$(SEED)"
+	@SHOAL_CHAOS_MINUTES=$(MINUTES) SHOAL_CHAOS_SEED=$(SEED) \
+	    $(BIN)/python -m pytest --timeout 600 --durations 5 tests/chaos $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## search for inputs that break a parser, SECONDS for each (fuzz/README.md)
 	@$(PIP) --editable '.[fuzz]'

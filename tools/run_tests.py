@@ -37,6 +37,7 @@ GROUPS = (
     ("tests/examples",),
     ("tests/tasks", "tests/generation"),
     ("tests/console", "tests/perf", "tests/tune"),
+    ("tests/chaos",),
 )
 QUICK_GROUPS = (
     ("tests/unit/backends", "tests/unit/export"),
