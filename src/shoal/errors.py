@@ -13,6 +13,7 @@ ShoalError
 ├── Unauthenticated      no key, or one that is not valid
 ├── QuotaExceeded        a quota is used up; a retry after some time may succeed
 ├── Cancelled            the client cancelled the request
+├── DeadlineExceeded     an execution took longer than its model's limit; counted as BACKEND
 ├── Internal             an error of the server or the model
 │   └── BackendFailure   the model raised during execution; counted as BACKEND
 └── Unknown              an error that cannot be classified
@@ -29,7 +30,8 @@ _KEPT_AT_END = 2048
 
 
 class Code(enum.Enum):
-    """Triton's eight error codes, and three of clients that may not do what they ask for."""
+    """Triton's eight error codes, three of clients that may not do what they ask for, and one of
+    executions that take too long."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"
@@ -42,6 +44,7 @@ class Code(enum.Enum):
     FORBIDDEN = "Forbidden"
     UNAUTHENTICATED = "Unauthenticated"
     QUOTA_EXCEEDED = "Quota exceeded"
+    DEADLINE_EXCEEDED = "Deadline exceeded"
 
 
 class ShoalError(Exception):
@@ -147,6 +150,12 @@ class Cancelled(ShoalError):
     """The client cancelled the request before it ran."""
 
     code = Code.CANCELLED
+
+
+class DeadlineExceeded(ShoalError):
+    """An execution took longer than its model's `execution_timeout_ms`."""
+
+    code = Code.DEADLINE_EXCEEDED
 
 
 class Internal(ShoalError):

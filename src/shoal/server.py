@@ -35,6 +35,7 @@ from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.tcp import TcpListener
 from shoal.frontends.tls import ServerTls
 from shoal.instance import device
+from shoal.instance.health import abandoned_instances
 from shoal.instance.inline import LoopHandle
 from shoal.logs import Log
 from shoal.reloads import Reloads
@@ -305,6 +306,11 @@ class Server:
         await self._close_listeners()
         if not clean:
             logger.error("the exit timeout of %d s has passed", self.options.exit_timeout_secs)
+            self.left_behind = True
+        hanging = abandoned_instances()
+        if hanging:
+            names = ", ".join(hanging)
+            logger.warning("exiting without waiting for executions that hang: %s", names)
             self.left_behind = True
         return clean
 

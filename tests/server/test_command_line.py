@@ -18,6 +18,7 @@ from shoal.config.options import Options
 from shoal.errors import NotFound, Unavailable, Unsupported
 from shoal.server import ModelsFailed, Server
 from tests.support.fakes import WAIT_SECS
+from tests.support.repositories import parameter
 
 ANY_PORT = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -281,6 +282,16 @@ def test_sigterm_ends_the_server_with_grace(repository):
         assert command.end() == 0
         with pytest.raises(urllib.error.URLError):
             status(f"{url}/v2/health/live")
+
+
+def test_a_stop_does_not_wait_for_executions_that_hang(repository):
+    add_echo(repository, delay_ms=600_000)
+    with (repository / "echo" / "config.pbtxt").open("a") as config:
+        config.write(parameter("execution_timeout_ms", "100"))
+    with Command("serve", repository, *ANY_PORT) as command:
+        assert status(f"{command.http()}/v2/models/echo/infer", ONE_ROW) == 504
+        assert command.stop() == 0
+        assert "exiting without waiting for executions that hang: echo_0" in "".join(command.log)
 
 
 @pytest.mark.parametrize("before", ["pass", "sys.modules['uvloop'] = None"])

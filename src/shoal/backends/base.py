@@ -124,6 +124,19 @@ class Executor(ABC):
         none. Where it raises, the batch goes to `run`; where that succeeds, all later ones do."""
         return None
 
+    def prepare(self) -> None:
+        """Wait until an execution can begin, such as for a process that is being restarted. Called
+        before each execution of a model with a time limit, and not counted to that."""
+        return
+
+    def end_execution(self, reason: str) -> bool:  # noqa: ARG002 - for subclasses
+        """End the execution that runs now, which takes too long; called from another thread.
+
+        False where that is impossible: it is left alone then, and the instance is not used again;
+        `close` is called if it ever returns.
+        """
+        return False
+
     def close(self) -> None:
         """Release the instance's resources. Called once, after its last `run`."""
         return
@@ -203,6 +216,19 @@ class RequestExecutor(ABC):
             self.execute(batch)
             took.append(time.monotonic_ns() - start_ns)
         return took
+
+    def prepare(self) -> None:
+        """Wait until an execution can begin, such as for a process that is being restarted. Called
+        before each execution of a model with a time limit, and not counted to that."""
+        return
+
+    def end_execution(self, reason: str) -> bool:  # noqa: ARG002 - for subclasses
+        """End the execution that runs now, which takes too long; called from another thread.
+
+        False where that is impossible: it is left alone then, and the instance is not used again;
+        `close` is called if it ever returns.
+        """
+        return False
 
     def close(self) -> None:
         """Release the instance's resources. Called once, after its last `execute`."""

@@ -26,6 +26,8 @@ from shoal.config.parameter import (
     SIZE,
     TENSOR,
     TEXT,
+    TIME_LIMIT,
+    WHOLE,
     Parameter,
     ValueType,
     numbered,
@@ -54,6 +56,21 @@ TABLE = (
         "Whether batches of this model may run on the event loop, which saves quick models two "
         "thread switches. `auto` measures the model first.",
         "`auto`",
+    ),
+    Parameter(
+        "execution_timeout_ms",
+        TIME_LIMIT,
+        "How long an execution may take. When one takes longer, its requests get DEADLINE_EXCEEDED "
+        "(504) and [the instance is replaced](operation.md#models-that-hang). Such a model runs on "
+        "threads.",
+        "no limit",
+    ),
+    Parameter(
+        "execution_timeout_replacements",
+        WHOLE,
+        "With `execution_timeout_ms`: how many threads of the model may hang at a time until its "
+        "instances are no longer replaced.",
+        "4",
     ),
     Parameter("task", TEXT, "The [task](tasks.md) of the model, such as `image-classification`."),
     Parameter(

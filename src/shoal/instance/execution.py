@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -63,6 +63,17 @@ _Computed: TypeAlias = tuple[_GroupResponses, Moments, int]  # with the model's 
 ComputeTime: TypeAlias = tuple[int, int, int]
 
 
+class ExecutionAbandoned(BaseException):
+    """Ends a thread whose execution took too long, once it returns: another one has answered.
+
+    `on_return`, if any, is to be called at the end of that thread.
+    """
+
+    def __init__(self, on_return: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self.on_return = on_return
+
+
 class Execution:
     """What an instance needs to know of its model in order to run a batch."""
 
@@ -100,7 +111,7 @@ class Execution:
     def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
         """Execute `batch` and answer every request in it; returns what computing took.
 
-        Never raises.
+        Never raises, except for ExecutionAbandoned.
         """
         start_ns = time.monotonic_ns()
         if self._bound:
@@ -111,6 +122,8 @@ class Execution:
             return self._run_requests(executor, batch, start_ns)
         try:
             responses, moments, model_ns = self._compute(executor, batch, start_ns)
+        except ExecutionAbandoned:
+            raise
         except BaseException as failure:  # noqa: BLE001 - a model's sys.exit() is an error, too
             pending = _without_fillers(batch)
             if len(pending) > 1:
@@ -309,7 +322,7 @@ class Execution:
         )
 
     def run_several(self, executor: RequestExecutor, batches: Sequence[Sequence[Request]]) -> None:
-        """Execute batches one after the other and answer every request in them. Never raises."""
+        """Execute batches one after the other and answer every request in them; raises as `run`."""
         start_ns = time.monotonic_ns()
         later = executor.answers_later
         pending = [self._pending(batch, start_ns, later) for batch in batches]
@@ -317,6 +330,8 @@ class Execution:
         took_ns: Sequence[int] = ()
         try:
             took_ns = executor.execute_several(pending)
+        except ExecutionAbandoned:
+            raise
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         if failure is not None or len(took_ns) != len(batches):
@@ -336,6 +351,8 @@ class Execution:
         failure: ShoalError | None = None
         try:
             executor.execute(pending)
+        except ExecutionAbandoned:
+            raise
         except BaseException as raised:  # noqa: BLE001 - as above
             failure = self._as_error(raised)
         end_ns = time.monotonic_ns()
@@ -366,16 +383,30 @@ class Execution:
         later: bool,
     ) -> None:
         """Count an execution, unless that happens `later`, and answer the rest."""
-        name = self._signature.model_name
         if not later:
             for request in batch:
                 request.moments = moments
-            done = [t for t in pending if not t.failed and not t.rescheduled]
-            if failure is not None:
-                done = [t for t in done if t.closed]
-            served = [t.request for t in done if not is_filler(t.request)]
-            rows = sum([request.rows for request in batch])
-            self._statistics.executed(served, rows, moments, answered_before=True)
+            self._count(pending, moments, failure)
+        self._answer_rest(pending, failure)
+
+    def _count(
+        self,
+        pending: Sequence[InstancePendingRequest],
+        moments: Moments,
+        failure: ShoalError | None,
+    ) -> None:
+        """Count an execution of requests that were answered, or will be."""
+        done = [t for t in pending if not t.failed and not t.rescheduled]
+        if failure is not None:
+            done = [t for t in done if t.closed]
+        served = [t.request for t in done if not is_filler(t.request)]
+        rows = sum([t.request.rows for t in pending])
+        self._statistics.executed(served, rows, moments, answered_before=True)
+
+    def _answer_rest(
+        self, pending: Sequence[InstancePendingRequest], failure: ShoalError | None
+    ) -> None:
+        name = self._signature.model_name
         for one in pending:
             if one.closed or one.deferred:
                 continue
@@ -383,6 +414,33 @@ class Execution:
                 error = failure or Internal(f"model '{name}' did not answer the request")
                 with contextlib.suppress(Internal):  # it was answered this very moment
                     one.send(error=error)
+
+    def give_up(
+        self,
+        batch: Sequence[Request],
+        pending: Sequence[InstancePendingRequest],
+        start_ns: int,
+        error: ShoalError,
+        *,
+        later: bool = False,
+    ) -> None:
+        """Answer what is left of a batch whose execution took too long, and count it.
+
+        `pending` are its requests where the executor answers them itself; with `later` they count
+        themselves. The moments of requests stay as they are: when it ends is not known.
+        """
+        now_ns = time.monotonic_ns()
+        moments = Moments(start_ns, start_ns, now_ns, now_ns)
+        if pending:
+            self._answer_rest(pending, error)
+            if not later:
+                self._count(pending, moments, error)
+            return
+        rest = [request for request in _without_fillers(batch) if request.state is not DONE]
+        self._statistics.batch_failed(rest, sum(request.rows for request in rest), moments)
+        for request in rest:
+            request.state = DONE
+            request.fail(error, self._version)
 
     def _fail(self, batch: Sequence[Request], start_ns: int, failure: BaseException) -> None:
         end_ns = time.monotonic_ns()

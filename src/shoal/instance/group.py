@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.config.model import ModelInstanceGroup, ModelRateLimiter
 from shoal.instance.execution import Execution
+from shoal.instance.health import ModelHealth
 from shoal.instance.inline import LoopInstance
 from shoal.instance.rate_limiter import IdleInstances, RateLimiter
 from shoal.instance.warmup import WarmUp
+from shoal.instance.watched_worker import WatchedWorker
 from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.base import Scheduler
 
@@ -60,10 +63,12 @@ class InstanceGroup:
         warm_up: WarmUp,
         on_loop: LoopInstance | None = None,
         limiter: RateLimiter | None = None,
+        health: ModelHealth | None = None,
     ) -> None:
         """`on_loop` runs batches on the event loop while the model is quick.
 
-        With a `limiter` every batch waits for the resources that it needs.
+        With a `limiter` every batch waits for the resources that it needs. With a `health`
+        executions have a time limit, and instances that hang are replaced.
         """
         self._make_executor = make_executor
         self._on_loop = on_loop
@@ -71,6 +76,7 @@ class InstanceGroup:
         self._execution = execution
         self._warm_up = warm_up
         self._limiter = limiter
+        self._health = health
         # Where instances have sequences of their own, none can take another's batch.
         one_queue = limiter is not None and not batcher.instances_linger
         self._idle_instances = IdleInstances() if one_queue else None
@@ -118,7 +124,14 @@ class InstanceGroup:
             if grant is not None:
                 grant.leave()
             raise
-        return InstanceWorker(
+        make_worker: Callable[..., InstanceWorker] = InstanceWorker
+        if self._health is not None:
+            make_worker = partial(
+                WatchedWorker,
+                health=self._health,
+                make_executor=partial(self._warmed, spec.placement),
+            )
+        return make_worker(
             spec.placement,
             executor,
             self._batcher,

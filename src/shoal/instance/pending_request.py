@@ -72,6 +72,8 @@ class InstancePendingRequest:
         request = self.request
         turn: SequenceTurn | None = request.turn
         if turn is not None and turn.states is not None and error is None:
+            if self.closed:  # an execution that took too long must not change the sequence
+                raise self._too_late()
             outputs = turn.keep_states(outputs)
         wanted = request.requested_outputs
         if wanted:
@@ -88,9 +90,7 @@ class InstancePendingRequest:
         )
         with self._lock:
             if self.closed:
-                raise Internal(
-                    f"a response for model '{self._model_name}' was sent after the final one"
-                )
+                raise self._too_late()
             if final:
                 self.closed = True
                 self.failed = error is not None
@@ -107,6 +107,9 @@ class InstancePendingRequest:
             request.reply.send(response)
         if final and turn is not None and turn.on_answer is not None:
             turn.on_answer(request)
+
+    def _too_late(self) -> Internal:
+        return Internal(f"a response for model '{self._model_name}' was sent after the final one")
 
     def _count_execution(self) -> None:
         request = self.request

@@ -46,6 +46,8 @@ class InstanceWorker:
         self._grant = grant
         self._idle_instances = idle_instances
         self._thread: threading.Thread | None = None
+        self._run = execution.run
+        self._run_batches = execution.run_several
 
     def start(self) -> None:
         """Begin to pull, unless this instance is passive."""
@@ -65,7 +67,7 @@ class InstanceWorker:
             if takes_several and self.executor.ahead:  # type: ignore[union-attr]
                 self._run_several(batch)
             else:
-                took = self._execution.run(self.executor, batch)
+                took = self._run(self.executor, batch)
                 if self._observe is not None:
                     self._observe(batch, took)
             self._batcher.finished(batch)
@@ -77,7 +79,7 @@ class InstanceWorker:
         assert isinstance(self.executor, RequestExecutor)
         others = self._batcher.more(self.executor.ahead)
         self.busy_with += sum(len(batch) for batch in others)
-        self._execution.run_several(self.executor, [first, *others])
+        self._run_batches(self.executor, [first, *others])
         for batch in others:
             self._batcher.finished(batch)
 
@@ -87,7 +89,7 @@ class InstanceWorker:
         while batch:
             self.busy_with = len(batch)
             grant.acquire()
-            self._execution.run(self.executor, batch)
+            self._run(self.executor, batch)
             self._batcher.finished(batch)
             # With more to do, it competes for the resources before they are given to another.
             batch = self._batcher.ready_batch(self)

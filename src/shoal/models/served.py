@@ -96,6 +96,10 @@ class ServedModel(ABC):
         """Whether it is ready. May block where it `asks_readiness`."""
         return True
 
+    def is_healthy(self) -> bool:
+        """Whether its instances take requests; if not, a load makes a new model of it."""
+        return True
+
     def problems(self) -> Iterable[Problem]:
         """What is wrong with it while it serves, for the readiness of the server. Never blocks."""
         return ()

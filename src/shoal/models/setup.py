@@ -8,6 +8,7 @@ from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePoli
 from shoal.config.parameters import value_of
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.instance.execution_placement import ExecutionMode, ExecutionPlacement
+from shoal.instance.health import ModelHealth
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
 from shoal.scheduler.admission import AdmissionControl
@@ -84,6 +85,17 @@ def _batch_policy(config: ModelConfig) -> Policy:
     return policy if ahead is None else LookAhead(policy, ahead.window or DEFAULT_WINDOW)
 
 
+def build_health(spec: ModelSpec) -> ModelHealth | None:
+    """Watches the executions of a model with `execution_timeout_ms`; None for others."""
+    limit_ms = value_of(spec.config, "execution_timeout_ms")
+    if limit_ms is None:
+        return None
+    replacements = value_of(spec.config, "execution_timeout_replacements")
+    if replacements is None:
+        return ModelHealth(spec.name, limit_ms)
+    return ModelHealth(spec.name, limit_ms, replacements)
+
+
 def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> ExecutionPlacement:
     """Whether the model may run on the event loop: `parameters { key: "execution" … }`."""
     text = value_of(spec.config, "execution") or spec.context.execution
@@ -92,6 +104,10 @@ def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> Execution
         return ExecutionPlacement(allowed=False, why="there is no event loop to run it on")
     if spec.limited:
         return ExecutionPlacement(allowed=False, why="its instances wait for the rate limiter")
+    if value_of(spec.config, "execution_timeout_ms") is not None:
+        return ExecutionPlacement(
+            allowed=False, why="it has a time limit, which the event loop cannot keep"
+        )
     config = spec.config
     batches = config.dynamic_batching is not None or config.sequence_batching is not None
     return ExecutionPlacement(

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.backends.base import (
     Executor,
@@ -21,6 +21,7 @@ from shoal.backends.base import (
 from shoal.backends.initialisation import initialising_with
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.planned import PlannedRequest
+from shoal.core.readiness import Problem
 from shoal.core.reply import DISCARD
 from shoal.core.request import Request
 from shoal.errors import QueueRejected, ShoalError
@@ -29,7 +30,7 @@ from shoal.instance.group import InstanceGroup, instance_specs
 from shoal.instance.inline import LoopInstance
 from shoal.instance.warmup import warm_up
 from shoal.models.served import ServedModel
-from shoal.models.setup import build_execution_placement, build_scheduler
+from shoal.models.setup import build_execution_placement, build_health, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
 from shoal.scheduler.admission import Expectation
@@ -85,10 +86,14 @@ class Model(ServedModel):
             sequences.lone_inputs if sequences is not None else None,
             built,
         )
+        self._health = build_health(spec)
+        if self._health is not None:
+            self.statistics.health = self._health.read
         self.execution_placement = build_execution_placement(spec, loaded)
         self.statistics.on_loop = self.execution_placement.on_loop
         on_loop = None
-        if spec.context.loop is not None and loaded.may_run_on_loop and not spec.limited:
+        may_run_on_loop = loaded.may_run_on_loop and not spec.limited and self._health is None
+        if spec.context.loop is not None and may_run_on_loop:
             placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
             executor = self._make_executor(placement)
             on_loop = LoopInstance(
@@ -96,7 +101,7 @@ class Model(ServedModel):
             )
         limiter = spec.context.limiter if spec.limited else None
         self._instances = InstanceGroup(
-            self._make_executor, self._batcher, execution, warm, on_loop, limiter
+            self._make_executor, self._batcher, execution, warm, on_loop, limiter, self._health
         )
         self._on_loop = on_loop
         self.statistics.instances = self._instances.count
@@ -158,7 +163,18 @@ class Model(ServedModel):
 
     def ready(self) -> bool:
         """Whether it is ready. May block where it `asks_readiness`."""
-        return self._loaded.ready()
+        return self.is_healthy() and self._loaded.ready()
+
+    def is_healthy(self) -> bool:
+        """Whether an instance takes requests."""
+        return self._health is None or self._health.serves()
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with its instances."""
+        if self._health is not None:
+            blocks = not self.is_healthy()
+            for text in self._health.problems():
+                yield Problem(f"model '{self.name}', {text}", self.name, blocks)
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> int:
         """Queue valid requests that arrived at the same moment; see `ServedModel`."""
@@ -220,4 +236,7 @@ class Model(ServedModel):
     def _close(self) -> None:
         self._batcher.close()
         self._instances.finish()
-        self._loaded.close()
+        if self._health is None:
+            self._loaded.close()
+        else:
+            self._health.close(self._loaded.close)

@@ -153,7 +153,7 @@ class ModelLifecycle:
         make: list[int] = []
         for version in spec.version_folders:
             old = self.serving.get(version)
-            if old is None or not spec.serves_like(old.spec, version):
+            if old is None or not (old.is_healthy() and spec.serves_like(old.spec, version)):
                 make.append(version)
             elif old.config.instance_group != spec.config.instance_group:
                 resize.append(version)

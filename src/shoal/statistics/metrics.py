@@ -19,6 +19,7 @@ from shoal.statistics.keys import KeyCounts
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.model import (
     FIRST_RESPONSE_FAMILY,
+    InstanceHealth,
     ModelHistograms,
     ModelReading,
     ModelStatistics,
@@ -100,6 +101,10 @@ def _admission(index: int, unit: float = 1) -> Callable[[ModelSource], Number | 
     return value
 
 
+def _health(pick: Callable[[InstanceHealth], Number]) -> Callable[[ModelSource], Number | None]:
+    return lambda model: pick(model.statistics.health()) if model.statistics.health else None
+
+
 # One entry for each metric, kept compact.
 # fmt: off
 MODEL: tuple[ServerMetric[ModelSource], ...] = (
@@ -147,6 +152,15 @@ MODEL: tuple[ServerMetric[ModelSource], ...] = (
     ServerMetric("shoal_process_restarts_total", COUNTER,
                  "Restarts of processes in which instances of the model run",
                  lambda model: model.statistics.process_restarts()),
+    ServerMetric("shoal_execution_timeouts_total", COUNTER,
+                 "Executions that took longer than execution_timeout_ms",
+                 _health(lambda health: health.timeouts)),
+    ServerMetric("shoal_abandoned_threads", GAUGE,
+                 "Threads of such executions that have not returned",
+                 _health(lambda health: health.abandoned_threads)),
+    ServerMetric("shoal_unhealthy_instances", GAUGE,
+                 "Instances that take no requests, because an execution has not returned",
+                 _health(lambda health: health.unhealthy_instances)),
     ServerMetric("shoal_padded_input_elements_total", COUNTER,
                  "Elements of padded inputs, as passed to the model", _padded(0)),
     ServerMetric("shoal_padding_elements_total", COUNTER,

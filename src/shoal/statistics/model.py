@@ -21,7 +21,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shoal.core.request import Request
-from shoal.errors import BackendFailure, Cancelled, QueueRejected, ShoalError
+from shoal.errors import (
+    BackendFailure,
+    Cancelled,
+    DeadlineExceeded,
+    QueueRejected,
+    ShoalError,
+)
 from shoal.statistics.cache import CacheCounts
 from shoal.statistics.histogram import Histogram, HistogramReading
 from shoal.statistics.summary import DurationSummary, SummaryReading
@@ -51,12 +57,20 @@ class Moments(NamedTuple):
     compute_end_ns: int
 
 
+class InstanceHealth(NamedTuple):
+    """What has become of executions that took longer than the model's limit."""
+
+    timeouts: int
+    abandoned_threads: int  # that have not returned
+    unhealthy_instances: int
+
+
 class FailureReason(enum.Enum):
     """Why a request failed: the values of the `reason` label."""
 
     REJECTED = "REJECTED"  # by a queue policy
     CANCELED = "CANCELED"  # by its client
-    BACKEND = "BACKEND"  # the model raised
+    BACKEND = "BACKEND"  # the model raised, or did not return in time
     OTHER = "OTHER"
 
     @classmethod
@@ -66,7 +80,7 @@ class FailureReason(enum.Enum):
             return cls.REJECTED
         if isinstance(error, Cancelled):
             return cls.CANCELED
-        if isinstance(error, BackendFailure):
+        if isinstance(error, (BackendFailure, DeadlineExceeded)):
             return cls.BACKEND
         return cls.OTHER
 
@@ -177,6 +191,7 @@ class ModelStatistics:
         # Requests that were refused because of the target latency, and the expected latency; None
         # if it has none.
         self.admission: Callable[[], tuple[int, float] | None] = lambda: None
+        self.health: Callable[[], InstanceHealth] | None = None  # of a model with a time limit
         self.task: TaskStatistics | None = None  # counts of its task; set by a model with one
         self.cached = False  # whether its responses are cached; set by the cache
         self._clock = clock

@@ -167,8 +167,9 @@ class PythonModel(LoadedModel):
 
     def _closed(self, executor: ThreadExecutor | ProcessExecutor) -> None:
         with self._lock:
-            self._closed_restarts = self._count_restarts([executor])
-            self._executors.remove(executor)
+            if executor in self._executors:
+                self._closed_restarts = self._count_restarts([executor])
+                self._executors.remove(executor)
             self._note_readiness()
 
     def _note_readiness(self) -> None:

@@ -117,6 +117,13 @@ class ThreadExecutor(RequestExecutor):
         """Requests that the model answers later."""
         return len(self._open)
 
+    def end_execution(self, reason: str) -> bool:
+        """Impossible on a thread; from now on the model is ready or not without this instance."""
+        del reason
+        self._server.waits.leave(self._context)
+        self.on_close(self)
+        return False
+
     @property
     def asks_readiness(self) -> bool:
         """Whether the model implements `is_ready`."""

@@ -105,6 +105,7 @@ def _counted(model: ModelStatistics) -> dict[str, Any]:
         "name": model.name,
         "version": str(model.version),
         "on_loop": model.on_loop(),
+        "health": None if model.health is None else model.health()._asdict(),
         "pending": model.pending(),
         "memory_bytes": model.memory_bytes(),
         "load_secs": round(model.load_duration_secs, 6),

@@ -23,6 +23,7 @@ STATUS = {
     Code.FORBIDDEN: StatusCode.PERMISSION_DENIED,
     Code.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
     Code.QUOTA_EXCEEDED: StatusCode.RESOURCE_EXHAUSTED,
+    Code.DEADLINE_EXCEEDED: StatusCode.DEADLINE_EXCEEDED,
 }
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 

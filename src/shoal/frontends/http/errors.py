@@ -31,6 +31,7 @@ STATUS = {
     Code.FORBIDDEN: 403,
     Code.UNAUTHENTICATED: 401,
     Code.QUOTA_EXCEEDED: 429,
+    Code.DEADLINE_EXCEEDED: 504,
 }
 JSON: Header = (b"Content-Type", b"application/json")
 OPENAI = "/v1/"

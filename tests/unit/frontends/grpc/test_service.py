@@ -67,6 +67,7 @@ def test_each_code_has_a_status():
         "Forbidden": "PERMISSION_DENIED",
         "Unauthenticated": "UNAUTHENTICATED",
         "Quota exceeded": "RESOURCE_EXHAUSTED",
+        "Deadline exceeded": "DEADLINE_EXCEEDED",
     }
 
 

@@ -86,5 +86,5 @@ def to_shoal(error: TritonError) -> errors.ShoalError:
 
 
 def from_shoal(error: errors.ShoalError) -> TritonError:
-    """A server's error as one for the model."""
-    return TritonError(error.message, _CODES[error.code])
+    """A server's error as one for the model; codes that Triton does not have are internal."""
+    return TritonError(error.message, _CODES.get(error.code, ErrorCode.INTERNAL))

@@ -10,6 +10,7 @@ requests wait while it starts and are rejected during the back-off.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
@@ -38,6 +39,7 @@ _SLOW_NS = 1_000_000
 _MOST_SLOW = 2
 _FIRST_STREAK = 32
 _LONGEST_STREAK = 1 << 16
+_KILL_SECS = 10.0
 _LONG_LIFE_SECS = 60.0  # a process that lived this long is restarted at once
 
 
@@ -86,6 +88,7 @@ class ProcessExecutor(RequestExecutor):
         self._started_at = 0.0
         self._rest_secs = 0.0
         self.restarts = 0
+        self._using: ModelProcess | None = None  # what ran the last batch, or runs it now
         self._usual_ns = _TURN_NS  # of a batch, smoothed
         self._slow_among_recent = 0  # one bit per batch, the latest is the lowest
         self._quick_in_a_row = 0
@@ -108,13 +111,31 @@ class ProcessExecutor(RequestExecutor):
 
     def execute(self, batch: Sequence[PendingRequest]) -> None:
         """Run the batch in the process; raises the error for clients if that fails."""
-        self._judge(self._running().execute([batch]))
+        self._using = self._running()
+        self._judge(self._using.execute([batch]))
 
     def execute_several(self, batches: Sequence[Sequence[PendingRequest]]) -> Sequence[int]:
         """Run the batches in the process, with one message for all of them."""
-        took_ns = self._running().execute(batches)
+        self._using = self._running()
+        took_ns = self._using.execute(batches)
         self._judge(took_ns)
         return took_ns
+
+    def prepare(self) -> None:
+        """Wait while the process starts."""
+        with contextlib.suppress(ShoalError):  # `execute` raises it
+            self._using = self._running()
+
+    def end_execution(self, reason: str) -> bool:
+        """Kill the process that runs the batch; it is restarted."""
+        del reason
+        process = self._using
+        if process is None:
+            return False
+        process.kill()
+        with self._changed:  # the next batch must not go to it
+            self._changed.wait_for(lambda: self._serving is not process, _KILL_SECS)
+        return True
 
     def _judge(self, took_ns: Sequence[int]) -> None:
         """Request as many batches at a time as take about `_TURN_NS` together.

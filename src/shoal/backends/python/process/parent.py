@@ -271,6 +271,10 @@ class ModelProcess:
         self._process.end(1.0)
         self._pipe_reader.join()
 
+    def kill(self) -> None:
+        """Kill the process, whose execution hangs; what is outstanding fails."""
+        self._process.kill()
+
     def _hang_up(self) -> None:
         """The process has ended or is unusable: fail everything outstanding."""
         self._late.cancel()

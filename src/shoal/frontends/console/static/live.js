@@ -63,6 +63,7 @@ export function livePart(store, name, version) {
             each.failures,
             each.executions,
             each.on_loop,
+            each.health,
             each.memory_bytes,
           ]),
         ) + Math.floor(now / 5000);
@@ -117,6 +118,15 @@ function factRows(counters, all, now) {
     ],
     ["Last request", last ? ago(last, now) : "never"],
   ];
+  const timeouts = sum((each) => each.health?.timeouts ?? 0);
+  if (timeouts) {
+    const hanging = sum((each) => each.health?.abandoned_threads ?? 0);
+    const unhealthy = sum((each) => each.health?.unhealthy_instances ?? 0);
+    rows.splice(2, 0, [
+      "Executions too long",
+      `${count(timeouts)}; threads that hang: ${count(hanging)}; unhealthy instances: ${count(unhealthy)}`,
+    ]);
+  }
   const hits = sum((each) => each.cache_hits);
   if (hits) rows.splice(2, 0, ["From the cache", count(hits)]);
   return rows.map(([term, words]) => h("div", {}, h("dt", {}, term), h("dd", {}, words)));

@@ -138,7 +138,8 @@ function notes(store) {
 function modelRow(store, name) {
   const place = `#/models/${encodeURIComponent(name)}`;
   const versions = h("span", { class: "versions" });
-  const state = h("span", { class: "model-state" });
+  const state = h("span", {});
+  const unhealthy = h("span", { class: "pill bad" }, "Unhealthy");
   const reason = h("p", { class: "reason" });
   const figures = ["Requests/s", "p50", "p99", "Waiting", "Rows"].map((label) => {
     const value = h("span", { class: "figure-value" }, "–");
@@ -164,7 +165,7 @@ function modelRow(store, name) {
     "li",
     { class: "model-row" },
     h("div", { class: "model-name" }, h("a", { href: place }, name), versions),
-    state,
+    h("span", { class: "model-state" }, state, unhealthy),
     figures.map((figure) => figure.element),
     h("span", { class: "figure spark-cell" }, spark.element),
     h("div", { class: "row-actions" }, tryIt, control.element),
@@ -200,6 +201,11 @@ function modelRow(store, name) {
     update(now) {
       const history = store.history(name);
       const recent = history?.recent;
+      const counters = store.counters(name);
+      setShown(
+        unhealthy,
+        counters.some((each) => each.health?.unhealthy_instances),
+      );
       setText(figures[0].value, count(recent?.rate ?? null));
       setText(figures[1].value, duration(recent?.p50 ?? null));
       setText(figures[2].value, duration(recent?.p99 ?? null));

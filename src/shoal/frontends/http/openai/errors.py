@@ -26,6 +26,7 @@ _STATUS = {
     Code.FORBIDDEN: 403,
     Code.UNAUTHENTICATED: 401,
     Code.QUOTA_EXCEEDED: 429,
+    Code.DEADLINE_EXCEEDED: 504,
     Code.NOT_FOUND: 404,
     Code.UNAVAILABLE: 503,
     Code.INTERNAL: 500,
@@ -37,6 +38,7 @@ _CODES = {
     Code.CANCELLED: "cancelled",
     Code.UNAUTHENTICATED: "invalid_api_key",
     Code.QUOTA_EXCEEDED: "rate_limit_exceeded",
+    Code.DEADLINE_EXCEEDED: "timeout",
 }
 _TOO_MANY = 429
 _KINDS = {401: "authentication_error", 403: "permission_error", _TOO_MANY: "rate_limit_error"}
