@@ -107,31 +107,21 @@ class SharedMemory:
         Raises AlreadyExists for a name in use, InvalidArgument for a handle that cannot be opened
         or if there is no GPU; nothing is open then.
         """
-        cuda = self._cuda(name)
+        self._check_allowed()
         if len(handle) != cuda_memory.HANDLE_BYTES:
             raise InvalidArgument("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        cuda = self._find_cuda()  # the first call is slow on a machine that has a GPU
         with self._lock:
             self._check_free(name)
+            if cuda is None:  # with the text of a Triton that could use a GPU
+                raise InvalidArgument(
+                    "failed to register shared memory region: invalid args (there is no GPU that "
+                    "this server can use)"
+                )
             block = cuda.open(handle, device_id, byte_size, name)
             row: dict[str, str | int] = {"name": name, "device_id": device_id}
             row["byte_size"] = byte_size
             self._regions[name] = _Region(name, byte_size, block, row, cuda=True)
-
-    def check_cuda(self, name: str) -> None:
-        """Raise InvalidArgument if there is no GPU.
-
-        The first call is slow on a machine that has one.
-        """
-        self._cuda(name)
-
-    def _cuda(self, name: str) -> Cuda:
-        self._check_allowed()
-        cuda = self._find_cuda()
-        if cuda is None:
-            raise InvalidArgument(
-                f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
-            )
-        return cuda
 
     def unregister(self, name: str = "") -> None:
         """Unregister a region of system memory, or all of them. An unknown name is ignored."""

@@ -54,7 +54,6 @@ class MemoryRoutes:
         name, document = target.region, self._read(exchange)
 
         def work() -> None:  # on a thread: the first call to a GPU takes long
-            self._memory.check_cuda(name)
             handle, device = _handle(document), _unsigned(document, "device_id")
             self._memory.register_cuda(name, handle, device, _unsigned(document, "byte_size"))
 
