@@ -19,7 +19,7 @@ from shoal.cache.registry import open_cache
 from shoal.cache.store import CacheStore
 from shoal.config.options import Options
 from shoal.engine import Engine
-from shoal.errors import NotFound, Unsupported
+from shoal.errors import InvalidArgument, NotFound, Unsupported
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
 from shoal.frontends.console.state import ConsoleState
@@ -31,6 +31,7 @@ from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.line_writer import LineWriter
 from shoal.repository.declared import DeclaredModels, is_model_file
+from shoal.repository.layout import is_single_model
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import RepositorySettings
 from shoal.statistics.custom import CustomMetrics
@@ -245,7 +246,8 @@ def metrics_settings(options: Options) -> MetricsSettings:
 
 
 def check_repositories(paths: Sequence[str]) -> None:
-    """Raises NotFound or Unsupported, with the fix, for a path that cannot hold models."""
+    """Raises NotFound, InvalidArgument or Unsupported, with the fix, for a path that cannot hold
+    models."""
     for path in paths:
         if "://" in path:
             raise Unsupported(
@@ -264,4 +266,9 @@ def check_repositories(paths: Sequence[str]) -> None:
             raise NotFound(
                 f"the model repository '{path}' is a file; name a folder of models, a Python file "
                 "(.py) with functions, or a model file (.onnx, .pt …)"
+            )
+        if stat.S_ISDIR(mode) and is_single_model(Path(path)):
+            raise InvalidArgument(
+                f"'{path}' is the folder of one model, not of models; serve its parent: "
+                f"{Path(path).resolve().parent}"
             )

@@ -6,7 +6,9 @@ import threading
 import numpy as np
 import pytest
 
+from shoal.backends import onnx_session
 from shoal.config.options import NamedSetting
+from shoal.errors import InvalidArgument
 from shoal.instance import device
 from shoal.server import ModelsFailed
 from shoal.testing.server import running_server, wait_until
@@ -377,6 +379,35 @@ def test_a_gpu_that_is_not_there(tmp_path, no_gpu):
     (reason,) = caught.value.reasons
     assert "has kind KIND_GPU but no GPUs are available" in reason
     assert "--gpu-fallback=cpu" in reason
+
+
+def test_loading_a_model_for_a_gpu_that_is_not_there(tmp_path, no_gpu):
+    add_onnx(tmp_path, "echo", onnx_models.identity(), ON_GPU)
+    with running_server(tmp_path, model_control_mode="explicit") as running:
+        answer = running.load("echo")
+        assert answer.status == 400
+        assert answer.error.startswith("load failed for model 'echo': ")
+        assert "has kind KIND_GPU but no GPUs are available" in answer.error
+
+
+def test_onnx_runtime_for_cpus_on_a_machine_with_a_gpu(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(device, "gpus", lambda: (0,))
+    monkeypatch.setattr(onnx_session, "available_providers", lambda: ["CPUExecutionProvider"])
+    add_onnx(tmp_path, "echo", onnx_models.identity(), "max_batch_size: 2")
+    with running_server(tmp_path) as running:
+        (group,) = running.get("/v2/models/echo/config").json["instance_group"]
+        assert group["kind"] == "KIND_CPU"
+        assert REQUEST.send(running, "echo").status == 200
+    assert "runs on the CPU although there is a GPU: the installed ONNX Runtime" in caplog.text
+
+
+def test_the_folder_of_one_model(tmp_path):
+    add_onnx(tmp_path, "echo", onnx_models.identity(), "max_batch_size: 2")
+    with (
+        pytest.raises(InvalidArgument, match=f"serve its parent: {tmp_path}"),
+        running_server(tmp_path / "echo"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("kind", ["KIND_GPU", "KIND_AUTO", "KIND_CPU"])

@@ -288,6 +288,10 @@ class Backend(ABC):
     # and initialised, for backends of other packages; see `backends.initialisation`.
     loads_in_parallel: bool = False
 
+    def why_not_on_gpus(self) -> str:
+        """Why KIND_AUTO is the CPU on a machine with GPUs, and what to change; "" if it is not."""
+        return ""
+
     @abstractmethod
     def complete(
         self,

@@ -64,6 +64,15 @@ class OnnxRuntimeBackend(FileBackend):
     name = BACKEND
     default_cpu_instances = 2  # as Triton; they share weights, and the cores between them
 
+    def why_not_on_gpus(self) -> str:
+        """That the installed build of ONNX Runtime is one for CPUs, if it is."""
+        if CUDA in onnx_session.available_providers():
+            return ""
+        return (
+            "the installed ONNX Runtime cannot use GPUs; install onnxruntime-gpu instead of "
+            "onnxruntime"
+        )
+
     def describe(self, context: LoadContext) -> Graph:
         """Open the file without optimisations: the runtime must infer the shapes of outputs."""
         config, folder, file = context.config, context.version_folder, context.file

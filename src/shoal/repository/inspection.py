@@ -141,7 +141,7 @@ class Inspection:
         if not path.is_dir():
             kind = "is not a model file of a known kind" if path.exists() else "does not exist"
             raise NotFound(f"'{path}' {kind}; name a folder of models, or of one model")
-        if is_model_folder(path):
+        if layout.is_model_folder(path):
             self._found.setdefault(path.resolve().name, []).append(path)
             self._beside |= layout.find_models([path.resolve().parent])
             return
@@ -284,17 +284,6 @@ class _ModelOutline:
     takes_device_tensors: bool = False  # this matters only at inference
 
 
-def is_model_folder(path: Path) -> bool:
-    """Whether a folder is a model rather than a repository: it has a config or versions."""
-    if (path / _CONFIG).is_file():
-        return True
-    numbers = [entry for entry in _folders(path) if entry.name.isdecimal()]
-    return any(
-        not (entry / _CONFIG).is_file() and not any(f.name.isdecimal() for f in _folders(entry))
-        for entry in numbers
-    )
-
-
 def problems_of(error: BaseException, place: str) -> list[Problem]:
     """An exception as problems; `place` is the file if the exception names none."""
     if isinstance(error, UnreadableModel) and error.__cause__ is not None:
@@ -333,10 +322,3 @@ class _WarningCollector(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:  # errors are raised anyway
             self._into.append(record.getMessage())
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        return [entry for entry in path.iterdir() if entry.is_dir()]
-    except OSError:
-        return []

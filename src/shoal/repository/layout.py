@@ -18,6 +18,7 @@ from shoal.errors import InvalidArgument
 
 logger = logging.getLogger(__name__)
 
+_CONFIG = "config.pbtxt"
 # Folders of a model that are not versions and need no warning.
 _KNOWN_FOLDERS = {"warmup", "initial_state", "configs"}
 
@@ -34,6 +35,29 @@ def check_name(name: str) -> None:
         raise InvalidArgument(
             f"invalid model name '{name}', model name must not contain path traversal characters"
         )
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a folder is a model rather than a repository: it has a config or versions."""
+    if (path / _CONFIG).is_file():
+        return True
+    numbers = [entry for entry in _folders(path) if entry.name.isdecimal()]
+    return any(
+        not (entry / _CONFIG).is_file() and not any(f.name.isdecimal() for f in _folders(entry))
+        for entry in numbers
+    )
+
+
+def is_single_model(path: Path) -> bool:
+    """Whether a folder is a model and holds no other models."""
+    return is_model_folder(path) and not any(is_model_folder(entry) for entry in _folders(path))
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [entry for entry in path.iterdir() if entry.is_dir()]
+    except OSError:
+        return []
 
 
 def folders_named(repositories: Sequence[Path], name: str) -> list[Path]:
@@ -141,7 +165,7 @@ def config_file(model: Path, config_name: str = "") -> Path:
         custom = model / "configs" / f"{config_name}.pbtxt"
         if custom.is_file():
             return custom
-    return model / "config.pbtxt"
+    return model / _CONFIG
 
 
 def fingerprint(folder: Path, *, skip_folders: bool = False) -> Fingerprint:

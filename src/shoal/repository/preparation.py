@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from shoal.backends.base import Backend
 from shoal.backends.initialisation import initialising_with
 from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
-from shoal.config.model import ModelConfig
+from shoal.config.model import ModelConfig, ModelInstanceGroup
 from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
 from shoal.models.spec import ModelSpec, ServingContext
@@ -101,6 +102,24 @@ def _inside(path: str) -> PurePosixPath:
     return relative
 
 
+def _on_cpus_if_it_must(config: ModelConfig, backend: Backend, file: str) -> ModelConfig:
+    """The config with KIND_CPU for KIND_AUTO if the backend cannot use GPUs, with a warning."""
+    reason = backend.why_not_on_gpus()
+    groups = config.instance_group or (ModelInstanceGroup(name=config.name),)
+    if not reason or all(group.kind != "KIND_AUTO" for group in groups):
+        return config
+    logger.warning("%s: the model runs on the CPU although there is a GPU: %s", file, reason)
+    return dataclasses.replace(
+        config,
+        instance_group=tuple(
+            dataclasses.replace(group, kind="KIND_CPU", gpus=())
+            if group.kind == "KIND_AUTO"
+            else group
+            for group in groups
+        ),
+    )
+
+
 def prepare(
     name: str, folder: Path, settings: PreparationSettings, override: Override | None
 ) -> ModelSpec:
@@ -145,13 +164,19 @@ def prepare(
             raise UnreadableModel(wanted) from error
         config = normalise.normalise(config, directory_name=name, file=file)
     rules.check(config, file=file)
-    config = normalise.resolve_instance_groups(
-        config,
-        default_cpu_count=1 if backend is None else backend.default_cpu_instances,
-        gpus=device.gpus() if backend is None or backend.uses_gpus else (),
-        gpu_fallback_cpu=settings.gpu_fallback_cpu,
-        file=file,
-    )
+    gpus = device.gpus() if backend is None or backend.uses_gpus else ()
+    if gpus and backend is not None:
+        config = _on_cpus_if_it_must(config, backend, file)
+    try:
+        config = normalise.resolve_instance_groups(
+            config,
+            default_cpu_count=1 if backend is None else backend.default_cpu_instances,
+            gpus=gpus,
+            gpu_fallback_cpu=settings.gpu_fallback_cpu,
+            file=file,
+        )
+    except ConfigError as error:  # the config is right, this machine lacks a GPU
+        raise UnreadableModel(wanted) from error
     for field_name in rules.not_acted_on(config):
         logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
     cache, limiter = settings.cache is not None, settings.limiter is not None

@@ -11,7 +11,8 @@ from shoal.config import shapes
 from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 from shoal.config.suggest import near_match
 from shoal.errors import InvalidArgument, NotFound
-from shoal.repository.inspection import Inspection, is_model_folder
+from shoal.repository.inspection import Inspection
+from shoal.repository.layout import is_model_folder
 from shoal.repository.preparation import PreparationSettings
 from shoal.stress.cell import ServerSetup
 

@@ -17,7 +17,8 @@ from shoal.config.options import Options
 from shoal.config.suggest import near_match
 from shoal.errors import InvalidArgument, NotFound
 from shoal.instance.device import available_cores
-from shoal.repository.inspection import Inspection, ModelReport, is_model_folder
+from shoal.repository.inspection import Inspection, ModelReport
+from shoal.repository.layout import is_model_folder
 from shoal.repository.preparation import PreparationSettings
 from shoal.tune.configs import Bounds, Change, Subject
 from shoal.tune.goal import Goal

@@ -9,7 +9,8 @@ import pytest
 from shoal.config import rules
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, NotFound
-from shoal.repository.inspection import Inspection, Problem, is_model_folder, problems_of
+from shoal.repository.inspection import Inspection, Problem, problems_of
+from shoal.repository.layout import is_model_folder, is_single_model
 from shoal.repository.lifecycle import UnreadableModel
 from shoal.repository.preparation import PreparationSettings
 
@@ -17,23 +18,25 @@ GOOD = 'backend: "identity" input { name: "a" data_type: TYPE_FP32 dims: [ 1 ] }
 
 
 @pytest.mark.parametrize(
-    ("paths", "expected"),
+    ("paths", "expected", "alone"),
     [
-        ([], False),
-        (["config.pbtxt"], True),
-        (["1/model.onnx"], True),
-        (["resnet/1/model.onnx"], False),
-        (["resnet/config.pbtxt"], False),
-        (["7/config.pbtxt"], False),  # a model called 7
-        (["7/1/model.onnx"], False),
-        (["7/config.pbtxt", "config.pbtxt"], True),
+        ([], False, False),
+        (["config.pbtxt"], True, True),
+        (["1/model.onnx"], True, True),
+        (["resnet/1/model.onnx"], False, False),
+        (["resnet/config.pbtxt"], False, False),
+        (["7/config.pbtxt"], False, False),  # a model called 7
+        (["7/1/model.onnx"], False, False),
+        (["7/config.pbtxt", "config.pbtxt"], True, False),
+        (["resnet/1/model.onnx", "7/notes.txt"], True, False),
     ],
 )
-def test_is_model_folder(tmp_path, paths, expected):
+def test_is_model_folder(tmp_path, paths, expected, alone):
     for path in paths:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     assert is_model_folder(tmp_path) == expected
+    assert is_single_model(tmp_path) == alone
 
 
 def test_problems_of_a_config_error():
