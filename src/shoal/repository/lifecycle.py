@@ -206,6 +206,7 @@ class ModelLifecycle:
             {**gone, **{v: VersionStatus(VersionState.READY) for v in serving}}, drop_failed=True
         )
         retired = [model for v, model in before.items() if serving.get(v) is not model]
+        del before  # a thread closes them: nothing else may keep them then
         if retired:
             self._close_soon(
                 retired, dict.fromkeys(gone, VersionStatus(VersionState.UNAVAILABLE, reason))
