@@ -80,12 +80,16 @@ def test_an_upload_for_which_there_is_no_space(serve, disk):
     server = serve("onnx", environment={"TMPDIR": str(disk)})
     with Checker(server, "onnx") as checker:
         for _ in rounds():
-            answer = upload(server, bytes(LARGE_BYTES))
-            assert answer.status >= 400
-            assert "space" in answer.error, answer
-            assert not list(disk.glob("shoal-*"))  # nothing of it is left
+            for number in range(2):
+                with full(disk) if number else contextlib.nullcontext():
+                    answer = upload(server, b"" if number else bytes(LARGE_BYTES))
+                assert answer.status >= 400
+                assert "space" in answer.error, answer
+                assert not list(disk.glob("shoal-*"))  # nothing of it is left
             answer = upload(server)
             assert answer.status == 200, answer
+            assert server.call("POST", "/v2/repository/models/uploaded/unload").status == 200
+            wait_until(lambda: not list(disk.glob("shoal-*")), "the files are removed")
             checker.wait_for_answers(2)
     checker.check()
     server.checked_stop()
