@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -106,6 +106,9 @@ BoundRun: TypeAlias = Callable[[Sequence[Buffer]], list[bytes]]
 
 class Executor(ABC):
     """One instance: runs a batch whose inputs have been joined along the batch dimension."""
+
+    # Runs the model's warm-up; set after it was created, for executors that are restarted.
+    warm_up: Callable[[Executor | RequestExecutor], None] | None = None
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
@@ -196,6 +199,7 @@ class PendingRequest(Protocol):
 class RequestExecutor(ABC):
     """One instance that receives the single requests of a batch and responds to each."""
 
+    warm_up: Callable[[Executor | RequestExecutor], None] | None = None  # as `Executor.warm_up`
     # How many more queued batches to pass along with one, which are run one after the other: for
     # instances whose communication takes long compared with the computation.
     ahead: int = 0
@@ -244,6 +248,9 @@ class LoadedModel(ABC):
     # The model file's names for dimensions, by tensor, including the batch; None for dimensions
     # without a name. Dimensions of one name have one size.
     axis_names: Mapping[str, Sequence[str | None]] = MappingProxyType({})
+    # Whether an executor may run several batches at the same time, on as many threads. An isolated
+    # model of this kind has one process for all instances.
+    reentrant: bool = False
     # Whether some of its executors are DeviceExecutors.
     takes_device_tensors: bool = False
     # Whether `ready` calls the model itself, which may take long.
@@ -279,7 +286,7 @@ class LoadedModel(ABC):
 
 
 class Backend(ABC):
-    """One runtime."""
+    """One runtime. To serve a model in another process, the backend is pickled: by its class."""
 
     name: str
     default_cpu_instances: int = 1  # the default of instance_group on a CPU
@@ -291,6 +298,9 @@ class Backend(ABC):
     def why_not_on_gpus(self) -> str:
         """Why KIND_AUTO is the CPU on a machine with GPUs, and what to change; "" if it is not."""
         return ""
+
+    def __reduce__(self) -> tuple[Callable[..., Backend], tuple[Any, ...]]:
+        return type(self), ()
 
     @abstractmethod
     def complete(

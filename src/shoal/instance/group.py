@@ -150,6 +150,7 @@ class InstanceGroup:
         except BaseException:
             executor.close()
             raise
+        executor.warm_up = self._warm_up
         return executor
 
     def count(self) -> int:

@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from shoal.backends.python.process.link import Link
 from shoal.errors import Internal
+from shoal.link.link import Link
 from shoal.testing.server import wait_until
 
 METADATA = "Metadata-Version: 2.1\nName: tidepool\nVersion: {version}\n"

@@ -9,12 +9,12 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.backends.python.process.executor import ProcessState
-from shoal.backends.python.process.launch import ChildProcess
-from shoal.backends.python.process.link import Link
-from shoal.backends.python.process.parent import ModelProcess
+from shoal.backends.python.process.parent import CHILD, PythonProcess
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, Internal
+from shoal.link.link import Link
+from shoal.link.process import ChildProcess
+from shoal.link.supervisor import ProcessState
 from shoal.testing.server import wait_until
 from tests.support.fakes import WAIT_SECS, make_request
 
@@ -67,8 +67,8 @@ def test_a_kill_is_noticed_without_a_request(processes, ask):
 
 
 def test_a_process_that_keeps_crashing_backs_off(processes, request_of, monkeypatch):
-    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
-    monkeypatch.setattr("shoal.backends.python.process.executor._LONGEST_REST_SECS", 1000.0)
+    monkeypatch.setattr("shoal.link.supervisor._FIRST_REST_SECS", 1000.0)
+    monkeypatch.setattr("shoal.link.supervisor._LONGEST_REST_SECS", 1000.0)
     model = processes.load(COUNTING)
     for _ in range(2):
         request, collector = request_of(-1)
@@ -91,7 +91,7 @@ def kill_twice(executor):
 
 
 def test_while_one_rests_the_others_do_its_work(processes, request_of, ask, monkeypatch):
-    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    monkeypatch.setattr("shoal.link.supervisor._FIRST_REST_SECS", 1000.0)
     model = processes.load(COUNTING, count=2)
     first, second = model.executors
     assert model.loaded.process_restarts() == 0
@@ -107,7 +107,7 @@ def test_while_one_rests_the_others_do_its_work(processes, request_of, ask, monk
 
 
 def test_the_sequences_of_one_are_not_for_another(processes, request_of, monkeypatch):
-    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    monkeypatch.setattr("shoal.link.supervisor._FIRST_REST_SECS", 1000.0)
     model = processes.load(COUNTING, more="sequence_batching { }", count=2)
     for _ in range(2):
         request, collector = request_of(-1)
@@ -120,7 +120,7 @@ def test_the_sequences_of_one_are_not_for_another(processes, request_of, monkeyp
 
 
 def test_it_is_closed_while_it_rests(processes, request_of, monkeypatch):
-    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 1000.0)
+    monkeypatch.setattr("shoal.link.supervisor._FIRST_REST_SECS", 1000.0)
     model = processes.load(COUNTING)
     for _ in range(2):
         request, collector = request_of(-1)
@@ -181,7 +181,7 @@ def test_memory_of_large_tensors_is_used_again(processes):
         request, collector = make_request(Tensor.from_array("IN", array + number), rows=1)
         model.run(request)
         assert collector.wait().outputs[0].array[0, -1] == number + 1
-    link = model.executor._serving._link
+    link = model.executor.serving._link
     assert len(link._pool._lent) + sum(map(len, link._pool._idle.values())) <= 4
     assert len(link._views._memory) <= 4
 
@@ -260,7 +260,7 @@ def test_finalize_runs_before_the_process_ends(processes, ask):
 
 
 def test_a_model_that_never_finalizes_is_ended(processes, monkeypatch):
-    monkeypatch.setattr("shoal.backends.python.process.parent._STOP_SECS", 0.2)
+    monkeypatch.setattr("shoal.backends.model_process._STOP_SECS", 0.2)
     model = processes.load(
         """
         import time
@@ -277,9 +277,9 @@ def test_a_model_that_never_finalizes_is_ended(processes, monkeypatch):
 def test_it_does_not_outlive_the_server(processes, request_of):
     """However the server ends, and whatever the model is doing then."""
     file = processes.write(COUNTING) / "model.py"
-    process = ChildProcess(None, WAIT_SECS)
+    process = ChildProcess(CHILD, "a model", start_secs=WAIT_SECS)
     arguments = {"model_name": "m", "model_instance_name": "m_0_0"}
-    process.start(file, arguments, ["OUT"], decoupled=False)
+    process.link.send("serve", str(file), arguments, ["OUT"], False)
     heard = []
     while "started" not in heard:
         heard += [kind for kind, _ in process.link.receive()]
@@ -316,10 +316,10 @@ def test_a_process_that_ends_before_it_gets_its_model(processes, tmp_path, monke
 
 
 def test_a_process_that_ends_after_initialize_is_restarted(processes, ask, monkeypatch):
-    monkeypatch.setattr("shoal.backends.python.process.executor._FIRST_REST_SECS", 0.01)
+    monkeypatch.setattr("shoal.link.supervisor._FIRST_REST_SECS", 0.01)
     model = processes.load(COUNTING)
     first = model.executor.pid
-    wait_started = ModelProcess.wait_started
+    wait_started = PythonProcess.wait_started
     unlucky = []
 
     def ends_at_once(serving):
@@ -329,7 +329,7 @@ def test_a_process_that_ends_after_initialize_is_restarted(processes, ask, monke
             os.kill(serving.pid, signal.SIGKILL)
             wait_until(lambda: serving._pipe_reader._closed, "its end is reported")
 
-    monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
+    monkeypatch.setattr(PythonProcess, "wait_started", ends_at_once)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: model.executor.pid not in (None, first, *unlucky), "the third one runs")
     assert ask(model, 1).outputs[0].array[0, 1] == model.executor.pid
@@ -337,15 +337,15 @@ def test_a_process_that_ends_after_initialize_is_restarted(processes, ask, monke
 
 
 def test_a_process_that_ends_after_initialize_fails_the_load(processes, monkeypatch):
-    wait_started = ModelProcess.wait_started
+    wait_started = PythonProcess.wait_started
 
     def ends_at_once(serving):
         wait_started(serving)
         os.kill(serving.pid, signal.SIGKILL)
         wait_until(lambda: serving._pipe_reader._closed, "its end is reported")
 
-    monkeypatch.setattr(ModelProcess, "wait_started", ends_at_once)
-    with pytest.raises(Internal, match=r"after the model was initialised: .* \(SIGKILL\)"):
+    monkeypatch.setattr(PythonProcess, "wait_started", ends_at_once)
+    with pytest.raises(Internal, match=r"after it was started: signal 9 \(killed\)"):
         processes.load(COUNTING)
 
 

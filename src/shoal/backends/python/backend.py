@@ -17,7 +17,7 @@ from shoal.backends.python import completion
 from shoal.backends.python.environment import Environment
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.executor import ProcessExecutor
-from shoal.backends.python.process.parent import ModelProcess
+from shoal.backends.python.process.parent import PythonProcess
 from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.settings import AUTO, PROCESS, THREAD, PythonSettings, read
 from shoal.backends.python.thread import ThreadExecutor
@@ -98,7 +98,7 @@ class PythonModel(LoadedModel):
                 start_secs=self._settings.start_secs,
             )
             if self._context.config.sequence_batching is None:  # else requests belong to one
-                made.stand_in = partial(self._stand_in, made)
+                made.supervisor.stand_in = partial(self._stand_in, made)
         made.on_close = self._closed
         with self._lock:
             self._executors.append(made)
@@ -123,7 +123,7 @@ class PythonModel(LoadedModel):
             "model_name": self._context.config.name,
         }
 
-    def _stand_in(self, absent: ProcessExecutor) -> ModelProcess | None:
+    def _stand_in(self, absent: ProcessExecutor) -> PythonProcess | None:
         """The process of another instance, to stand in for one without a process."""
         with self._lock:
             executors = list(self._executors)

@@ -12,10 +12,12 @@ import json
 from pathlib import Path
 
 from shoal.backends.python.environment import Environment
-from shoal.backends.python.process.launch import ChildProcess
+from shoal.backends.python.process.parent import CHILD, LONGER
 from shoal.backends.python.settings import PythonSettings
 from shoal.config import codec
 from shoal.config.model import ModelConfig
+from shoal.errors import Internal
+from shoal.link.process import ChildProcess
 
 _METHOD = "auto_complete_config"
 _CLASS = "TritonPythonModel"
@@ -36,8 +38,16 @@ def complete(config: ModelConfig, file: Path, settings: PythonSettings) -> Model
     if not may_complete(file):
         return config
     environment = Environment.prepare(settings) if settings.brings_python else None
-    process = ChildProcess(environment, settings.start_secs, f"model '{config.name}'")
-    text = process.complete(file, json.dumps(codec.to_dict(config)))
+    process = ChildProcess(
+        CHILD,
+        f"model '{config.name}'",
+        interpreter=None if environment is None else environment.interpreter(),
+        start_secs=settings.start_secs,
+        longer=LONGER,
+    )
+    kind, (text,) = process.ask("complete", str(file), json.dumps(codec.to_dict(config)))
+    if kind != "completed":
+        raise Internal(str(text))
     completed = codec.parse_json(text, f"{_METHOD} of model '{config.name}'")
     return dataclasses.replace(config, **{name: getattr(completed, name) for name in _FIELDS})
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from shoal.backends.python.settings import PythonSettings
 from shoal.errors import Internal
+from shoal.link.process import Interpreter
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class Environment:
         requirements = settings.requirements
         assert requirements is not None
         return cls(_made(cache, f"venv-{_key(requirements)}", lambda to: _build(requirements, to)))
+
+    def interpreter(self) -> Interpreter:
+        """Its Python, for a child process."""
+        return Interpreter(self.python, self.version, self.variables(os.environ))
 
     def variables(self, base: Mapping[str, str]) -> dict[str, str]:
         """Environment variables with which this Python finds only its own packages."""

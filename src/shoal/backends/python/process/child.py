@@ -1,23 +1,16 @@
-"""The model's side of the pipe: a process with one instance of one model in it.
+"""The model's side of the link: a process with one instance of one model in it.
 
 start --> initialize --> (execute | cancel | …)* --> stop --> finalize --> end
 
 The main thread runs the model. Another one reads, so that a model that waits for another model, or
-checks whether its request was cancelled, receives that. When the server closes the pipe the
+checks whether its request was cancelled, receives that. When the server closes the link the
 process ends.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import os
-import queue
-import select
-import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,86 +27,21 @@ from shoal.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, Infere
 from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.instance import ModelInstance
-from shoal.backends.python.process.channel import ChannelClosed
-from shoal.backends.python.process.link import Link
 from shoal.backends.python.process.remote_host import RemoteHost, RemoteTrace
-from shoal.core.reply import DISCARD
+from shoal.backends.request_entry import Entry, request_of
 from shoal.core.request import Request
+from shoal.link.channel import ChannelClosed
+from shoal.link.child import WorkReader, serve_link
+from shoal.link.link import Link
 
 _LONGEST_HOLD_NS = 200_000  # for responses of fast models, which are sent together
-_LAST_SECS = 2.0  # for an idle process to end by itself once the server is gone
+_MOST_BACKLOG_BYTES = 1 << 20  # of messages that the server has still to read
 
 
 def main(connection: str) -> NoReturn:
-    """Serve the model that the server sends on `connection`, until the pipe is closed."""
-    _ignore_signals()
+    """Serve the model that the server sends on `connection`, until the link is closed."""
     numpy_names.install()
-    opened = _open(connection)
-    _end_with_the_server(opened)
-    link = Link(opened)
-    link.send("hello")
-    status = 0
-    try:
-        Child(link).run()
-    except ChannelClosed:
-        status = 1
-    except SystemExit:
-        status = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # threads that the model left must not keep the process alive
-
-
-def _open(connection: str) -> socket.socket:
-    if sys.platform == "win32":
-        return socket.fromshare(sys.stdin.buffer.read())
-    opened = socket.socket(fileno=int(connection))
-    opened.set_inheritable(False)
-    if hasattr(os, "register_at_fork"):  # or the server would not notice our end
-        os.register_at_fork(after_in_child=opened.close)
-    return opened
-
-
-def _end_with_the_server(connection: socket.socket) -> None:
-    """End this process once the server is gone, whatever the model is doing."""
-    if not hasattr(select, "poll"):
-        return
-    poll = select.poll()
-    poll.register(connection, 0)  # nothing to read: only the end
-
-    def wait() -> None:
-        poll.poll()
-        time.sleep(_LAST_SECS)
-        os._exit(1)
-
-    threading.Thread(target=wait, name="shoal-end", daemon=True).start()
-
-
-def _ignore_signals() -> None:
-    """Ctrl-C and a service manager's stop are for the server, which then stops this process.
-
-    A handler, not SIG_IGN: programs the model starts would inherit that. Processes that it forks
-    are back to normal before a signal can reach them.
-    """
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    for kind in kinds:
-        signal.signal(kind, lambda *_: None)
-    if sys.platform == "win32":
-        return
-
-    def hold() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, kinds)
-
-    def go_on() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, kinds)
-
-    def begin_anew() -> None:
-        for kind in kinds:
-            signal.signal(kind, signal.SIG_DFL)
-        go_on()
-
-    os.register_at_fork(before=hold, after_in_parent=go_on, after_in_child=begin_anew)
+    serve_link(connection, lambda link: Child(link).run())
 
 
 class Child:
@@ -122,8 +50,6 @@ class Child:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._host = RemoteHost(link, self.listen)
-        self._work: queue.SimpleQueue[tuple[int, list[InferenceRequest]] | None]
-        self._work = queue.SimpleQueue()
         self._instance: ModelInstance | None = None
         self._names: frozenset[str] = frozenset()
         self._decoupled = False
@@ -132,10 +58,7 @@ class Child:
         self._holding = threading.Event()
         self._flusher: threading.Thread | None = None
         self._running: dict[int, Request] = {}  # for cancellation; each change is atomic
-        self._reading = threading.Lock()  # held by the reading thread
-        self._reader: threading.Thread | None = None
-        self._starting = threading.Lock()  # guards _reader
-        self._handlers: dict[str, Callable[..., None]] = {
+        handlers: dict[str, Callable[..., None]] = {
             "execute": self._on_execute,
             "cancel": self._on_cancel,
             "ready": self._on_ready,
@@ -143,6 +66,8 @@ class Child:
             "answer": self._host.answered,
             "result": self._host.returned,
         }
+        # Batches of requests, and None at the end.
+        self._work = WorkReader(link, handlers)
 
     def run(self) -> None:
         """Wait for the server's first message: complete a config, or serve."""
@@ -202,7 +127,7 @@ class Child:
         if instance.has_is_ready:  # it may be called during an execution
             self.listen()
         self._link.send("started", instance.has_is_ready)
-        while (work := self._next()) is not None:
+        while (work := self._work.next()) is not None:
             self._execute(instance, *work)
             del work  # an idle process must not keep the last requests' tensors
         instance.finalize()
@@ -223,7 +148,7 @@ class Child:
                 answer.release()
                 self._running.pop(answer.key, None)
         # While there is more work, responses wait to be sent together, but never for long.
-        waits = not self._work.empty() and now_ns - self._told_ns < _LONGEST_HOLD_NS
+        waits = self._work.has_more and now_ns - self._told_ns < _LONGEST_HOLD_NS
         self._link.send("done", batch, again, now_ns - start_ns, more=waits)
         if waits:
             self._hold()  # not before: the flusher might have checked already
@@ -250,61 +175,20 @@ class Child:
 
     # ---- messages of the server
 
-    def _next(self) -> tuple[int, list[InferenceRequest]] | None:
-        """The next batch, or None to stop. Reads itself while no other thread does."""
-        while self._reader is None and self._work.empty():
-            if not self._reading.acquire(blocking=False):
-                break  # another thread reads now
-            try:
-                if self._reader is None:
-                    self._receive()
-            finally:
-                self._reading.release()
-        return self._work.get()
-
     def listen(self) -> None:
         """Read messages also while the model executes, from now on."""
-        if self._reader is None:
-            with self._starting:
-                if self._reader is None:
-                    self._reader = threading.Thread(
-                        target=self._read, name="shoal-reader", daemon=True
-                    )
-                    self._reader.start()
+        self._work.listen()
 
-    def _read(self) -> None:
-        """Read messages until the end. If the pipe is closed, end the process."""
-        with self._reading:
-            try:
-                while True:
-                    self._receive()
-            except ChannelClosed:
-                os._exit(1)
-
-    def _receive(self) -> None:
-        for kind, body in self._link.receive():
-            self._handlers[kind](*body)
-
-    def _on_execute(self, work: list[tuple[int, list[tuple[Any, ...]]]]) -> None:
+    def _on_execute(self, work: list[tuple[int, list[Entry]]]) -> None:
         for batch, entries in work:
             self._work.put((batch, self._requests(entries)))
 
-    def _requests(self, entries: list[tuple[Any, ...]]) -> list[InferenceRequest]:
+    def _requests(self, entries: list[Entry]) -> list[InferenceRequest]:
         requests = []
-        for key, about, parameters, wanted, packed, traced in entries:
-            identity, correlation_id, flags, timeout_us = about
+        for entry in entries:
+            key, traced = entry[0], entry[-1]
             answer = ProcessResponseStream(self, key, decoupled=self._decoupled)
-            core = Request(
-                self._model_name,
-                {tensor.name: tensor for tensor in self._link.unpack(packed)},
-                DISCARD,
-                id=identity,
-                requested_outputs=tuple(wanted),
-                parameters=parameters,
-                timeout_us=timeout_us,
-                correlation_id=correlation_id,
-                flags=flags,
-            )
+            core = request_of(entry, self._model_name, self._link)
             if traced is not None:
                 core.trace = RemoteTrace(key, *traced)
             answer.request = core
@@ -349,6 +233,7 @@ class Child:
                 packed = self._link.pack(outputs)
                 parameters = response._parameters
                 self._link.send("response", key, final, None, parameters, packed, more=more)
+                self._link.wait_for_room(_MOST_BACKLOG_BYTES)
         except ChannelClosed:
             raise errors.Unavailable("the server is gone") from None
 

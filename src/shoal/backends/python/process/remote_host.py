@@ -17,10 +17,10 @@ from shoal.backends.python.api.host import (
     MetricHandle,
     write_log,
 )
-from shoal.backends.python.process.channel import ChannelClosed
-from shoal.backends.python.process.link import Link
 from shoal.core.request import Request
 from shoal.core.response import Response
+from shoal.link.channel import ChannelClosed
+from shoal.link.link import Link
 
 _CLASSES = {
     kind.code.value: kind

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.backends.python.api.host import Context, FamilyHandle, MetricHandle
-from shoal.backends.python.process.channel import ChannelClosed
-from shoal.backends.python.process.link import Link
 from shoal.backends.python.server_host import ServerHost
 from shoal.core.request import Request, RequestTrace
 from shoal.core.response import Response
 from shoal.errors import Internal, ShoalError
+from shoal.link.channel import ChannelClosed
+from shoal.link.link import Link
 
 _SLOW = ("load", "unload", "is_ready")
 

@@ -1,10 +1,13 @@
-"""Channel, shared memory, link and turns, both ends in this process."""
+"""Channel, shared memory, link and readers, both ends in this process."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import marshal
 import os
 import socket
+import struct
 import threading
 
 import numpy as np
@@ -12,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.backends.python.process.channel import ChannelClosed, MessageChannel
-from shoal.backends.python.process.link import Link
-from shoal.backends.python.process.pipe_reader import PipeReader
 from shoal.core import dtypes
 from shoal.core.tensor import Tensor
+from shoal.link.channel import ChannelClosed, MessageChannel
+from shoal.link.link import Link
+from shoal.link.pipe_reader import PipeReader
 from tests.support.fakes import WAIT_SECS
 
 PLAIN = st.recursive(
@@ -63,6 +66,80 @@ def test_plain_values_arrive_as_they_were(values):
     assert hear(other, len(values)) == [(value,) for value in values]
     one.close()
     other.close()
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=5), st.lists(st.integers(1, 40), min_size=1))
+def test_messages_are_the_same_in_whatever_pieces_they_arrive(values, sizes):
+    sender, ours = socket.socketpair()
+    other = MessageChannel(ours)
+    contents = [marshal.dumps((value,), 4) for value in values]
+    stream = b"".join(struct.pack("<I", len(each)) + each for each in contents)
+    received, turn = [], 0
+    while stream:
+        size = sizes[turn % len(sizes)]
+        sender.sendall(stream[:size])
+        received += other.receive()
+        stream, turn = stream[size:], turn + 1
+    assert received == [(value,) for value in values]
+    sender.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff\xff\xff\xff",  # longer than any message
+        b"\x02\0\0\0(\x05",  # cut short
+        b"\x01\0\0\0!",  # no type of marshal
+    ],
+)
+def test_a_damaged_message_is_the_end(frame):
+    sender, ours = socket.socketpair()
+    other = MessageChannel(ours)
+    sender.sendall(frame)
+    with pytest.raises(ChannelClosed):
+        other.receive()
+    sender.close()
+    other.close()
+
+
+def test_an_event_loop_sends_and_receives(channels):
+    one, other = channels
+
+    async def talk():
+        loop = asyncio.get_running_loop()
+        arrived = loop.create_future()
+        loop.add_reader(other.fileno(), lambda: arrived.set_result(other.receive()))
+        one.send((1,), more=True)
+        one.send((2,), more=False)
+        try:
+            return await asyncio.wait_for(arrived, WAIT_SECS)
+        finally:
+            loop.remove_reader(other.fileno())
+
+    assert asyncio.run(talk()) == [(1,), (2,)]
+
+
+def test_a_sender_can_wait_until_the_backlog_is_small(channels):
+    one, other = channels
+    for number in range(8):
+        one.send((number, bytes(1 << 20)), more=False)
+    assert one.backlog_bytes > 1 << 20
+    received = []
+    reader = threading.Thread(target=lambda: received.extend(hear(other, 8)))
+    reader.start()
+    one.wait_for_room(0)
+    assert one.backlog_bytes == 0
+    reader.join(WAIT_SECS)
+    assert len(received) == 8
+
+
+def test_a_sender_that_waits_is_woken_at_the_end(channels):
+    one, other = channels
+    for _ in range(8):
+        one.send((bytes(1 << 20),), more=False)
+    other.close()
+    one.wait_for_room(0)
 
 
 def test_messages_may_wait_for_the_next(channels):
@@ -194,7 +271,53 @@ def test_idle_memory_has_a_limit(links):
     assert len(other._views._memory) == 1
 
 
-# ---- turns
+# ---- arrays
+
+
+def arrays_over(links, arrays):
+    one, other = links
+    one.send("arrays", one.pack_arrays(arrays))
+    ((_, (packed,)),) = hear(other, 1)
+    return other.unpack_arrays(packed)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.int64).reshape(2, 3),
+        np.array(2.5, np.float32),
+        np.zeros((3, 0), np.float64),
+        np.array([True, False]),
+        np.array([["a", "bcd"]]),
+        np.array([b"x", b"yz"]),
+        np.arange(8, dtype=">i4"),
+        np.arange(60_000, dtype=np.float16).reshape(300, 200).T,
+        np.arange(100_000, dtype=np.uint16)[::3],
+        np.arange("2020", "2021", dtype="datetime64[D]"),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_arrays_arrive_as_they_were(links, array):
+    (got,) = arrays_over(links, [array])
+    assert got.dtype == array.dtype
+    assert got.shape == array.shape
+    assert np.array_equal(got, array)
+
+
+@pytest.mark.parametrize("size", [3, 50_000])
+def test_arrays_of_objects_hold_bytes(links, size):
+    (got,) = arrays_over(links, [np.array([["a", b"b" * size]], object)])
+    assert got.tolist() == [[b"a", b"b" * size]]
+
+
+def test_small_and_large_arrays_in_one_message(links):
+    sent = [np.full(size, size) for size in (1, 30_000, 2, 40_000)]
+    got = arrays_over(links, sent)
+    assert all(np.array_equal(*pair) for pair in zip(got, sent, strict=True))
+    assert got[1].ctypes.data % 64 == got[3].ctypes.data % 64 == 0
+
+
+# ---- readers
 
 
 class Reader:

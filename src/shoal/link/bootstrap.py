@@ -1,14 +1,15 @@
-"""Starts a model's process: makes the few modules it needs importable and runs `child`.
+"""Starts a child process: makes the modules it needs importable and runs one of them.
 
-    python bootstrap.py <where shoal is> <where numpy is> <socket>
+    python bootstrap.py <where shoal is> <where numpy is> <socket> <module>
 
-The model's own Python runs this file, in which nothing of the server is installed. So it uses only
+The child's Python may be one in which nothing of the server is installed. So this file uses only
 the standard library, and imports only the modules named here from the server; numpy only if the
-environment has none.
+environment has none. The module has a function `main(socket)`.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import marshal
 import socket
@@ -46,9 +47,9 @@ def _fail(connection: str, text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Check the interpreter, make the modules importable, serve the model."""
-    shoal_folder, numpy_folder, connection = arguments
-    del sys.argv[1:]  # models that read their command line have none
+    """Check the interpreter, make the modules importable, run the child."""
+    shoal_folder, numpy_folder, connection, module = arguments
+    del sys.argv[1:]  # code that reads its command line has none
     if sys.version_info < _LEAST:
         _fail(
             connection,
@@ -67,9 +68,7 @@ def main(arguments: Sequence[str]) -> None:
             f"the Python environment {sys.prefix} has no numpy that works ({error}); install it "
             f"there",
         )
-    from shoal.backends.python.process.child import main as serve
-
-    serve(connection)
+    importlib.import_module(module).main(connection)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
     send(message, files) --> | uint32 length | marshal | --> receive() --> messages
 
 Sending never blocks: a thread that exists only while there is a backlog sends what the socket does
-not accept at once. So the event loop may send too.
+not accept at once. `receive` reads once, so it does not block when the socket is readable. An event
+loop may therefore use both: `loop.add_reader(channel.fileno(), ...)`. A sender that may be faster
+than the other side limits its backlog with `wait_for_room`, or by `backlog_bytes` on an event loop.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
+_MOST_BYTES = 1 << 30  # of a message; a longer one is damaged
 _MOST_FILES = 64  # per call; the system accepts about 250
 _CARRIES_FILES = hasattr(socket, "SCM_RIGHTS")
 _FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * 4) if _CARRIES_FILES else 0
@@ -28,7 +31,7 @@ _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 
 
 class ChannelClosed(Exception):
-    """The other side is gone."""
+    """The other side is gone, or sends what cannot be read."""
 
 
 class MessageChannel:
@@ -37,16 +40,32 @@ class MessageChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         connection.setblocking(True)
-        self._lock = threading.Lock()  # guards the messages to send, and their order
+        self._lock = threading.Condition()  # guards the messages to send, and their order
         self._held: list[bytes] = []  # to be sent with the next message
         self._held_files: list[int] = []
         self._backlog: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._backlog_bytes = 0
         self._flushing = False
         self._closed = False
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0  # incomplete messages in the buffer
         self._files: deque[int] = deque()  # received files, in the order of their messages
+
+    def fileno(self) -> int:
+        """The socket, to wait until it is readable."""
+        return self._socket.fileno()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """How much the other side has still to accept."""
+        return self._backlog_bytes
+
+    def wait_for_room(self, most_bytes: int) -> None:
+        """Wait until the backlog is at most `most_bytes`, or the other side is gone."""
+        if self._backlog_bytes > most_bytes:
+            with self._lock:
+                self._lock.wait_for(lambda: self._backlog_bytes <= most_bytes or self._closed)
 
     def send(self, message: tuple[Any, ...], files: Sequence[int] = (), *, more: bool) -> None:
         """Send plain values (numbers, text, bytes, lists, dicts) and open files, which are closed.
@@ -90,9 +109,10 @@ class MessageChannel:
         if not len(frame):
             return
         self._backlog.append((frame, files))
+        self._backlog_bytes += len(frame)
         if not self._flushing:
             self._flushing = True
-            threading.Thread(target=self._flush, name="shoal-model-pipe", daemon=True).start()
+            threading.Thread(target=self._flush, name="shoal-link-backlog", daemon=True).start()
 
     def _send_some(
         self, frame: memoryview, files: Sequence[int], flags: int
@@ -125,6 +145,7 @@ class MessageChannel:
                     self._flushing = False
                     return
                 frame, files = self._backlog.popleft()
+                size = len(frame)
             try:
                 self._send_some(frame, files, 0)
             except ChannelClosed:
@@ -132,11 +153,19 @@ class MessageChannel:
                     for _, left in self._backlog:
                         _close_files(left)
                     self._backlog.clear()
+                    self._backlog_bytes = 0
                     self._flushing = False
+                    self._lock.notify_all()
                 return
+            with self._lock:
+                self._backlog_bytes -= size
+                self._lock.notify_all()
 
     def receive(self) -> list[tuple[Any, ...]]:
-        """Wait for messages and return complete ones; ChannelClosed at the end."""
+        """Read once, waiting for something to read, and return complete messages.
+
+        ChannelClosed at the end, or after a damaged message.
+        """
         self._read()
         messages: list[tuple[Any, ...]] = []
         view, filled, position, wanted = self._view, self._filled, 0, 0
@@ -144,10 +173,15 @@ class MessageChannel:
             (length,) = _LENGTH.unpack_from(view, position)
             end = position + 4 + length
             if end > filled:
+                if length > _MOST_BYTES:
+                    raise ChannelClosed
                 wanted = 4 + length
                 break
-            # Both ends are ours and exchange plain values: reading them runs no code.
-            messages.append(marshal.loads(view[position + 4 : end]))  # noqa: S302
+            try:
+                # Both ends are ours and exchange plain values: reading them runs no code.
+                messages.append(marshal.loads(view[position + 4 : end]))  # noqa: S302
+            except (EOFError, TypeError, ValueError):
+                raise ChannelClosed from None
             position = end
         if position == filled and len(view) == _READ_BYTES:
             self._filled = 0
@@ -192,6 +226,7 @@ class MessageChannel:
         """End it. What has arrived can still be received; then waiting threads are notified."""
         with self._lock:
             self._closed = True
+            self._lock.notify_all()
         with contextlib.suppress(OSError):  # the other side may have closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
 

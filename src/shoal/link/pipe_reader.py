@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from shoal.backends.python.process.channel import ChannelClosed
+from shoal.link.channel import ChannelClosed
 
 _PAUSE_SECS = 0.02  # how long traffic must have stopped before the watcher polls again
 

@@ -1,4 +1,4 @@
-"""One end of the pipe between the server and a model's process: messages with tensors.
+"""One end of a link: messages with tensors or arrays.
 
     pack(tensors) --> plain values --> send --> receive --> unpack --> tensors
 
@@ -8,22 +8,27 @@ once and read there. The next message in the other direction reports segments th
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from socket import socket
 from typing import Any
 
-from shoal.backends.python.process.channel import MessageChannel
-from shoal.backends.python.process.segments import ALIGNMENT, SegmentPool, SegmentViews
-from shoal.core import dtypes
+import numpy as np
+
+from shoal.core import bytes_tensor, dtypes
 from shoal.core.dtypes import BYTES
 from shoal.core.tensor import Tensor
+from shoal.link.channel import MessageChannel
+from shoal.link.segments import ALIGNMENT, SegmentPool, SegmentViews
 
 _INLINE_BYTES = 16 * 1024  # of one tensor
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
+_OBJECTS = np.dtype(object).str
 
 Packed = tuple[str, int, tuple[int, ...], Any]  # name, datatype, shape, bytes or location
+PackedArray = tuple[str, tuple[int, ...], Any]  # dtype, shape, bytes or location
 
 
 class Link:
@@ -55,6 +60,10 @@ class Link:
     def flush(self) -> None:
         """Send messages that wait for a next one, if there are any."""
         self._channel.flush()
+
+    def wait_for_room(self, most_bytes: int) -> None:
+        """Wait until the other side has accepted all but `most_bytes`, or is gone."""
+        self._channel.wait_for_room(most_bytes)
 
     def receive(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Wait for messages; ChannelClosed at the end."""
@@ -116,6 +125,50 @@ class Link:
                 raw = place
             tensors.append(Tensor(name, _TYPES[kind], tuple(shape), raw=raw))
         return tensors
+
+    def pack_arrays(self, arrays: Iterable[np.ndarray]) -> list[PackedArray]:
+        """As `pack`, for arrays of any dtype; objects are `bytes` or texts."""
+        packed: list[PackedArray] = []
+        large: list[tuple[int, np.ndarray]] = []
+        for array in arrays:
+            dtype, place = array.dtype.str, None
+            if array.dtype.hasobject:
+                place = bytes_tensor.encode(array.reshape(-1).tolist())
+                if len(place) > _INLINE_BYTES:
+                    large.append((len(packed), np.frombuffer(place, np.uint8)))
+            elif array.nbytes > _INLINE_BYTES:
+                large.append((len(packed), array))
+            else:
+                place = array.tobytes()
+            packed.append((dtype, array.shape, place))
+        if large:
+            segment = self._pool.take(sum(_aligned(array.nbytes) for _, array in large))
+            start = 0
+            for index, array in large:
+                target = np.frombuffer(segment.memory, array.dtype, array.size, start)
+                np.copyto(target.reshape(array.shape), array)
+                dtype, shape, _ = packed[index]
+                packed[index] = (dtype, shape, (segment.number, start, start + array.nbytes))
+                start = _aligned(start + array.nbytes)
+        return packed
+
+    def unpack_arrays(self, packed: Iterable[PackedArray]) -> list[np.ndarray]:
+        """The arrays of a message. Those in shared memory are views; call this once a message."""
+        arrays: list[np.ndarray] = []
+        lease: memoryview | None = None
+        for dtype, shape, place in packed:
+            raw = place
+            if isinstance(place, tuple):
+                number, start, end = place
+                if lease is None:
+                    lease = self._views.lease(number, self._released.append)
+                raw = lease[start:end]
+            if dtype == _OBJECTS:
+                flat = bytes_tensor.decode(raw, math.prod(shape), "an array")
+            else:
+                flat = np.frombuffer(raw, dtype)
+            arrays.append(flat.reshape(shape))
+        return arrays
 
     def hang_up(self) -> None:
         """End it. What has arrived can still be received; then waiting threads are notified."""
