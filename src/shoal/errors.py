@@ -16,6 +16,7 @@ ShoalError
 ├── DeadlineExceeded     an execution took longer than its model's limit; counted as BACKEND
 ├── Internal             an error of the server or the model
 │   └── BackendFailure   the model raised during execution; counted as BACKEND
+│       └── ProcessEnded the process that ran the model ended during execution
 └── Unknown              an error that cannot be classified
 """
 
@@ -166,6 +167,10 @@ class Internal(ShoalError):
 
 class BackendFailure(Internal):
     """The model itself failed while executing."""
+
+
+class ProcessEnded(BackendFailure):
+    """The process that ran the model ended; it may have been any request of the batch."""
 
 
 class Unknown(ShoalError):

@@ -73,6 +73,7 @@ def repository_settings(
             counted=metrics_settings(options).counted,
             execution=options.execution,
             target_latency_ms=options.target_latency_ms,
+            isolation=options.default_isolation,
             backends=backends,
             declared=DeclaredModels(files, functions),
             cache=cache,

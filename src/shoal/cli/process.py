@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
@@ -35,6 +36,8 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
     returns, a load in progress) the process exits here.
     Raises InvalidArgument when the log cannot be opened.
     """
+    if sys.stderr is not None:  # a crash in native code prints the frames of all threads
+        faulthandler.enable()
     log = _open_log(options)
     log.install()
     try:

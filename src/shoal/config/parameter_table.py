@@ -72,6 +72,13 @@ TABLE = (
         "instances are no longer replaced.",
         "4",
     ),
+    Parameter(
+        "isolation",
+        one_of("none", "process"),
+        "`process`: each instance runs in [a process of its own](isolation.md), so that a crash of "
+        "native code costs this model only.",
+        "`--default-isolation`",
+    ),
     Parameter("task", TEXT, "The [task](tasks.md) of the model, such as `image-classification`."),
     Parameter(
         "max_queue_size",

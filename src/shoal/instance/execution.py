@@ -1,7 +1,8 @@
 """Running one batch: join, run, split, count, answer.
 
 Every request handed in is answered exactly once, whatever happens. When a batch of several fails,
-its requests run again one by one, so that only the one that caused it fails.
+its requests run again one by one, so that only the one that caused it fails; not when the model's
+process has ended, because that would end it again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from shoal.backends.base import ArrayForm, BoundRun, DeviceExecutor, Executor, RequestExecutor
+from shoal.core.named_frame import named_frame
 from shoal.core.planned import (
     PlannedRequest,
     PlannedResponses,
@@ -25,7 +27,7 @@ from shoal.core.request import DONE, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
-from shoal.errors import BackendFailure, Internal, ShoalError
+from shoal.errors import BackendFailure, Internal, ProcessEnded, ShoalError
 from shoal.instance import on_device
 from shoal.instance.own_time import SHORT_NS, own_ns, thread_cpu_ns
 from shoal.instance.pending_request import InstancePendingRequest
@@ -107,6 +109,10 @@ class Execution:
         # Padding, ragged batches and states are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
         self._on_device = takes_device_tensors and self._plain
+        # If native code crashes, the traceback has a line with the model's name.
+        running = f"model '{signature.model_name}' version {version} was running"
+        self.run = named_frame(Execution.run, running).__get__(self)  # type: ignore[method-assign]
+        self.run_several = named_frame(Execution.run_several, running).__get__(self)  # type: ignore[method-assign]
 
     def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
         """Execute `batch` and answer every request in it; returns what computing took.
@@ -126,7 +132,7 @@ class Execution:
             raise
         except BaseException as failure:  # noqa: BLE001 - a model's sys.exit() is an error, too
             pending = _without_fillers(batch)
-            if len(pending) > 1:
+            if len(pending) > 1 and not isinstance(failure, ProcessEnded):
                 for alone in one_by_one(batch):
                     self.run(executor, alone)
             else:

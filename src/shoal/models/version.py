@@ -20,6 +20,7 @@ from shoal.backends.base import (
 )
 from shoal.backends.initialisation import initialising_with
 from shoal.core.concurrency import ExpectedConcurrency
+from shoal.core.named_frame import named_frame
 from shoal.core.planned import PlannedRequest
 from shoal.core.readiness import Problem
 from shoal.core.reply import DISCARD
@@ -111,6 +112,12 @@ class Model(ServedModel):
     @classmethod
     def load(cls, spec: ModelSpec, version: int) -> Model:
         """Load `version`, warm it up and start its instances. On failure, release everything."""
+        loading = f"model '{spec.name}' version {version} was being loaded"  # should it crash
+        made: Model = named_frame(cls._load.__func__, loading)(cls, spec, version)  # type: ignore[attr-defined]
+        return made
+
+    @classmethod
+    def _load(cls, spec: ModelSpec, version: int) -> Model:
         started = time.monotonic()
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None

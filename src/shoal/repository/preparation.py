@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from shoal.backends.base import Backend
 from shoal.backends.initialisation import initialising_with
+from shoal.backends.isolation.backend import PROCESS, PYTHON, with_isolation
 from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.model import ModelConfig, ModelInstanceGroup
@@ -40,6 +41,7 @@ class PreparationSettings(ServingContext):
     gpu_fallback_cpu: bool = False
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     backends: BackendRegistry = field(default_factory=BackendRegistry)
+    isolation: str = "none"  # none | process, for models without the parameter
     declared: DeclaredModels = field(default_factory=DeclaredModels)  # models without a folder
 
 
@@ -156,6 +158,9 @@ def prepare(
     backend_settings = _settings_of(settings, config.backend)
     if backend is None and config.platform != ensembles.PLATFORM:
         backend = settings.backends.get(config.backend or config.platform, file=file)
+    backend = with_isolation(backend, config, settings.isolation, file)
+    if backend is not None and backend.name == PYTHON and settings.isolation == PROCESS:
+        backend_settings.setdefault("execution", PROCESS)
     if settings.auto_complete and backend is not None:
         try:
             with initialising_with(backend, name):

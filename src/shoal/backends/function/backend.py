@@ -50,6 +50,19 @@ class FunctionBackend(Backend):
         self._declaration = declaration
         self._code = code
 
+    def __reduce__(self) -> tuple[Callable[..., Backend], tuple[Any, ...]]:
+        """For another process: the file is imported again there."""
+        declaration = self._declaration
+        if declaration is None:
+            return super().__reduce__()
+        if self._code is None:
+            raise declaration.place.error(
+                "the function was passed to the server by a program, and another process cannot "
+                "import it",
+                fix="Serve the file with the function, or write isolation none",
+            )
+        return _from_file, (self._code.file.absolute(), declaration.name)
+
     def complete(
         self,
         config: ModelConfig,
@@ -99,6 +112,7 @@ class FunctionModel(LoadedModel):
         self._loop = AsyncLoop(f"{name}-asyncio")
         self._making = threading.Lock()  # guards _shared
         self._shared: Any = None  # the object of an async class, which all instances share
+        self.reentrant = declaration.is_async
 
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """An instance; a class has one object per instance, unless it is async."""
@@ -157,6 +171,16 @@ class FunctionModel(LoadedModel):
         self._loop.stop()
         if self._code is not None:
             self._code.release()
+
+
+def _from_file(file: Path, name: str) -> FunctionBackend:
+    """The backend of one model of a file."""
+    code = CodeFile(file)
+    if name not in code.models:
+        raise ConfigError(
+            f"the file has no model '{name}' any more", file=str(file), fix="Reload the model"
+        )
+    return FunctionBackend(code.models[name], code)
 
 
 def _file(config: ModelConfig, version_folder: Path) -> Path:

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 AUTO, THREAD, PROCESS = "auto", "thread", "process"
 EXECUTION = "python_execution"
+ISOLATION = "isolation"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
 REQUIREMENTS = "requirements.txt"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -55,7 +56,8 @@ def read(
         if key in settings:
             logger.debug("--backend-config=python,%s has no effect: it is not needed", key)
     parameters = Parameters("python", config, settings, file)
-    execution = parameters.text(EXECUTION) or parameters.text("execution") or AUTO
+    written = _written(parameters, config, file)
+    execution = written or parameters.text("execution") or AUTO
     environment = _environment(parameters.text(ENVIRONMENT), model_folder, file)
     requirements = None
     if environment is None:
@@ -64,9 +66,11 @@ def read(
     if execution == THREAD and (environment or requirements):
         reason = f"parameters['{ENVIRONMENT}']" if environment else f"the file {requirements}"
         raise ConfigError(
-            f"found '{THREAD}', but {reason} requires the model's own Python environment",
+            f"instances run on a thread, but {reason} requires the model's own Python environment",
             file=file,
-            field=f"parameters['{EXECUTION}']",
+            field=f"parameters['{EXECUTION if parameters.text(EXECUTION) else ISOLATION}']"
+            if written
+            else "--backend-config=python,execution",
             fix=f"Write {PROCESS}, or leave one of the two out",
         )
     cache = parameters.text("environment-folder")
@@ -77,6 +81,21 @@ def read(
         start_secs=parameters.number("stub-timeout-seconds") or _START_SECS,
         cache_folder=Path(cache) if cache else None,
     )
+
+
+def _written(parameters: Parameters, config: ModelConfig, file: str) -> str:
+    """Where the config says that instances run; "" if it does not."""
+    execution = parameters.text(EXECUTION)
+    isolation = Parameters("", config, {}, file).text(ISOLATION)
+    meant = {"process": PROCESS, "none": THREAD}.get(isolation, "")
+    if execution and meant and execution != meant:
+        raise ConfigError(
+            f"found '{execution}', but parameters['{ISOLATION}'] is '{isolation}'",
+            file=file,
+            field=f"parameters['{EXECUTION}']",
+            fix="Leave one of the two out",
+        )
+    return execution or meant
 
 
 def _environment(written: str, model_folder: Path, file: str) -> Path | None:

@@ -479,6 +479,12 @@ class Options:
         form="<file>",
     )
 
+    default_isolation: str = _backend(
+        "none",
+        "Where models run that do not set the parameter isolation: in the server's process (none; "
+        "Python models as their own settings say), or each instance in a process of its own.",
+        choices=("none", "process"),
+    )
     backend_config: tuple[NamedSetting, ...] = _backend(
         (),
         "Setting for one backend, or for all of them if no backend is named.",

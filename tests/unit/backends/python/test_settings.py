@@ -32,6 +32,16 @@ def test_the_config_decides_then_the_command_line(folder, mode):
     assert read(folder, given={"execution": mode}).execution == mode
 
 
+@pytest.mark.parametrize(("isolation", "mode"), [("process", "process"), ("none", "thread")])
+def test_isolation_means_the_same(folder, isolation, mode):
+    other = "thread" if mode == "process" else "process"
+    assert read(folder, {"isolation": isolation}, {"execution": other}).execution == mode
+    both = {"isolation": isolation, "python_execution": mode}
+    assert read(folder, both).execution == mode
+    with pytest.raises(ConfigError, match="Leave one of the two out"):
+        read(folder, {"isolation": isolation, "python_execution": other})
+
+
 def test_requirements_ask_for_a_process(folder):
     (folder / "1" / "requirements.txt").write_text("")
     chosen = read(folder)
@@ -78,6 +88,8 @@ def test_a_thread_has_no_environment_of_its_own(folder):
     (folder / "requirements.txt").write_text("")
     with pytest.raises(ConfigError, match="Write process, or leave one of the two out"):
         read(folder, {"python_execution": "thread"})
+    with pytest.raises(ConfigError, match=r"parameters\['isolation'\]: .* Write process"):
+        read(folder, {"isolation": "none"})
 
 
 def test_settings_of_tritons_shared_memory_are_accepted(folder):

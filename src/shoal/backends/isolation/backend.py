@@ -1,0 +1,246 @@
+"""A backend whose models run in processes of their own, one for each instance."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from shoal.backends.base import (
+    Backend,
+    Executor,
+    LoadContext,
+    LoadedModel,
+    Placement,
+    RequestExecutor,
+)
+from shoal.backends.isolation import failure
+from shoal.backends.isolation.executors import (
+    DirectTensorExecutor,
+    IsolatedExecutor,
+    IsolatedRequestExecutor,
+)
+from shoal.backends.isolation.process import CHILD, IsolatedProcess
+from shoal.backends.model_process import DirectExecutor
+from shoal.config import codec
+from shoal.config.model import ModelConfig
+from shoal.config.parameters import Parameters
+from shoal.errors import ConfigError, Internal
+from shoal.link.process import ChildProcess
+from shoal.link.supervisor import Supervisor
+from shoal.statistics.footprint import resident_bytes
+
+PARAMETER, NONE, PROCESS = "isolation", "none", "process"
+PYTHON = "python"  # the backend whose models have processes of another kind
+WarmUp: TypeAlias = Callable[[Executor | RequestExecutor], None]
+# The fields that a backend may set.
+_COMPLETED = (
+    *("max_batch_size", "input", "output", "dynamic_batching", "sequence_batching"),
+    *("ensemble_scheduling", "model_transaction_policy", "instance_group"),
+)
+
+
+def with_isolation(
+    backend: Backend | None, config: ModelConfig, default: str, file: str
+) -> Backend | None:
+    """The backend of a model, isolated if its config says so, or does not say and the server's
+    `default` does. ConfigError for a wrong value."""
+    written = Parameters("", config, {}, file).text(PARAMETER)
+    if backend is None and written == PROCESS:
+        raise ConfigError(
+            "an ensemble has no instances that could run in a process",
+            file=file,
+            field=f"parameters['{PARAMETER}']",
+            fix="Write it in the configs of the models that the ensemble runs",
+        )
+    if backend is None or backend.name == PYTHON or (written or default) != PROCESS:
+        return backend
+    return IsolatedBackend(backend)
+
+
+class IsolatedBackend(Backend):
+    """Another backend, in processes of its own."""
+
+    default_cpu_instances = 1  # each has its own copy of the model
+    loads_in_parallel = True  # in processes
+
+    def __init__(self, backend: Backend) -> None:
+        self.name = backend.name
+        self.uses_gpus = backend.uses_gpus
+        self._backend = backend
+
+    def complete(
+        self,
+        config: ModelConfig,
+        model_folder: Path,
+        version_folder: Path,
+        settings: Mapping[str, str],
+    ) -> ModelConfig:
+        """Complete the config in a temporary process, because this reads the model file, too."""
+        content = pickle.dumps((self._backend, config, model_folder, version_folder, settings))
+        process = ChildProcess(CHILD, f"model '{config.name}'")
+        kind, (answer,) = process.ask("complete", sys.path, content)
+        if kind != "completed":
+            raise failure.unpack(answer)
+        completed = codec.parse_json(answer, f"the completed config of model '{config.name}'")
+        return dataclasses.replace(
+            config, **{name: getattr(completed, name) for name in _COMPLETED}
+        )
+
+    def load(self, context: LoadContext) -> LoadedModel:
+        """Load one version in the process of its first instance. Raises what the backend raises."""
+        return IsolatedModel(self._backend, context)
+
+
+class _Instances:
+    """A supervised process, and its instances: several, where the model is reentrant."""
+
+    def __init__(self, placement: Placement, supervisor: Supervisor[IsolatedProcess]) -> None:
+        self.placement = placement
+        self.supervisor = supervisor
+        self.count = 0
+        self.warm_up: Callable[[], WarmUp | None] = lambda: None
+
+
+class IsolatedModel(LoadedModel):
+    """One version of a model. Each instance has a process, in which the model is loaded."""
+
+    def __init__(self, backend: Backend, context: LoadContext) -> None:
+        self._backend = backend
+        self._context = context
+        self._lock = threading.Lock()  # guards what follows
+        self._instances: list[_Instances] = []
+        first = next(iter(context.placements), Placement("KIND_CPU"))
+        self._spare: IsolatedProcess | None = IsolatedProcess(backend, context, first)
+        self._one_process = self._spare.reentrant
+        self.axis_names = self._spare.axis_names
+
+    def executor(self, placement: Placement) -> Executor | RequestExecutor:
+        """Start the process of an instance; after a crash it is restarted."""
+        with self._lock:
+            found = next(iter(self._instances), None) if self._one_process else None
+            if found is not None:
+                found.count += 1
+        if found is None:
+            found = self._start(placement)
+        name, supervisor = self._context.config.name, found.supervisor
+        process = supervisor.running()
+        if process is None:
+            self._closed(supervisor)
+            raise Internal(f"the process of model '{name}' ended: {supervisor.last_ending}")
+        made: IsolatedExecutor | IsolatedRequestExecutor
+        if process.takes_requests:
+            made = IsolatedRequestExecutor(name, supervisor, self._closed)
+            made.answers_later = process.answers_later
+        else:
+            made = IsolatedExecutor(name, supervisor, self._closed)
+        found.warm_up = lambda: made.warm_up
+        return made
+
+    def _start(self, placement: Placement) -> _Instances:
+        """A process with an instance."""
+        instances: _Instances
+
+        def start() -> IsolatedProcess:
+            process = self._take_spare(placement)
+            if process is None:
+                process = IsolatedProcess(self._backend, self._context, placement)
+            process.make_instance()
+            warm_up = instances.warm_up()
+            if warm_up is not None:  # it is a restart
+                direct = DirectExecutor if process.takes_requests else DirectTensorExecutor
+                process.use_or_end(lambda: warm_up(direct(process)))
+            process.supervisor = instances.supervisor
+            return process
+
+        name = f"model '{self._context.config.name}' (instance '{placement.name}')"
+        instances = _Instances(placement, Supervisor(name, start))
+        instances.supervisor.start()
+        if self._context.config.sequence_batching is None:  # else requests belong to one
+            instances.supervisor.stand_in = lambda: self._stand_in(placement)
+        instances.count = 1
+        with self._lock:
+            self._instances.append(instances)
+        return instances
+
+    def _take_spare(self, placement: Placement) -> IsolatedProcess | None:
+        """The process that loading has started, if it suits an instance at `placement`."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is None or _device(spare.placement) == _device(placement):
+            return spare
+        spare.end()
+        return None
+
+    def _stand_in(self, placement: Placement) -> IsolatedProcess | None:
+        """The process of another instance on the same device."""
+        with self._lock:
+            others = list(self._instances)
+        for each in others:
+            process = each.supervisor.process
+            if process is not None and _device(each.placement) == _device(placement):
+                return process
+        return None
+
+    def _closed(self, supervisor: Supervisor[IsolatedProcess]) -> bool:
+        """An instance ends; returns whether it was the last one of its process."""
+        with self._lock:
+            (found,) = [each for each in self._instances if each.supervisor is supervisor]
+            found.count -= 1
+            if not found.count:
+                self._instances.remove(found)
+            return not found.count
+
+    def _processes(self) -> list[IsolatedProcess]:
+        with self._lock:
+            supervisors = [each.supervisor for each in self._instances]
+        return [process for each in supervisors if (process := each.process) is not None]
+
+    def ready(self) -> bool:
+        """Whether a process runs."""
+        return bool(self._processes())
+
+    def owed(self) -> int:
+        """Requests without a final response, after their execution or during it."""
+        return sum(process.owed() for process in self._processes())
+
+    def counters(self) -> Mapping[str, object]:
+        """The counters of all processes that run, since their starts."""
+        total: dict[str, Any] = {}
+        for process in self._processes():
+            total = _sum(total, process.counters)
+        return total
+
+    def memory_elsewhere(self) -> int:
+        """The memory of the processes."""
+        return sum(resident_bytes(process.pid) for process in self._processes())
+
+    def close(self) -> None:
+        """End the process that has no instance, if there is one."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.end()
+
+
+def _device(placement: Placement) -> tuple[str, int]:
+    return placement.kind, placement.device_id
+
+
+def _sum(first: Any, second: Any) -> Any:
+    """Two counters together: numbers are added, tables of batch sizes joined."""
+    if isinstance(second, dict):
+        left = first if isinstance(first, dict) else {}
+        return {**left, **{key: _sum(left.get(key), value) for key, value in second.items()}}
+    if isinstance(second, list) and all(isinstance(row, dict) for row in second):
+        rows: dict[int, int] = {}
+        for row in [*(first or ()), *second]:
+            rows[row["batch_size"]] = rows.get(row["batch_size"], 0) + row["count"]
+        return [{"batch_size": size, "count": rows[size]} for size in sorted(rows)]
+    if isinstance(second, (int, float)) and isinstance(first, (int, float)):
+        return first + second
+    return second
