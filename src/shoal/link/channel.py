@@ -40,7 +40,8 @@ class MessageChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         connection.setblocking(True)
-        self._lock = threading.Condition()  # guards the messages to send, and their order
+        self._lock = threading.Lock()  # guards the messages to send, and their order
+        self._backlog_sent = threading.Condition(self._lock)
         self._held: list[bytes] = []  # to be sent with the next message
         self._held_files: list[int] = []
         self._backlog: deque[tuple[memoryview, Sequence[int]]] = deque()
@@ -65,7 +66,9 @@ class MessageChannel:
         """Wait until the backlog is at most `most_bytes`, or the other side is gone."""
         if self._backlog_bytes > most_bytes:
             with self._lock:
-                self._lock.wait_for(lambda: self._backlog_bytes <= most_bytes or self._closed)
+                self._backlog_sent.wait_for(
+                    lambda: self._backlog_bytes <= most_bytes or self._closed
+                )
 
     def send(self, message: tuple[Any, ...], files: Sequence[int] = (), *, more: bool) -> None:
         """Send plain values (numbers, text, bytes, lists, dicts) and open files, which are closed.
@@ -79,6 +82,9 @@ class MessageChannel:
                 _close_files((*self._held_files, *files))
                 raise ChannelClosed
             held = self._held
+            if not (files or more or held or self._flushing):  # most messages
+                self._send_frame(_LENGTH.pack(len(content)) + content)
+                return
             if held or more:
                 held.append(_LENGTH.pack(len(content)))
                 held.append(content)
@@ -101,6 +107,18 @@ class MessageChannel:
             files, self._held_files = self._held_files, []
             self._held.clear()
             self._send_or_queue(frame, files)
+
+    def _send_frame(self, frame: bytes) -> None:
+        """As `_send_or_queue`, for a frame without files when there is no backlog."""
+        try:
+            sent = self._socket.send(frame, _AT_ONCE)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._closed = True
+            raise ChannelClosed from None
+        if sent < len(frame):
+            self._send_or_queue(memoryview(frame)[sent:], ())
 
     def _send_or_queue(self, frame: memoryview, files: Sequence[int]) -> None:
         """Send what the socket accepts, and the rest in the background. The lock is held."""
@@ -155,11 +173,11 @@ class MessageChannel:
                     self._backlog.clear()
                     self._backlog_bytes = 0
                     self._flushing = False
-                    self._lock.notify_all()
+                    self._backlog_sent.notify_all()
                 return
             with self._lock:
                 self._backlog_bytes -= size
-                self._lock.notify_all()
+                self._backlog_sent.notify_all()
 
     def receive(self) -> list[tuple[Any, ...]]:
         """Read once, waiting for something to read, and return complete messages.
@@ -200,7 +218,7 @@ class MessageChannel:
 
     def _read(self) -> None:
         """Wait for bytes and files; ChannelClosed at the end."""
-        room = self._view[self._filled :]
+        room = self._view[self._filled :] if self._filled else self._view
         ancillary: list[tuple[int, int, bytes]] = []
         try:
             if _CARRIES_FILES:
@@ -226,7 +244,7 @@ class MessageChannel:
         """End it. What has arrived can still be received; then waiting threads are notified."""
         with self._lock:
             self._closed = True
-            self._lock.notify_all()
+            self._backlog_sent.notify_all()
         with contextlib.suppress(OSError):  # the other side may have closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -50,12 +50,14 @@ class Link:
         ChannelClosed if the other side is gone.
         """
         with self._sending:
+            if not (self._released or self._pool.has_news):
+                self._channel.send((kind, body, None), more=more)
+                return
             released = []
             while self._released:
                 released.append(self._released.popleft())
             opened, files, closed = self._pool.news()
-            news = (released, opened, closed) if released or opened or closed else None
-            self._channel.send((kind, body, news), files, more=more)
+            self._channel.send((kind, body, (released, opened, closed)), files, more=more)
 
     def flush(self) -> None:
         """Send messages that wait for a next one, if there are any."""

@@ -92,10 +92,13 @@ class SegmentPool:
                     self._idle.setdefault(segment.size, []).append(segment)
                     self._idle_bytes += segment.size
 
+    @property
+    def has_news(self) -> bool:
+        """Whether segments were opened or closed that the other side does not know of."""
+        return bool(self._opened or self._closed)
+
     def news(self) -> tuple[list[tuple[int, int, str]], list[int], list[int]]:
         """News for the other side: opened segments, their files, and numbers of closed ones."""
-        if not self._opened and not self._closed:
-            return [], [], []
         with self._lock:
             opened, self._opened = self._opened, []
             closed, self._closed = self._closed, []
