@@ -114,6 +114,19 @@ def test_the_model_is_not_ready_until_a_process_runs_again(repository, monkeypat
         assert "model 'frail' has no process now" in response.error
 
 
+def test_a_process_that_hangs_is_killed_and_replaced(repository):
+    hanging = FRAIL.replace(b"os.kill(os.getpid(), signal.SIGSEGV)", b"signal.pause()")
+    limit = 'parameters { key: "execution_timeout_ms" value { string_value: "200" } }\n'
+    config = 'backend: "function"\n' + ISOLATED + limit
+    add_model(repository, "frail", config, {"1/model.py": hanging})
+    with running_server(repository) as running:
+        response = ask(running, "frail", -1)
+        assert response.status == 504
+        assert "an execution took longer than 200 ms" in response.error
+        assert ask(running, "frail", 1).status == 200
+        assert running.metric("shoal_process_restarts_total", model="frail") == 1
+
+
 def children():
     return psutil.Process().children()
 

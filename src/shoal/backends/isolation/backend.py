@@ -73,6 +73,10 @@ class IsolatedBackend(Backend):
         self.uses_gpus = backend.uses_gpus
         self._backend = backend
 
+    def why_not_on_gpus(self) -> str:
+        """As the backend itself."""
+        return self._backend.why_not_on_gpus()
+
     def complete(
         self,
         config: ModelConfig,
@@ -114,6 +118,7 @@ class IsolatedModel(LoadedModel):
         self._context = context
         self._lock = threading.Lock()  # guards what follows
         self._instances: list[_Instances] = []
+        self._closed_restarts = 0
         first = next(iter(context.placements), Placement("KIND_CPU"))
         self._spare: IsolatedProcess | None = IsolatedProcess(backend, context, first)
         self._one_process = self._spare.reentrant
@@ -193,6 +198,7 @@ class IsolatedModel(LoadedModel):
             found.count -= 1
             if not found.count:
                 self._instances.remove(found)
+                self._closed_restarts += supervisor.restarts
             return not found.count
 
     def _processes(self) -> list[IsolatedProcess]:
@@ -218,6 +224,12 @@ class IsolatedModel(LoadedModel):
     def memory_elsewhere(self) -> int:
         """The memory of the processes."""
         return sum(resident_bytes(process.pid) for process in self._processes())
+
+    def process_restarts(self) -> int:
+        """Restarts of all processes."""
+        with self._lock:
+            restarts = sum(each.supervisor.restarts for each in self._instances)
+            return restarts + self._closed_restarts
 
     def close(self) -> None:
         """End the process that has no instance, if there is one."""

@@ -11,6 +11,7 @@ from shoal.backends.isolation.process import IsolatedProcess
 from shoal.errors import Unavailable
 from shoal.link.supervisor import Supervisor
 
+_KILL_SECS = 10.0
 _LAST_ANSWERS_SECS = 30.0  # for outstanding responses when a model is unloaded
 
 
@@ -53,6 +54,7 @@ class _Instance:
         if process is None or process.reentrant:
             return False
         process.kill_because(reason)
+        process.wait_gone(_KILL_SECS)  # the next batch must not go to it
         return True
 
     def close(self) -> None:
