@@ -124,7 +124,7 @@ def test_a_process_that_hangs_is_killed_and_replaced(repository):
         assert response.status == 504
         assert "an execution took longer than 200 ms" in response.error
         assert ask(running, "frail", 1).status == 200
-        assert running.metric("shoal_process_restarts_total", model="frail") == 1
+        assert running.metric("shoal_process_restarts_total", model="frail", version="1") == 1
 
 
 def children():
