@@ -72,6 +72,8 @@ def test_an_execution_that_runs_alone_may_use_all_cores(loader, monkeypatch):
     options = loaded._lone.session.get_session_options()
     assert options.intra_op_num_threads == 2
     assert loaded.memory_elsewhere() > 0
+    loaded._model_file.unlink()  # with its repository, which may be lost
+    assert loaded.memory_elsewhere() > 0
     assert np.array_equal(executor.run(feed, ["OUTPUT0"]), expected)
     assert loaded._lone._runs == 1
     loaded._concurrency.executions = 2

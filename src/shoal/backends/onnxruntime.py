@@ -51,6 +51,7 @@ from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BF16, BYTES
 from shoal.core.tensor import Buffer
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
+from shoal.statistics.footprint import file_bytes
 
 Device = tuple[str, int]
 Conversion = Callable[[np.ndarray], Any]
@@ -99,6 +100,7 @@ class OnnxRuntimeModel(LoadedModel):
             onnx_session.use_global_threads(*global_threads(context.settings, context.cores))
         version_folder = context.version_folder
         self._model_file = onnx_session.find_model_file(config, version_folder, self._file)
+        self._file_bytes = file_bytes(self._model_file)  # now: its repository may be lost later
         self._libraries = onnx_session.find_op_libraries(
             config, context.model_folder, version_folder, self._file
         )
@@ -162,7 +164,7 @@ class OnnxRuntimeModel(LoadedModel):
         """The second session, which was not there when the memory of loading was measured."""
         if self._lone is None or self._lone.session is None:
             return 0
-        return self._model_file.stat().st_size
+        return self._file_bytes
 
     def _providers(self, placement: Placement) -> list[Provider]:
         return providers(self._config, placement, onnx_session.available_providers(), self._file)
