@@ -155,10 +155,6 @@ class Engine:
         """Whether the server is on its way out."""
         return self._phase is Phase.EXITING
 
-    def live(self) -> bool:
-        """Whether the server responds at all, with or without models."""
-        return self._phase is not Phase.EXITING
-
     def ready(self) -> bool:
         """Whether traffic should come here: started, and (if strict) every model is ready."""
         return not any(problem.blocks for problem in self._problems())

@@ -1,7 +1,7 @@
 """The composition root: builds every part from the options, starts and stops them in order.
 
     listen ─▶ load ─▶ ready ─▶ stop: not ready, still serving ─▶ no new connections
-                                     ─▶ requests in flight finish ─▶ unload
+                                     ─▶ what was received is answered ─▶ unload
 
 The ports are open before models load: a health probe gets "live, not ready" until they are loaded.
 """
@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from shoal.engine import Engine
 from shoal.errors import Internal, Unavailable
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.closing import LAST_RESPONSES_SECS, LINGER_SECS
 from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http import health_port
 from shoal.frontends.http.application import Application
@@ -292,8 +293,8 @@ class Server:
     async def stop(self) -> bool:
         """Shut down in order, however far `start` got; a second call does nothing.
 
-        False if requests or unloading took longer than the exit timeout; whatever was still
-        running then is aborted.
+        False if requests or unloading took longer than the exit timeout; the requests that were
+        still running then got an error.
         """
         await self._announce_stop()
         deadline = asyncio.get_running_loop().time() + self.options.exit_timeout_secs
@@ -303,6 +304,8 @@ class Server:
             self.left_behind = True
         elif clean:
             clean = await self._unload(deadline)
+        else:
+            await self._give_up()
         await self._close_listeners()
         if not clean:
             logger.error("the exit timeout of %d s has passed", self.options.exit_timeout_secs)
@@ -326,12 +329,15 @@ class Server:
     async def _finish_requests(self, deadline: float) -> bool:
         """Accept no new connections and wait for requests in flight, logging how many."""
         loop = asyncio.get_running_loop()
-        if self._http is not None:
-            self._http.stop_accepting()
+        linger_secs = min(LINGER_SECS, deadline - loop.time())
+        stops: list[Coroutine[Any, Any, None]] = []
         if self._grpc is not None:
-            self._grpc.stop_accepting(max(0.0, deadline - loop.time()))
+            stops.append(self._grpc.stop_accepting(max(0.0, deadline - loop.time())))
+        if self._http is not None:
+            stops.append(self._http.stop_accepting(linger_secs))
         if self._tcp is not None:
-            self._tcp.stop_accepting()
+            stops.append(self._tcp.stop_accepting(linger_secs))
+        await asyncio.gather(*stops)
         next_log = loop.time()
         while True:
             left_secs = max(0.0, deadline - loop.time())
@@ -358,6 +364,20 @@ class Server:
             if self._http is None or not self._http.open_connections:
                 await asyncio.sleep(_POLL_SECS)
 
+    async def _give_up(self) -> None:
+        """The exit timeout has passed: answer what is left with an error."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LAST_RESPONSES_SECS
+        listeners = [each for each in (self._http, self._tcp) if each is not None]
+        for listener in listeners:
+            listener.give_up()
+        if self._grpc is not None:
+            await self._grpc.give_up()
+        while loop.time() < deadline:
+            if not any(each.open_connections for each in listeners):
+                return
+            await asyncio.sleep(_POLL_SECS)
+
     async def _unload(self, deadline: float) -> bool:
         left_secs = max(0.0, deadline - asyncio.get_running_loop().time())
         unloading = asyncio.ensure_future(_in_thread(self.repository.stop))
@@ -376,11 +396,8 @@ class Server:
             await self._grpc.close()
         if self._tcp is not None:
             self._tcp.abort_all()
-        for listener in (self._metrics, self._health):
-            if listener is not None:
-                listener.stop_accepting()
-                await listener.drain(_LAST_SCRAPE_SECS)
-                listener.abort_all()
+        last = [each for each in (self._metrics, self._health) if each is not None]
+        await asyncio.gather(*(_close_last(listener) for listener in last))
         if self._application is not None:
             self._application.close()
         if self._workers is not None:
@@ -419,6 +436,12 @@ class Server:
 
 
 # ---- helpers
+
+
+async def _close_last(listener: HttpListener) -> None:
+    await listener.stop_accepting()
+    await listener.drain(_LAST_SCRAPE_SECS)
+    listener.abort_all()
 
 
 async def _in_thread(function: Callable[[], Result]) -> Result:

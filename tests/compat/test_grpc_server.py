@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from shoal.config.options import NamedSetting
 from shoal.errors import InvalidArgument, Unavailable
+from shoal.frontends.closing import EXIT_TIMEOUT
 from shoal.testing.server import running_server, wait_until
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import add_fake
@@ -206,6 +207,6 @@ def test_a_request_that_takes_too_long_is_cut_off(serve, fake, transport):
         assert fake.started.acquire(timeout=WAIT_SECS)
         assert not running.run(running.server.stop())
         error = done.get(timeout=WAIT_SECS)
-        assert error.status() in ("StatusCode.UNAVAILABLE", "StatusCode.CANCELLED")
+        assert (error.status(), error.message()) == ("StatusCode.UNAVAILABLE", EXIT_TIMEOUT)
         client.close()
     fake.gate.set()  # not before: the second stop would find nothing left to wait for

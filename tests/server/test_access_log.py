@@ -129,6 +129,26 @@ def test_requests_that_cannot_be_read(logged):
     assert "method" in line["error"]
 
 
+def test_requests_that_are_refused_before_their_body(logged, tmp_path):
+    start, read = logged
+    keys = write_keys(tmp_path / "keys", alice={})
+    running = start(api_keys=keys, http_max_body_size=4 << 20)
+    load = "/v2/repository/models/sum/load"
+    for key, length, status in (("", 2 << 20, 401), ("alice", 5 << 20, 413)):
+        with socket.create_connection((ADDRESS, running.server.http_port), WAIT_SECS) as client:
+            fields = {"Host": "x", "Content-Length": str(length)}
+            fields |= bearer(key) if key else {}
+            lines = [f"POST {load} HTTP/1.1", *(f"{name}: {fields[name]}" for name in fields)]
+            client.sendall("\r\n".join([*lines, "", ""]).encode())
+            assert client.recv(1000).startswith(b"HTTP/1.1 %d" % status)
+    lines = read("access")
+    assert [(line["status"], line["method"], line["path"], line["model"]) for line in lines] == [
+        (401, "POST", load, "sum"),
+        (413, "POST", load, "sum"),
+    ]
+    assert (read("audit")[0]["event"], read("audit")[0]["path"]) == ("refused", load)
+
+
 def test_the_audit_log_has_control_and_refusals_only(logged):
     start, read = logged
     running = start(

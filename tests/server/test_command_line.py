@@ -11,14 +11,25 @@ import threading
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from shoal.config.options import Options
 from shoal.errors import NotFound, Unavailable, Unsupported
 from shoal.server import ModelsFailed, Server
+from shoal.testing.server import wait_until
+from shoal.wire.proto import messages
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import parameter
+from tests.support.stops import (
+    GrpcMessages,
+    StopCount,
+    clients,
+    grpc_client,
+    http_client,
+    to_port,
+)
 
 ANY_PORT = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
@@ -275,6 +286,7 @@ def test_sigterm_ends_the_server_with_grace(repository):
         command.process.send_signal(signal.SIGTERM)
         command.wait_for("no longer ready; serving for 1 more seconds")
         assert status(f"{url}/v2/health/ready") == 503
+        assert status(f"{url}/v2/health/live") == 200
         assert status(f"{url}/v2/models/echo/infer", ONE_ROW) == 200
         command.process.send_signal(signal.SIGTERM)
         command.wait_for("SIGTERM: already stopping")
@@ -292,6 +304,35 @@ def test_a_stop_does_not_wait_for_executions_that_hang(repository):
         assert status(f"{command.http()}/v2/models/echo/infer", ONE_ROW) == 504
         assert command.stop() == 0
         assert "exiting without waiting for executions that hang: echo_0" in "".join(command.log)
+
+
+@pytest.mark.parametrize("before", ["pass", "sys.modules['uvloop'] = None"])
+def test_sigterm_loses_no_request_of_64_clients(repository, before):
+    add_echo(repository)
+    count = StopCount()
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    request = messages.ModelInferRequest(model_name="echo")
+    request.inputs.add(name="INPUT0", datatype="INT32", shape=[1, 1])
+    request.raw_input_contents.append(bytes(4))
+    calls = GrpcMessages("/inference.GRPCInferenceService/ModelInfer", request.SerializeToString())
+    with Command("serve", repository, *ANY_PORT, before=before) as command:
+        http, grpc = (
+            to_port(int(command.wait_for(rf"listening for {name} on \S+:(\d+)").group(1)))
+            for name in ("http", "grpc")
+        )
+        command.wait_for("the server is")
+        kinds = [
+            kind
+            for fresh in (False, True)
+            for kind in (
+                partial(http_client, http, head % len(ONE_ROW) + ONE_ROW, fresh=fresh),
+                partial(grpc_client, grpc, calls, fresh=fresh),
+            )
+        ]
+        with clients(count, kinds * 16):
+            count.wait_for_answers(1000)
+            assert command.stop() == 0
+    assert count.lost == count.failed == []
 
 
 @pytest.mark.parametrize("before", ["pass", "sys.modules['uvloop'] = None"])
@@ -386,7 +427,7 @@ def test_requests_in_flight_get_responses_before_the_server_stops(repository, fa
             answer = asyncio.ensure_future(get(server, "/v2/models/echo/infer", ONE_ROW))
             assert await asyncio.to_thread(fake.started.acquire, timeout=WAIT_SECS)
             stopping = asyncio.ensure_future(server.stop())
-            await asyncio.sleep(0)  # until it waits for the request
+            await asyncio.to_thread(wait_until, lambda: not server._http._accepting)
             with pytest.raises(urllib.error.URLError):
                 await get(server, "/v2/health/live")
             assert not stopping.done()

@@ -278,7 +278,7 @@ def test_draining_lets_requests_finish_and_closes_the_rest(http_listener):
 
     listener = http_listener.listener
     assert http_listener.call(lambda: (listener.open_connections, listener.in_flight)) == (3, 1)
-    http_listener.call(listener.stop_accepting)
+    http_listener.await_(listener.stop_accepting(linger_secs=0))
     draining = asyncio.run_coroutine_threadsafe(listener.drain(WAIT_SECS), http_listener.loop)
     assert idle.recv(1) == b""
     with pytest.raises(ConnectionError):

@@ -233,6 +233,7 @@ def test_probes_see_the_drain(repository):
         assert probe(running, "/v2/health/ready").status == 200
         running.server.engine.begin_exit()
         assert probe(running, "/v2/health/ready").status == 503
+        assert probe(running, "/v2/health/live").status == 200
 
 
 def test_probes_are_answered_when_no_more_connections_are_accepted(repository):

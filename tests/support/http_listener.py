@@ -83,7 +83,7 @@ class ListenerThread:
 
         async def finish() -> None:
             for listener in self.listeners:
-                listener.stop_accepting()
+                await listener.stop_accepting(linger_secs=0)
                 listener.abort_all()
                 assert await listener.drain(WAIT_SECS)
                 assert listener._timer is None

@@ -93,10 +93,6 @@ class ScriptedEngine(RuntimeSettings):
         """As the test sets it."""
         return self.is_exiting
 
-    def live(self) -> bool:
-        """Until it exits."""
-        return not self.is_exiting
-
     def ready(self) -> bool:
         """As the test sets it."""
         return self.is_ready and not self.is_exiting

@@ -2,7 +2,7 @@
 
 bind_tcp("localhost", 0) --> one socket per address, all on one port
 bind_unix("/run/shoal.sock", 0o600) --> a socket, and its file to remove at the end
-serve(sockets, make_protocol, tls) --> connections, until it is closed
+serve(sockets, make_protocol, tls) --> connections, until it is stopped or closed
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from shoal.frontends.client_limits import ConnectionLimits
+from shoal.frontends.closing import accept_waiting, stop_handshakes
 from shoal.frontends.tls import ServerTls
 from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer
 
@@ -159,26 +161,80 @@ def clear_unix(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "a server listens there")
 
 
+class LoopServer:
+    """The event loop's own server of one listening socket, on that loop."""
+
+    unfinished = 0  # clients that are connected without a protocol; see `TlsServer`
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        server: asyncio.AbstractServer,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        """`server` accepts the connections of `listening`."""
+        self._listening = listening
+        self._server = server
+        self._make_protocol = make_protocol
+        self._accepting = True
+
+    async def stop(self) -> None:
+        """Accept the clients that have connected, then close the socket."""
+        if not self._accepting:
+            return
+        self._accepting = False
+        if os.name != "posix":
+            self._server.close()
+            return
+        loop = asyncio.get_running_loop()
+        with self._listening.dup() as listening:
+            if not is_unix(listening):
+                await asyncio.sleep(stop_handshakes(listening))  # the loop accepts meanwhile
+            if self._listening.fileno() >= 0:
+                # asyncio accepts in two steps; to close between them would lose a connection.
+                # uvloop has no such reader, and accepts in one.
+                loop.remove_reader(self._listening)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            self._server.close()
+            if is_unix(listening):
+                stop_handshakes(listening)
+            for connection, _ in accept_waiting(listening):
+                await loop.connect_accepted_socket(self._make_protocol, connection)
+
+    def close(self) -> None:
+        """Close the socket at once; connections that were not accepted are lost."""
+        self._accepting = False
+        self._server.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of it runs any more."""
+        await self._server.wait_closed()
+
+
+SocketServer: TypeAlias = LoopServer | TlsServer
+
+
 async def serve(
     sockets: list[socket.socket],
     make_protocol: Callable[[], asyncio.BaseProtocol],
     tls: ServerTls | None = None,
     handshake_secs: float = HANDSHAKE_SECS,
     limits: ConnectionLimits | None = None,
-) -> list[asyncio.AbstractServer | TlsServer]:
+) -> list[SocketServer]:
     """Accept the connections of listening sockets on this loop, with TLS if given.
 
     Connections count themselves among `limits`, which also hold before the end of a handshake.
     The sockets are closed with their servers, or when this fails.
     """
-    servers: list[asyncio.AbstractServer | TlsServer] = []
+    servers: list[SocketServer] = []
     loop = asyncio.get_running_loop()
-    made: asyncio.AbstractServer | TlsServer
     try:
         for sock in sockets:
             if tls is not None and os.name == "posix":
-                made = TlsServer(sock, make_protocol, tls, handshake_secs, limits)
-            elif is_unix(sock):
+                servers.append(TlsServer(sock, make_protocol, tls, handshake_secs, limits))
+                continue
+            if is_unix(sock):
                 made = await loop.create_unix_server(make_protocol, sock=sock, backlog=_BACKLOG)
             else:
                 made = await loop.create_server(
@@ -188,7 +244,7 @@ async def serve(
                     ssl=None if tls is None else tls.context,
                     ssl_handshake_timeout=None if tls is None else handshake_secs or None,
                 )
-            servers.append(made)
+            servers.append(LoopServer(sock, made, make_protocol))
     except BaseException:
         for server in servers:
             server.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,7 +26,9 @@ from shoal.engine import Engine
 from shoal.errors import Internal, InvalidArgument, ShoalError, Unauthenticated
 from shoal.frontends.access_log import AccessLog, AccessRecord
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.closing import EXIT_TIMEOUT, LINGER_SECS, close_unless_unread
 from shoal.frontends.pace import Pace, is_too_slow
+from shoal.frontends.sockets import SocketServer, bind_tcp, serve
 from shoal.statistics.trace import Trace
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_limits
@@ -34,9 +37,9 @@ from shoal.wire.json_objects import JsonObjects, Message, StreamError
 logger = logging.getLogger(__name__)
 
 _OPERATION = "answer"
-_BACKLOG = 1024
 _MOST_RUNNING = 8  # questions of one connection; the next ones wait
 _SWEEP_SECS = 1.0
+_LOOK_SECS = 0.05  # between two looks at the connections, while it drains
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +91,22 @@ class TcpListener:
         self.access = access
         self.limits = limits or TcpLimits()
         self.clients = clients or ClientLimits.of(self.limits.max_buffered_bytes)
-        self.draining = False
+        self.linger_until = math.inf  # while it drains: until then more questions are taken
         self.connections: set[QuestionConnection] = set()
-        self._server: asyncio.AbstractServer | None = None
+        self._servers: list[SocketServer] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._last_questions: asyncio.TimerHandle | None = None
 
     async def start(self, host: str | None, port: int, *, reuse_port: bool = False) -> int:
         """Listen on every address of `host`, and return the port: with 0 the system chooses one.
 
         Raises OSError when the address is not available, and then holds no resources.
         """
+        sockets = await bind_tcp(host, port, reuse_port=reuse_port)
+        bound: int = sockets[0].getsockname()[1]
+        self._servers += await serve(sockets, lambda: QuestionConnection(self))
         loop = asyncio.get_running_loop()
-        self._server = server = await loop.create_server(
-            lambda: QuestionConnection(self),
-            host or None,
-            port,
-            backlog=_BACKLOG,
-            reuse_port=reuse_port or None,
-        )
         self._timer = loop.call_later(_SWEEP_SECS, self._sweep, loop)
-        bound: int = server.sockets[0].getsockname()[1]
         return bound
 
     @property
@@ -115,18 +114,40 @@ class TcpListener:
         """The number of connected clients."""
         return len(self.connections)
 
-    def stop_accepting(self) -> None:
-        """Accept no more connections. Open ones close once their questions are answered."""
-        self.draining = True
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    @property
+    def takes_questions(self) -> bool:
+        """Whether questions are taken that have not begun to arrive."""
+        return time.monotonic() < self.linger_until
+
+    async def stop_accepting(self, linger_secs: float = LINGER_SECS) -> None:
+        """Accept the clients that have connected, and no more.
+
+        After `linger_secs`, connections close once their questions are answered.
+        """
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        self.linger_until = time.monotonic() + linger_secs
+        loop = asyncio.get_running_loop()
+        self._last_questions = loop.call_later(linger_secs, self._advance_all)
+
+    def _advance_all(self) -> None:
+        """Look at every connection, again and again until all are closed."""
         for connection in list(self.connections):
             connection.advance()
+        if self.connections:
+            loop = asyncio.get_running_loop()
+            self._last_questions = loop.call_later(_LOOK_SECS, self._advance_all)
+
+    def give_up(self) -> None:
+        """The exit timeout has passed: answer the running questions with an error."""
+        for connection in list(self.connections):
+            connection.give_up()
 
     def abort_all(self) -> None:
         """Abort every connection and stop the timer; running questions are cancelled."""
-        self.stop_accepting()
+        for server in self._servers:
+            server.close()
+        if self._last_questions is not None:
+            self._last_questions.cancel()
         for connection in list(self.connections):
             connection.abort()
         if self._timer is not None:
@@ -243,6 +264,17 @@ class QuestionConnection(asyncio.Protocol):
         elif limits.idle_secs and quiet_secs >= limits.idle_secs:
             self._transport.close()
 
+    def give_up(self) -> None:
+        """Answer the questions that are left with an error, then close."""
+        self._last = True
+        for question in self._questions:
+            if question.task is not None:
+                question.task.cancel()
+                question.task = None
+            if question.text is None:
+                question.text, question.error = EXIT_TIMEOUT, True
+        self.advance()
+
     def abort(self) -> None:
         """Close the connection at once."""
         self._transport.abort()
@@ -264,9 +296,9 @@ class QuestionConnection(asyncio.Protocol):
                 break
             self._begin(message)
         self._count_buffered()
-        # While the server drains, an object that has begun to arrive is still read.
-        more = not self._last and (self._objects.begun or not self._listener.draining)
-        self._listen(more and len(self._questions) < _MOST_RUNNING and self._stalled is None)
+        self._listen(
+            not self._last and len(self._questions) < _MOST_RUNNING and self._stalled is None
+        )
         if not self._questions and self._stalled is None:
             self._close_if_over()
 
@@ -409,12 +441,15 @@ class QuestionConnection(asyncio.Protocol):
         """All questions are answered: close unless more may follow."""
         if self._last and not self._ended:
             self._linger()
-        elif self._last or (self._listener.draining and not self._objects.begun):
+        elif self._last:
             self._transport.close()
         elif self._ended and self._objects.begun:
             self._refuse("the connection ended within an object", final=True)
         elif self._ended:
             self._transport.close()
+        elif not self._listener.takes_questions and not self._objects.begun:
+            # While the server drains, an object that has begun to arrive is still read.
+            close_unless_unread(self._transport)
 
     def _linger(self) -> None:
         """Close our side, and discard what the client still sends.

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.frontends.client_limits import ConnectionLimits
+from shoal.frontends.closing import LINGER_SECS, accept_waiting, stop_handshakes, unread_bytes
 from shoal.frontends.http.message import error_body
 from shoal.frontends.tls import ServerTls
 
@@ -31,6 +32,7 @@ _HANDSHAKE = b"\x16"  # the first byte of TLS
 _MOST_ACCEPTED = 64  # in one loop iteration
 _MOST_BEGUN = 8  # in one loop iteration; each takes up to a millisecond
 _SWEEP_SECS = 1.0
+_LAST_SWEEP_SECS = 0.1  # once no more are accepted
 _PAUSE_SECS = 1.0  # when the process has no file descriptors left
 _LINGER_SECS = 2.0  # for a client that does not speak TLS, to read why
 _LINGER_BYTES = 1 << 20
@@ -90,16 +92,44 @@ class TlsServer:
         self._ready: deque[_Arrival] = deque()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._accepting = True
         self._closed = False
         self._loop.add_reader(listening, self._accept)
+
+    @property
+    def unfinished(self) -> int:
+        """How many clients are connected and may still begin or finish their handshake."""
+        return self._waiting - sum(arrival.refused for arrival in self._arrivals)
+
+    async def stop(self) -> None:
+        """Accept the clients that have connected, then close the socket. Those that send something
+        now may finish their handshake."""
+        if not self._accepting:
+            return
+        self._accepting = False
+        await asyncio.sleep(stop_handshakes(self._listening))
+        if self._closed:
+            return
+        self._loop.remove_reader(self._listening)
+        for connection, peer in accept_waiting(self._listening):
+            self._accepted(connection, str(peer[0]))
+        self._listening.close()
+        until_secs = self._loop.time() + LINGER_SECS
+        for arrival in self._arrivals:
+            arrival.until_secs = min(arrival.until_secs, until_secs)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sweep()
 
     def close(self) -> None:
         """Accept no more, and drop those who have not finished their handshake."""
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
+        if self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+        self._accepting = False
         if self._timer is not None:
             self._timer.cancel()
         for arrival in list(self._arrivals):
@@ -125,19 +155,21 @@ class TlsServer:
             except OSError as error:
                 self._pause(error)
                 return
-            address = str(peer[0])
-            here = self._unfinished[address]
-            if not self._limits.has_room(address, self._waiting, here):
-                connection.close()
-                continue
-            connection.setblocking(False)
-            self._unfinished[address] = here + 1
-            self._waiting += 1
-            arrival = _Arrival(connection, address, self._loop.time() + self._handshake_secs)
-            self._arrivals.add(arrival)
-            self._loop.add_reader(connection, self._arrived, arrival)
-            if self._timer is None:
-                self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
+            self._accepted(connection, str(peer[0]))
+
+    def _accepted(self, connection: socket.socket, address: str) -> None:
+        here = self._unfinished[address]
+        if not self._limits.has_room(address, self._waiting, here):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._unfinished[address] = here + 1
+        self._waiting += 1
+        arrival = _Arrival(connection, address, self._loop.time() + self._handshake_secs)
+        self._arrivals.add(arrival)
+        self._loop.add_reader(connection, self._arrived, arrival)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
 
     def _pause(self, error: OSError) -> None:
         """Accept again later: the reason will not be gone at once, and the loop must not spin."""
@@ -148,16 +180,18 @@ class TlsServer:
         )
 
     def _accept_again(self) -> None:
-        if not self._closed:
+        if self._accepting:
             self._loop.add_reader(self._listening, self._accept)
 
     def _sweep(self) -> None:
         self._timer = None
         now = self._loop.time()
         for arrival in [each for each in self._arrivals if each.until_secs <= now]:
-            self._drop(arrival)
+            if arrival.refused or not unread_bytes(arrival.socket):
+                self._drop(arrival)
         if self._arrivals:
-            self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
+            secs = _SWEEP_SECS if self._accepting else _LAST_SWEEP_SECS
+            self._timer = self._loop.call_later(secs, self._sweep)
 
     def _arrived(self, arrival: _Arrival) -> None:
         """A client has sent something, or has gone."""

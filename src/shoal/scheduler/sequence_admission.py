@@ -46,11 +46,13 @@ class SequenceAdmission:
 
         Raises InvalidArgument or Unavailable; then nothing has begun.
         """
-        if not request.correlation_id:
+        named = bool(request.correlation_id)
+        if not named:
             self._make_sequence_of(request)
         correlation_id = request.correlation_id
         starts = bool(request.flags & Request.SEQUENCE_START)
-        if starts and self.refuses_new:
+        # A request that is a sequence by itself, or part of an accepted one, ends before the exit.
+        if starts and self.refuses_new and named and not request.admitted:
             raise Unavailable(
                 "Server is stopping, scheduler for model has stopped accepting new inference "
                 "requests"

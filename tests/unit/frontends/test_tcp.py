@@ -385,11 +385,25 @@ async def test_clocks_that_never_run_out():
 # ---- stopping
 
 
+async def stop(client):
+    """Stop, and let no time pass for idle connections."""
+    await client.listener.stop_accepting(linger_secs=0)
+    await settled()
+
+
 @on_loop
-async def test_stopping_closes_idle_connections_at_once():
+async def test_stopping_leaves_idle_connections_a_moment():
     client = Client()
-    client.listener.stop_accepting()
+    await client.listener.stop_accepting(linger_secs=1000)
+    client.connection.advance()
+    await client.send(ask("a"))
+    await client.answer("a", "A")
+    assert client.received == "A"
+    assert not client.transport.closed
+    client.listener.linger_until = 0
+    client.connection.advance()
     assert client.transport.closed
+    client.listener.abort_all()
 
 
 @on_loop
@@ -397,15 +411,28 @@ async def test_stopping_lets_questions_be_answered():
     client = Client()
     second = ask("b")
     await client.send(ask("a") + second[:9])
-    client.listener.stop_accepting()
+    await stop(client)
     assert client.transport.reading
     await client.answer("a", "A")
     assert not client.transport.closed
     await client.send(second[9:])
-    assert not client.transport.reading, "nothing after it"
     await client.answer("b", "B")
     assert client.received == "AB"
     assert client.transport.closed
+    client.listener.abort_all()
+
+
+@on_loop
+async def test_giving_up_answers_with_an_error():
+    client = Client()
+    await client.send(ask("a"))
+    client.listener.give_up()
+    assert client.received == (
+        "error: the server exits and could not finish this request within --exit-timeout-secs\n"
+    )
+    assert client.transport.ended
+    await settled()
+    assert client.engine.cancelled == 1
 
 
 @on_loop

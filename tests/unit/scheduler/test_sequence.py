@@ -787,6 +787,18 @@ def test_an_exiting_server_lets_sequences_go_on_and_begins_no_other():
     assert world.run() == [last]
 
 
+def test_an_exiting_server_serves_what_ends_by_itself():
+    world = iterative(max_batch_size=4)
+    world.batcher.refuse_new()
+    alone = world.ask(0)
+    tensor = Tensor.from_array("INPUT", np.zeros((1, 1), np.int32))
+    nested, _ = make_request(tensor, rows=1, correlation_id=7, flags=START)
+    nested.batch_key = alone.batch_key
+    nested.admitted = True  # as in an ensemble, or from a model
+    world.batcher.enqueue(nested)
+    assert world.run() == [alone, nested]
+
+
 def test_closing_serves_what_is_queued_in_slots_and_in_the_backlog():
     world = World(max_batch_size=1)
     requests = [world.ask(1, START), world.ask(1), world.ask(2, START), world.ask(3, START)]

@@ -444,6 +444,10 @@ class Call(Receiver):
         """A unary request has stopped arriving."""
         self._break_off(StatusCode.DEADLINE_EXCEEDED, "the request message did not arrive in time")
 
+    def give_up(self, message: str) -> None:
+        """Respond with UNAVAILABLE instead of the service, and notify it."""
+        self._break_off(StatusCode.UNAVAILABLE, message)
+
     def expire(self) -> None:
         """The deadline has passed: respond instead of the service, and notify it."""
         stream = self._stream

@@ -2,6 +2,7 @@
 streams and of the connection itself.
 
     open --drain--> GOAWAY, ping --pong--> GOAWAY with the last stream --no streams--> closed
+    drain before the client's preface: the same, after it
     open --fault--> GOAWAY with the reason --> closed
 """
 
@@ -105,6 +106,8 @@ class ControlFrames(ABC):
         extra = limits.connection_window_bytes - frames.DEFAULT_WINDOW
         if extra:
             self.sender.control(frames.window_update(0, extra))
+        if self.draining:
+            self._announce_end("")
 
     def turn_over(self) -> bool:
         """Whether this connection has worked so long in this loop iteration that the others should
@@ -253,7 +256,7 @@ class ControlFrames(ABC):
         self.idle_frame()
         if flags & frames.ACK:
             if payload == _DRAIN_PING and self.draining:
-                self._end_drain()
+                self.end_drain()
             return
         self.sender.control(frames.ping(payload, ack=True))
         self._ping_guard.ping(
@@ -355,16 +358,30 @@ class ControlFrames(ABC):
     # Ends.
 
     def drain(self, message: str = "") -> None:
-        """Let open calls finish and take no new ones; `closed` follows after the last one."""
+        """Let open calls finish and take no new ones; `closed` follows after the last one.
+
+        A client that has just connected may send its first calls.
+        """
         if self.closed or self.draining:
             return
         self.draining = True
-        if not self.greeted:
-            self.close()
-            return
+        if self.greeted:
+            self._announce_end(message)
+
+    def _announce_end(self, message: str) -> None:
         # Calls that were sent already still count: the ping's response arrives after all of them.
         self.sender.control(frames.goaway(frames.MAX_STREAM_ID, H2Error.NO_ERROR, message))
         self.sender.control(frames.ping(_DRAIN_PING, ack=False))
+
+    def give_up_all(self, message: str) -> None:
+        """Respond to every open call with UNAVAILABLE, then close."""
+        for stream in list(self.streams.values()):
+            if stream.receiver is not None:
+                stream.receiver.give_up(message)
+        if self.greeted:
+            self.end_drain()
+        else:
+            self.close()
 
     def fail(self, code: H2Error, message: str) -> None:
         """End the connection because of a fault of the client, and send the reason."""
@@ -385,8 +402,9 @@ class ControlFrames(ABC):
             if receiver is not None:
                 receiver.reset()
 
-    def _end_drain(self) -> None:
-        if self.drained_at is None:
+    def end_drain(self) -> None:
+        """Take no new calls from now on."""
+        if self.drained_at is None and not self.closed:
             self.drained_at = self.last_id
             self.sender.control(frames.goaway(self.last_id, H2Error.NO_ERROR, ""))
             if not self.streams:

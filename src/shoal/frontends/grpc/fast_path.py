@@ -123,10 +123,6 @@ class GrpcFastPath(Coalescer):
         self.requests.append(request)
         return request
 
-    def begin(self, template: RequestTemplate) -> bool:
-        """See `Coalescer`; nothing is accepted while the server shuts down."""
-        return self.method.inference.accepting and super().begin(template)
-
     def learn(self, source: Buffer, message: InferMessage, accepted: Request) -> None:
         """Make a template of a request that the engine has accepted, if others can match it."""
         if message.contents is None or message.head.classifies:
@@ -229,13 +225,18 @@ class GrpcFastPathCall(ServerStream, Receiver):
         if infer is None:
             fast_path = self.pattern.fast_path
             assert fast_path is not None
-            call = self._new_call()
-            self.receiver = call
-            call.on_cancel = self.reset
+            call = self._substitute()
             infer = self._infer = GrpcInferCall(fast_path.method, call, planned_message(request))
         if response.final:
             self.request = None  # which refers to this call: both are freed at once
         infer.deliver(response)
+
+    def _substitute(self) -> Call:
+        """Let a call of the slow path respond."""
+        call = self._new_call()
+        self.receiver = call
+        call.on_cancel = self.reset
+        return call
 
     def _new_call(self) -> Call:
         """The call that responds instead of this one."""
@@ -260,6 +261,10 @@ class GrpcFastPathCall(ServerStream, Receiver):
     def closed(self) -> None:
         """Everything was sent."""
         self.request = None
+
+    def give_up(self, message: str) -> None:
+        """Respond with UNAVAILABLE, and cancel the request."""
+        self._substitute().give_up(message)
 
     def reset(self) -> None:
         """The client has cancelled the call, or its connection is gone."""

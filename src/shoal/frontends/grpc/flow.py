@@ -86,6 +86,9 @@ class Receiver:
     def drained(self) -> None:
         """The queue has shrunk so far that more may be sent."""
 
+    def give_up(self, message: str) -> None:
+        """End the stream with UNAVAILABLE: the server cannot wait for the response."""
+
 
 class ServerStream:
     """One HTTP/2 stream: its receiver, both windows, what waits to be sent."""

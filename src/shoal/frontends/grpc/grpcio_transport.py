@@ -10,6 +10,7 @@ imported when a listener is made. Each call is served by two tasks: one reads, o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -20,7 +21,9 @@ from typing import Any, cast
 from shoal.access.caller import Caller
 from shoal.core.tensor import Buffer
 from shoal.errors import Unavailable
+from shoal.frontends.closing import EXIT_TIMEOUT, LAST_RESPONSES_SECS
 from shoal.frontends.grpc.call import Call, Kind, Method, Service
+from shoal.frontends.grpc.grpcio_sockets import close_gently
 from shoal.frontends.grpc.settings import CompressionLevel, GrpcLimits, GrpcSettings
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
 from shoal.frontends.sockets import SocketFile, clear_unix
@@ -46,6 +49,8 @@ class GrpcioListener:
         self._grpc = _import_grpc()
         self._servers: list[Any] = []
         self._files: list[SocketFile] = []
+        self._ports: set[int] = set()
+        self._accepting = True
         self._calls: set[GrpcioCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -93,6 +98,8 @@ class GrpcioListener:
             raise OSError(f"cannot listen on {place}: {error}") from None
         await server.start()
         self._servers.append(server)
+        if not place.startswith("unix:"):
+            self._ports.add(int(bound))
         return int(bound)
 
     @property
@@ -100,22 +107,34 @@ class GrpcioListener:
         """How many calls are open."""
         return len(self._calls)
 
+    async def stop_accepting(self) -> None:
+        """Have grpcio accept the clients that have connected, and no more; see `close_gently`."""
+        if self._accepting:
+            self._accepting = False
+            await close_gently(self._ports, lambda: {call.peer for call in self._calls})
+
     async def drain(self, timeout_secs: float) -> bool:
         """Take no more connections and calls, and wait until those that are open have ended.
 
-        Returns False when that took longer than `timeout_secs`; the rest was aborted then.
+        Returns False when that took longer than `timeout_secs`; the rest got an error then.
         """
         if not self._servers:
             return True
-        stopping = self._stop(timeout_secs)
-        in_time = self._idle.is_set()
+        await self.stop_accepting()
+        stopping = self._stop(timeout_secs + LAST_RESPONSES_SECS)
+        in_time = await self._is_idle(timeout_secs)
         if not in_time:
-            waiting = asyncio.ensure_future(self._idle.wait())
-            await asyncio.wait({waiting}, timeout=timeout_secs)
-            in_time = waiting.done()
-            waiting.cancel()
+            for call in list(self._calls):
+                call.give_up(EXIT_TIMEOUT)
+            await self._is_idle(LAST_RESPONSES_SECS)
         await stopping
         return in_time
+
+    async def _is_idle(self, timeout_secs: float) -> bool:
+        """Wait until no call is open; false if that takes longer."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_secs)
+        return self._idle.is_set()
 
     def abort_all(self) -> None:
         """Close the port and every connection at once, unless it drains; that ends in time."""
@@ -315,6 +334,10 @@ class GrpcioCall:
             self.holds_request = False
             self.caller.end()
         self.on_message = self.on_half_close = self.on_cancel = self.on_drain = None
+
+    def give_up(self, message: str) -> None:
+        """Respond with UNAVAILABLE instead of the service, and notify it."""
+        self._break_off(StatusCode.UNAVAILABLE, message)
 
     def _break_off(self, code: StatusCode, text: str) -> None:
         """End the call without the service, and notify it."""

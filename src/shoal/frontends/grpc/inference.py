@@ -14,10 +14,9 @@ from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
-from shoal.errors import LimitExceeded, ShoalError, Unavailable
+from shoal.errors import LimitExceeded, ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.grpc.call import Call
-from shoal.frontends.grpc.errors import SHUTTING_DOWN
 from shoal.frontends.grpc.status import MetadataValue
 from shoal.frontends.requests import build_request, parse_version
 from shoal.wire.grpc_request import InferDecoder, InferMessage, peek
@@ -41,7 +40,6 @@ class GrpcInference:
         have besides raw tensors."""
         self.engine = engine
         self.inbox = inbox
-        self.accepting = True  # False: the server is shutting down
         self._regions = regions
         self._forwarding = forwarding
         self._decoder = InferDecoder(caches=plans, max_typed_bytes=max_typed_bytes)
@@ -49,8 +47,6 @@ class GrpcInference:
     def decode(self, message: Buffer, call: Call) -> InferMessage:
         """Read a request. Raises a ShoalError: first for a model that the caller's key does not
         permit, then for an unknown one, then for all other mistakes."""
-        if not self.accepting:
-            raise Unavailable(SHUTTING_DOWN)
         caller = call.caller
         try:
             decoded = self._decoder.decode(message, self._regions)

@@ -8,6 +8,7 @@ One timer sweeps all connections and one more waits for the next deadline; no ca
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -16,16 +17,17 @@ from shoal.core import buffers
 from shoal.core.buffers import BufferPool
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.closing import EXIT_TIMEOUT, LAST_RESPONSES_SECS
 from shoal.frontends.grpc.call import Service
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.transport import ConnectionRegistry, Transport
-from shoal.frontends.sockets import SocketFile, bind_tcp, bind_unix, serve
+from shoal.frontends.sockets import SocketFile, SocketServer, bind_tcp, bind_unix, serve
 from shoal.frontends.tls import ServerTls
-from shoal.frontends.tls_server import TlsServer
 
 _LEAST_TIMER_SECS = 0.001  # event loops count milliseconds
 _LONGEST_TIMER_SECS = 3_600.0  # and not all of them count to the end of time
+_LOOK_SECS = 0.05  # between two looks at the connections, while it drains
 
 
 class GrpcListener:
@@ -49,7 +51,7 @@ class GrpcListener:
             service, self._settings, self._deadline_earlier, clock, pool, clients, access_log
         )
         self._registry: ConnectionRegistry | None = None
-        self._servers: list[asyncio.AbstractServer | TlsServer] = []
+        self._servers: list[SocketServer] = []
         self._files: list[SocketFile] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_ns = 0
@@ -96,7 +98,8 @@ class GrpcListener:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return 0 if self._registry is None else len(self._registry.transports)
+        handshakes = sum(server.unfinished for server in self._servers)
+        return handshakes + (0 if self._registry is None else len(self._registry.transports))
 
     @property
     def streams(self) -> int:
@@ -120,41 +123,73 @@ class GrpcListener:
         """How many large messages are still in use."""
         return self._dispatcher.memory.pool.lent
 
+    async def stop_accepting(self) -> None:
+        """Accept the clients that have connected, and no more; notify all of them."""
+        registry = self._registry
+        if registry is None:
+            return
+        registry.draining = True
+        for transport in list(registry.transports):
+            transport.drain()
+        self._remove_files()
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        registry.linger()
+
     async def drain(self, timeout_secs: float) -> bool:
         """Take no more connections and calls, and wait until those that are open have ended.
 
-        Returns False when that took longer than `timeout_secs`; the rest was aborted then. The
-        port is free in either case.
+        Clients that have connected already may send their first calls, and calls that were sent
+        before the client knows of the drain are served. Returns False when that took longer than
+        `timeout_secs`; the rest got an error then. The port is free in either case.
         """
         registry = self._registry
         if registry is None:
             return True
-        self._stop_accepting()
-        for transport in list(registry.transports):
-            transport.drain()
-        try:
-            await asyncio.wait_for(registry.idle.wait(), timeout_secs)
-            in_time = True
-        except asyncio.TimeoutError:
+        loop = registry.loop
+        deadline = loop.time() + timeout_secs
+        await self.stop_accepting()
+        in_time = await self._wait_for_end(deadline)
+        if not in_time:
+            for transport in list(registry.transports):
+                transport.give_up(EXIT_TIMEOUT)
+            await self._wait_for_end(loop.time() + LAST_RESPONSES_SECS)
             self.abort_all()
             await registry.idle.wait()
-            in_time = False
         self._stop_timers()
         for server in self._servers:
             await server.wait_closed()
         return in_time
 
+    async def _wait_for_end(self, deadline: float) -> bool:
+        """Wait until all connections are closed; false at the `deadline`."""
+        registry = self._registry
+        assert registry is not None
+        while self.connections:
+            now = registry.loop.time()
+            if now >= deadline:
+                return False
+            if now >= registry.linger_until:
+                for transport in list(registry.transports):
+                    transport.end_drain()
+            wait_secs = min(_LOOK_SECS, deadline - now)
+            if registry.transports:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(registry.idle.wait(), wait_secs)
+            else:
+                await asyncio.sleep(wait_secs)
+        return True
+
     def abort_all(self) -> None:
         """Close the port and every connection at once; open calls are cancelled."""
-        self._stop_accepting()
+        for server in self._servers:
+            server.close()
+        self._remove_files()
         if self._registry is not None:
             for transport in list(self._registry.transports):
                 transport.abort()
         self._stop_timers()
 
-    def _stop_accepting(self) -> None:
-        for server in self._servers:
-            server.close()
+    def _remove_files(self) -> None:
         for file in self._files:
             file.remove()
         self._files.clear()

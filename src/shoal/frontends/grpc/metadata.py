@@ -11,7 +11,7 @@ from typing import Any
 from shoal.core.pauses import Pauses
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
-from shoal.errors import NotFound, Unavailable
+from shoal.errors import NotFound
 from shoal.frontends.requests import parse_version
 from shoal.wire.grpc_request import parse
 from shoal.wire.proto import messages
@@ -26,13 +26,11 @@ class MetadataMethods:
     def server_live(self, message: Buffer) -> bytes:
         """ServerLive."""
         parse(messages.ServerLiveRequest, message)
-        self._check_not_exiting()
-        return _bytes(messages.ServerLiveResponse(live=self._engine.live()))
+        return _bytes(messages.ServerLiveResponse(live=True))
 
     def server_ready(self, message: Buffer) -> bytes:
         """ServerReady."""
         parse(messages.ServerReadyRequest, message)
-        self._check_not_exiting()
         return _bytes(messages.ServerReadyResponse(ready=self._engine.ready()))
 
     def asks_readiness(self, message: Buffer) -> bool:
@@ -90,10 +88,6 @@ class MetadataMethods:
                 json_format.ParseDict(entry, response.model_stats.add())
             pause()
         return _bytes(response)
-
-    def _check_not_exiting(self) -> None:
-        if self._engine.exiting():
-            raise Unavailable("Server exiting")
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.closing import LINGER_SECS
 from shoal.frontends.grpc.grpcio_transport import GrpcioListener
 from shoal.frontends.grpc.listener import GrpcListener
 from shoal.frontends.grpc.service import GrpcOptions, GrpcService
@@ -49,6 +50,7 @@ class GrpcPort:
                 after_batches=inbox.after_batches,
             )
         self._draining: asyncio.Future[bool] | None = None
+        self._end_of_streams: asyncio.TimerHandle | None = None
 
     async def start(
         self, host: str, port: int, *, tls: ServerTls | None = None, reuse_port: bool = False
@@ -69,15 +71,33 @@ class GrpcPort:
         listener = self._listener
         return listener.streams if isinstance(listener, GrpcioListener) else listener.connections
 
-    def stop_accepting(self, timeout_secs: float) -> None:
-        """Take no new connections and inferences; what is open has `timeout_secs` to end."""
+    async def stop_accepting(self, timeout_secs: float) -> None:
+        """Accept the clients that have connected, and no more; what is open has `timeout_secs` to
+        end.
+
+        Calls that are sent before their client knows are served. Streams get no more requests
+        after a moment.
+        """
         if self._draining is None:
-            self._service.drain()
-            self._draining = asyncio.ensure_future(self._listener.drain(timeout_secs))
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + timeout_secs
+            linger_secs = min(LINGER_SECS, timeout_secs)
+            self._end_of_streams = loop.call_later(linger_secs, self._service.drain)
+            await self._listener.stop_accepting()
+            left_secs = max(0.0, deadline - loop.time())
+            self._draining = asyncio.ensure_future(self._listener.drain(left_secs))
+
+    async def give_up(self) -> None:
+        """The time of `stop_accepting` is over: wait until open calls have their errors."""
+        if self._draining is not None:
+            await self._draining
 
     async def close(self) -> None:
         """Cut off what is still open and give everything back."""
         self._listener.abort_all()
+        if self._end_of_streams is not None:
+            self._end_of_streams.cancel()
+        self._service.drain()
         if self._draining is not None:
             await self._draining
         self._service.close()

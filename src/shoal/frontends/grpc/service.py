@@ -113,8 +113,7 @@ class GrpcService:
         return self._methods.get(path)
 
     def drain(self) -> None:
-        """Refuse new inferences, and end streams as soon as their requests are answered."""
-        self._inference.accepting = False
+        """End streams as soon as their requests are answered; they get no new ones."""
         self._stream.drain()
         self._health.drain()
 

@@ -24,7 +24,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, Unavailable
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.errors import SHUTTING_DOWN, as_shoal_error, note_error, status_of
 from shoal.frontends.grpc.infer import OnlyResponse
@@ -52,13 +52,18 @@ class StreamInferMethod:
         self._inference = inference
         # Weak: a stream lives as long as its call or one of its requests does.
         self._open: weakref.WeakSet[_InferStream] = weakref.WeakSet()
+        self._draining = False
 
     def start(self, call: Call) -> None:
         """Serve the requests of `call` until it ends."""
-        self._open.add(_InferStream(self._inference, call))
+        stream = _InferStream(self._inference, call)
+        self._open.add(stream)
+        if self._draining:
+            stream.drain()
 
     def drain(self) -> None:
         """Have every stream end as soon as its requests are answered."""
+        self._draining = True
         for stream in list(self._open):
             stream.drain()
 
@@ -116,6 +121,8 @@ class _InferStream:
         try:
             tracer = self._inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0
+            if self._draining:
+                raise Unavailable(SHUTTING_DOWN)
             entry.begin(self._call.caller, len(message))
             entry.message = self._inference.decode(message, self._call)
             if arrived_ns:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from shoal.frontends.closing import LINGER_SECS, close_unless_unread
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.keepalive import Action, Lifetime
@@ -51,6 +52,8 @@ class ConnectionRegistry:
         self._after_batches = after_batches or loop.call_soon
         dispatcher.shared.turns.loop = loop
         self.transports: set[Transport] = set()
+        self.draining = False
+        self.linger_until = 0.0  # while it drains: until then a client may send its first calls
         self.idle = asyncio.Event()
         self.idle.set()
         block_bytes = dispatcher.settings.limits.max_header_block_bytes
@@ -63,6 +66,10 @@ class ConnectionRegistry:
         """A client has connected."""
         self.transports.add(transport)
         self.idle.clear()
+
+    def linger(self) -> None:
+        """Leave clients that have just connected some time."""
+        self.linger_until = self.loop.time() + LINGER_SECS
 
     def remove(self, transport: Transport) -> None:
         """A connection was lost."""
@@ -134,6 +141,9 @@ class Transport(asyncio.BufferedProtocol):
         self._last_apart = type(transport).__module__.startswith("asyncio.")
         self.connection.peer = _peer(transport)
         self._registry.add(self)
+        if self._registry.draining:
+            self._registry.linger()
+            self.connection.drain()
         address = transport.get_extra_info("peername")
         self._address = str(address[0]) if isinstance(address, tuple) else ""
         if self._registry.dispatcher.clients.connections.admit(self._address):
@@ -231,7 +241,8 @@ class Transport(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client has closed its side: no one reads a response."""
-        return False
+        # The input of a Unix socket may have been stopped by `close_unless_unread`.
+        return self.connection.draining and not self._address and bool(self.connection.streams)
 
     def pause_writing(self) -> None:
         """The socket's queue is full."""
@@ -333,6 +344,23 @@ class Transport(asyncio.BufferedProtocol):
     def drain(self, message: str = "") -> None:
         """Let open calls finish, then close."""
         self.connection.drain(message)
+        self.flush()
+
+    def end_drain(self) -> None:
+        """The client has had its time: take no new calls, whether or not it knows of the drain, and
+        close a connection without calls. Libraries may not read while they have none."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._ending or not (self.connection.greeted or self._pending):
+            close_unless_unread(transport)
+        elif self.connection.greeted:
+            self.connection.end_drain()
+            self.flush()
+
+    def give_up(self, message: str) -> None:
+        """Respond to open calls with UNAVAILABLE, then close."""
+        self.connection.give_up_all(message)
         self.flush()
 
     def abort(self) -> None:

@@ -54,12 +54,17 @@ def send_refusal(
 ) -> None:
     """Respond with a status of HTTP itself, in the format of every other error."""
     note_error(exchange, status, text)
-    body = error_body(text)
-    if exchange.request.path.startswith(OPENAI):
-        from shoal.frontends.http.openai import errors as openai
-
-        body = openai.refusal_body(status, text)
+    body = refusal_body(exchange.request.path, status, text)
     exchange.respond(status, [JSON, *headers], [body])
+
+
+def refusal_body(path: str, status: int, text: str) -> bytes:
+    """The body of an error for a request of `path`: in OpenAI's format below /v1."""
+    if path.startswith(OPENAI):
+        from shoal.frontends.http.openai import errors as openai  # not at start-up
+
+        return openai.refusal_body(status, text)
+    return error_body(text)
 
 
 def error_headers(error: ShoalError) -> list[Header]:

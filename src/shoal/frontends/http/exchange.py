@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from shoal.frontends.http.errors import refusal_body
 from shoal.frontends.http.message import (
     Head,
     Header,
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 _JOIN_BYTES = 64 * 1024  # below this one write of a copy is cheaper than two writes
 _WITHOUT_BODY = frozenset((204, 304))
 JSON_CONTENT: Header = (b"Content-Type", b"application/json")
+RETRY_AFTER: Header = (b"Retry-After", b"1")
 
 
 class _Stage(enum.Enum):
@@ -213,6 +215,23 @@ class ConnectionExchange:
             self.respond(500, (JSON_CONTENT,), (error_body(text),))
         elif self._stage is _STREAMING:
             self.abort()
+
+    def give_up(self, reason: str) -> None:
+        """For the connection: respond with an error instead of the application, which is notified
+        as if the client had disconnected. In a stream, the error is its last event."""
+        stage, callback = self._stage, self.on_disconnect
+        body = refusal_body(self.request.path, 503, reason)
+        if stage is _STREAMING:
+            self.send_chunk(b"data: %b\n\n" % body)
+            self.end_stream()
+        elif stage is _WAITING:
+            self.respond(503, (JSON_CONTENT, RETRY_AFTER), (body,))
+        self._stage = stage  # what the application still sends is dropped, as without a client
+        if callback is not None:
+            try:
+                callback()
+            except Exception:
+                logger.exception("on_disconnect failed for %s", self.request.target)
 
     def client_disconnected(self) -> None:
         """For the connection: the client has disconnected."""

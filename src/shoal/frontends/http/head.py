@@ -82,22 +82,30 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
     if len(url) > limits.max_target_bytes:
         raise _target_too_long(limits)
     headers = tuple(collector.headers)
-    if len(headers) > limits.max_headers:
-        raise HttpFault(
-            431, f"the request has {len(headers)} headers; at most {limits.max_headers} are taken"
-        )
     fields = _trimmed(headers)
-    if len(fields) != len(headers):
-        fields = _joined(headers)
-    if is_1_1 and b"host" not in fields:
-        raise HttpFault(400, "a request in HTTP/1.1 must have a Host header")
-    body_length = _body_length(fields, is_1_1, limits)
-    # Transfer-Encoding counts then, and the connection is not shared with readers that disagree.
-    two_lengths = body_length == CHUNKED and b"content-length" in fields
+    body_length = 0
+    keep_alive = expects_continue = False
+    problem: HttpFault | None = None
+    try:
+        if len(headers) > limits.max_headers:
+            text = f"the request has {len(headers)} headers; at most {limits.max_headers} are taken"
+            raise HttpFault(431, text)
+        if len(fields) != len(headers):
+            fields = _joined(headers)
+        if is_1_1 and b"host" not in fields:
+            raise HttpFault(400, "a request in HTTP/1.1 must have a Host header")
+        body_length = _body_length(fields, is_1_1, limits)
+        # Transfer-Encoding counts then, and the connection is not shared with readers that
+        # disagree.
+        two_lengths = body_length == CHUNKED and b"content-length" in fields
+        keep_alive = _keeps_alive(fields.get(b"connection"), is_1_1) and not two_lengths
+        expects_continue = _expects_continue(fields.get(b"expect"), is_1_1)
+    except HttpFault as fault:
+        problem = fault
     offset = fields.get(_TENSOR_OFFSET_HEADER, b"")
     target = url.decode("latin-1")
     path, query = _split_target(target)
-    return Head(
+    head = Head(
         raw=data,
         method=method.decode("ascii"),
         target=target,
@@ -108,9 +116,13 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
         fields=fields,
         body_length=body_length,
         tensor_offset=int(offset) if offset.isdigit() and len(offset) < 19 else 0,
-        keep_alive=_keeps_alive(fields.get(b"connection"), is_1_1) and not two_lengths,
-        expects_continue=_expects_continue(fields.get(b"expect"), is_1_1),
+        keep_alive=keep_alive,
+        expects_continue=expects_continue,
     )
+    if problem is not None:
+        problem.head = head  # for the access log
+        raise problem
+    return head
 
 
 class HeadCache:
@@ -146,7 +158,11 @@ class CheckedHeads(HeadCache):
     def parse(self, data: bytes, limits: HttpLimits) -> Head:
         """As `HeadCache.parse`; raises what the check raises, too."""
         head = super().parse(data, limits)
-        self._check(head)
+        try:
+            self._check(head)
+        except HttpFault as fault:
+            fault.head = head
+            raise
         return head
 
 

@@ -35,10 +35,9 @@ class HealthRoutes:
     def live(self, exchange: Exchange, _target: Target) -> None:
         """Whether the server is alive.
 
-        200 if it is, else 400; 503 while it exits.
+        200, also while it exits: a liveness probe must let it finish its requests.
         """
-        self._check_not_exiting()
-        send_empty(exchange, 200 if self._engine.live() else 400)
+        send_empty(exchange)
 
     @route(
         "GET /v2/health/ready",
@@ -58,7 +57,8 @@ class HealthRoutes:
         if exchange.request.query and _is_verbose(exchange.request.query):
             self._send_reasons(exchange)
             return
-        self._check_not_exiting()
+        if self._engine.exiting():
+            raise Unavailable("Server exiting")
         if self._engine.ready():
             send_empty(exchange)
             return
@@ -89,10 +89,6 @@ class HealthRoutes:
             )
         else:
             respond(self._engine.model_ready(model, version))
-
-    def _check_not_exiting(self) -> None:
-        if self._engine.exiting():
-            raise Unavailable("Server exiting")
 
     def _send_reasons(self, exchange: Exchange) -> None:
         readiness = self._engine.readiness()

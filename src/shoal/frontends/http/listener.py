@@ -8,23 +8,28 @@ One timer serves all connections: what each may take its time for is in `limits`
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import socket
 import time
 from typing import TYPE_CHECKING
 
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
+from shoal.frontends.closing import EXIT_TIMEOUT, LINGER_SECS
 from shoal.frontends.http.head import CheckHead
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener_state import Handler, ListenerState
 from shoal.frontends.http.message import date_line
 from shoal.frontends.http.protocol import HttpConnection
-from shoal.frontends.sockets import SocketFile, bind_tcp, bind_unix, serve
+from shoal.frontends.sockets import SocketFile, SocketServer, bind_tcp, bind_unix, serve
 from shoal.frontends.tls import ServerTls
-from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer
+from shoal.frontends.tls_server import HANDSHAKE_SECS
 
 if TYPE_CHECKING:
     from shoal.frontends.http.fast_path import HttpFastPath
+
+_LOOK_SECS = 0.05  # between two looks at idle connections, while it drains
 
 
 class HttpListener:
@@ -47,7 +52,8 @@ class HttpListener:
         )
         self._connection_type = HttpConnection if fast_path is None else fast_path.connection_type
         self._state.on_empty = self._all_gone
-        self._servers: list[asyncio.AbstractServer | TlsServer] = []
+        self._servers: list[SocketServer] = []
+        self._accepting = False
         self._files: list[SocketFile] = []
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
@@ -80,13 +86,15 @@ class HttpListener:
         handshake_secs = min(HANDSHAKE_SECS, self._limits.head_timeout_secs or HANDSHAKE_SECS)
         clients = self._state.clients
         self._servers += await serve(sockets, self._accept, tls, handshake_secs, clients)
+        self._accepting = True
         if self._timer is None:
             self._sweep(asyncio.get_running_loop())
 
     @property
     def open_connections(self) -> int:
         """How many clients are connected."""
-        return len(self._state.connections)
+        handshakes = sum(server.unfinished for server in self._servers)
+        return len(self._state.connections) + handshakes
 
     @property
     def in_flight(self) -> int:
@@ -94,17 +102,23 @@ class HttpListener:
         return sum(connection.busy for connection in self._state.connections)
 
     def announce_close(self) -> None:
-        """From now on every response ends its connection, so that clients connect elsewhere."""
+        """From now on the last response that is due ends its connection, so that clients connect
+        elsewhere."""
+        self._state.linger_until = math.inf
         self._state.draining = True
 
-    def stop_accepting(self) -> None:
-        """Close the listening sockets; existing connections stay open."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+    async def stop_accepting(self, linger_secs: float = LINGER_SECS) -> None:
+        """Accept the clients that have connected, then close the listening sockets.
+
+        Existing connections stay open; `drain` closes those that are idle after `linger_secs`.
+        """
+        self.announce_close()
         for file in self._files:
             file.remove()
         self._files.clear()
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        self._accepting = False
+        self._state.linger(linger_secs)
         self._stop_timer_when_done()
 
     def close_idle(self) -> None:
@@ -117,21 +131,38 @@ class HttpListener:
 
         Waits no longer than `timeout_secs`; the caller aborts the rest.
         """
-        self.announce_close()
-        self.close_idle()
-        if not self._state.connections:
-            return True
-        self._drained = asyncio.Event()
-        try:
-            await asyncio.wait_for(self._drained.wait(), timeout_secs)
-        except asyncio.TimeoutError:
-            return not self._state.connections
-        return True
+        state = self._state
+        state.draining = True
+        deadline = time.monotonic() + timeout_secs
+        while True:
+            if not state.lingers:
+                self.close_idle()
+            if not self.open_connections:
+                return True
+            left_secs = deadline - time.monotonic()
+            if left_secs <= 0:
+                return False
+            self._drained = asyncio.Event()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), min(left_secs, _LOOK_SECS))
+
+    def give_up(self) -> None:
+        """The exit timeout has passed: respond with 503 to the requests in flight, and close all
+        connections after that."""
+        self._state.draining = True
+        self._state.linger_until = -math.inf
+        for connection in list(self._state.connections):
+            connection.give_up(EXIT_TIMEOUT)
 
     def abort_all(self) -> None:
         """Cut every connection; requests in flight see their client go away."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._accepting = False
         for connection in list(self._state.connections):
             connection.abort()
+        self._stop_timer_when_done()
 
     def _accept(self) -> HttpConnection:
         return self._connection_type(self._state)
@@ -142,6 +173,7 @@ class HttpListener:
         for connection in list(self._state.connections):
             connection.sweep(now)
         self._timer = loop.call_later(self._limits.sweep_secs, self._sweep, loop)
+        self._stop_timer_when_done()
 
     def _all_gone(self) -> None:
         if self._drained is not None:
@@ -149,6 +181,6 @@ class HttpListener:
         self._stop_timer_when_done()
 
     def _stop_timer_when_done(self) -> None:
-        if self._timer is not None and not self._servers and not self._state.connections:
+        if self._timer is not None and not self._accepting and not self.open_connections:
             self._timer.cancel()
             self._timer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
@@ -37,6 +38,7 @@ class ListenerState:
         "handle",
         "heads",
         "limits",
+        "linger_until",
         "memory",
         "on_empty",
         "scratch",
@@ -64,12 +66,22 @@ class ListenerState:
         self.heads = HeadCache() if check_head is None else CheckedHeads(check_head)
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
-        self.draining = False
+        self.draining = False  # whether each response is the last one of its connection
+        self.linger_until = -math.inf  # while it drains: until then idle connections stay open
         self.date_line = date_line(time.time())
         self.on_empty: Callable[[], None] | None = None  # called after the last connection
         # One for all: between get_buffer and buffer_updated no other connection is read,
         # and buffer_updated empties it before it does anything else. Idle clients hold nothing.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+
+    @property
+    def lingers(self) -> bool:
+        """While it drains: whether requests that arrive on idle connections are expected."""
+        return time.monotonic() < self.linger_until
+
+    def linger(self, secs: float) -> None:
+        """Leave idle connections open for `secs`, from now on."""
+        self.linger_until = time.monotonic() + secs
 
 
 def _call_soon(callback: Callable[[], None]) -> None:

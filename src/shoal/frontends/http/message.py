@@ -41,6 +41,7 @@ class HttpFault(Exception):
         self.message = message
         self.headers = headers
         self.body = body
+        self.head: Head | None = None  # of the request, where that much is known
 
 
 class Head:

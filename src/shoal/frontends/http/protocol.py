@@ -17,9 +17,10 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from shoal.frontends.access_log import DISCONNECTED
+from shoal.frontends.closing import LINGER_SECS, close_unless_unread, unread_bytes
 from shoal.frontends.http.access import access_record
 from shoal.frontends.http.clocks import ConnectionClocks, ConnectionPhase, Overdue
-from shoal.frontends.http.exchange import JSON_CONTENT, ConnectionExchange
+from shoal.frontends.http.exchange import JSON_CONTENT, RETRY_AFTER, ConnectionExchange
 from shoal.frontends.http.listener_state import SCRATCH_BYTES, ListenerState
 from shoal.frontends.http.message import (
     Head,
@@ -44,7 +45,6 @@ _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
 _MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
 _MISSES_PER_SEARCH = 64
 _TURN_NS = 5_000_000  # of one connection, before the others have theirs
-_RETRY_AFTER = (b"Retry-After", b"1")
 
 
 _OPEN, _BUSY, _LINGER, _CLOSING, _CLOSED = ConnectionPhase
@@ -112,6 +112,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         state = self._state
         state.connections.add(self)
+        if state.draining:  # it has just connected, or finished its handshake: leave it some time
+            state.linger_until = max(state.linger_until, time.monotonic() + LINGER_SECS)
         peername = transport.get_extra_info("peername")
         self.address = str(peername[0]) if isinstance(peername, tuple) else ""
         refusal = state.clients.admit(self.address)
@@ -156,16 +158,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._linger_left < 0:
                 self.abort()
 
-    def eof_received(self) -> None:
-        """The client will send no more; the transport closes itself when this returns.
+    def eof_received(self) -> bool | None:
+        """The client will send no more; the transport closes itself unless this returns true.
 
         While a request is with the application this counts as going away: a client that waits
         for its response keeps its side open.
         """
         if self.phase is _BUSY:
+            if self._state.draining and not self.address:
+                return True  # a Unix socket: `close_unless_unread` may have stopped its input
             self.abort()
         elif self._reader.arriving is not Arriving.NOTHING:
             self._refuse(HttpFault(400, "the connection ended before the request did"))
+        return None
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
@@ -200,8 +205,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def draining(self) -> bool:
-        """Whether the connection is to be closed after this response."""
-        return self._state.draining
+        """Whether the connection is to be closed after this response: while the server stops, and
+        unless another request was received behind this one."""
+        state = self._state
+        return state.draining and not (self._reader.waiting_bytes and state.lingers)
 
     @property
     def date_line(self) -> bytes:
@@ -282,12 +289,31 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def close_if_idle(self) -> None:
         """Close the connection unless part of a request has arrived or a response is pending."""
-        if self.phase is _OPEN and not (
-            self._reader.waiting_bytes or self._reader.arriving is not Arriving.NOTHING
+        transport = self._transport
+        if (
+            self.phase is _OPEN
+            and transport is not None
+            and not self._reader.waiting_bytes
+            and self._reader.arriving is Arriving.NOTHING
+            and close_unless_unread(transport)
         ):
-            self._close()
+            self.phase = _CLOSING
             # All was read: a TLS client that does not confirm the end is cut off by the next sweep.
             self._clocks.expire(self._progress)
+
+    def give_up(self, reason: str) -> None:
+        """The server waits no longer: respond with 503 to the request in flight, then close."""
+        exchange = self._exchange
+        if exchange is None:
+            if self.phase is _OPEN:
+                self._refuse(HttpFault(503, reason))
+            return
+        if not isinstance(exchange, ConnectionExchange):
+            call, exchange = exchange, ConnectionExchange(HttpRequest(exchange.head), self)
+            exchange.caller = call.caller
+            exchange.on_disconnect = call.client_disconnected
+            self._exchange = exchange
+        exchange.give_up(reason)
 
     def sweep(self, now: float) -> None:
         """Act on clocks that have run out. `now` is in seconds and only ever grows."""
@@ -467,18 +493,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._state.date_line,
         )
         if self._state.access_log is not None:
+            head = error.head or self._reader.head
             self._state.access_log.record(
-                access_record(None, self.peer, "", error.status, 0, len(body), 0, body)
+                access_record(head, self.peer, "", error.status, 0, len(body), 0, body)
             )
         headers = [JSON_CONTENT, *error.headers]
         if error.status == 503:
-            headers.append(_RETRY_AFTER)
+            headers.append(RETRY_AFTER)
         self.write(response_head(error.status, headers, closing) + body)
         self._linger()
 
     def _close_after_response(self) -> None:
         """Close after the last response; linger when the client has sent more."""
-        if self._reader.waiting_bytes or not self._reading:
+        if self._reader.waiting_bytes or not self._reading or self._has_unread():
             self._linger()
         else:
             self._close()
@@ -501,6 +528,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self._reading:
             self._reading = True
             transport.resume_reading()
+
+    def _has_unread(self) -> bool:
+        """While the server stops, whether the kernel has bytes of the client."""
+        if not self._state.draining or self._transport is None:
+            return False
+        sock = self._transport.get_extra_info("socket")
+        return sock is not None and unread_bytes(sock) > 0
 
     def _close(self) -> None:
         self.phase = _CLOSING

@@ -86,6 +86,11 @@ class RequestReader:
         self._counted = 0  # of a large body: our part of the memory budget's unfinished bytes
 
     @property
+    def head(self) -> Head | None:
+        """The head whose body is arriving."""
+        return self._head
+
+    @property
     def body_bytes(self) -> int:
         """How much of the body has arrived."""
         body = self._decoder.body if self._decoder is not None else self._body

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hyperframe.frame import GoAwayFrame, PingFrame
+from hyperframe.frame import GoAwayFrame, PingFrame, SettingsFrame
 
-from shoal.wire.http2_frames import H2Error
+from shoal.wire.http2_frames import PREFACE, H2Error
 
 
 def answer_ping(peer, frames):
@@ -55,11 +55,42 @@ def test_draining_twice_changes_nothing(peer):
     assert peer.collect() == []
 
 
-def test_a_client_that_has_not_said_anything_is_let_go(tools):
+def test_a_client_that_has_just_connected_is_served(tools):
     peer = tools.Peer()
     peer.connection.drain()
-    assert peer.connection.closed
+    assert not peer.connection.closed
     assert peer.collect() == []
+    frames = peer.send(PREFACE, SettingsFrame(0))
+    (goaway,) = [frame for frame in frames if isinstance(frame, GoAwayFrame)]
+    assert goaway.last_stream_id == 2**31 - 1
+    peer.call(1)
+    assert peer.answers[1].status == 0
+    assert not peer.connection.closed
+    answer_ping(peer, frames)
+    assert peer.connection.closed
+
+
+def test_a_client_that_does_not_answer_the_ping_waits_no_longer(peer, tools):
+    peer.send(peer.headers(1, path="/test.Echo/Hold"))
+    peer.connection.drain()
+    peer.connection.end_drain()
+    assert peer.collect()[-1].last_stream_id == 1
+    peer.send(tools.data(1, tools.prefixed(b"x"), end=True))
+    peer.service.calls[0].reply((b"done",))
+    peer.collect()
+    assert peer.answers[1].messages == [(0, b"done")]
+    assert peer.connection.closed
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/ServerStream"])
+def test_giving_up_ends_calls_with_an_error(peer, path):
+    peer.send(peer.headers(1, path=path))
+    peer.connection.drain()
+    peer.connection.give_up_all("it takes too long")
+    peer.collect()
+    assert (peer.answers[1].status, peer.answers[1].text) == (14, "it takes too long")
+    assert peer.service.events == ["cancel"]
+    assert peer.connection.closed
 
 
 @pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/ServerStream"])

@@ -83,8 +83,8 @@ def test_server_health(service, engine, ready):
 
 def test_server_health_while_it_exits(service, engine):
     engine.is_exiting = True
-    for name in ("ServerLive", "ServerReady"):
-        assert refused(service, name, b"") == (StatusCode.UNAVAILABLE, "Server exiting")
+    assert ask(service, "ServerLive", messages.ServerLiveRequest()).live
+    assert not ask(service, "ServerReady", messages.ServerReadyRequest()).ready
 
 
 def test_model_ready(service):

@@ -274,6 +274,8 @@ def test_while_the_server_goes_down(service, engine):
     assert received(busy) == [("a", [1], True), ("late", SHUTTING_DOWN, True)]
     assert (busy.status, busy.text) == (StatusCode.UNAVAILABLE, SHUTTING_DOWN)
     assert half_closed.status is StatusCode.OK
+    late = open_stream(service)
+    assert (late.status, late.text) == (StatusCode.UNAVAILABLE, SHUTTING_DOWN)
 
 
 def test_streams_that_are_gone_are_forgotten(service):

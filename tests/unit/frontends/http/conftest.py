@@ -88,7 +88,7 @@ class FakeEngine(RuntimeSettings):
         self.requests = []
         self.calls = []
         self.threads = []
-        self.is_live = self.is_ready = True
+        self.is_ready = True
         self.problems = ()
         self.is_exiting = False
         self.decoupled = False
@@ -123,9 +123,6 @@ class FakeEngine(RuntimeSettings):
 
     def exiting(self):
         return self.is_exiting
-
-    def live(self):
-        return self.is_live
 
     def ready(self):
         return self.is_ready

@@ -1,4 +1,5 @@
 import json
+import math
 from itertools import pairwise
 
 import pytest
@@ -549,6 +550,53 @@ def test_while_draining_every_answer_is_the_last():
     client.send(b"GET /" + HOST + b"\r\n")
     assert client.transport.written.count(b"Connection: close") == 1
     assert client.transport.closed
+
+
+def test_while_draining_requests_that_were_sent_ahead_are_answered():
+    client = Client(echo)
+    client.state.draining = True
+    client.state.linger_until = math.inf
+    client.send((b"GET /" + HOST + b"\r\n") * 3)
+    heads = client.transport.written.split(b"HTTP/1.1 200 OK")[1:]
+    assert [b"Connection: close" in head for head in heads] == [False, False, True]
+    assert client.transport.closed
+
+
+def test_giving_up_answers_the_request_in_flight():
+    client = Client()
+    client.send(b"GET /" + HOST + b"\r\n")
+    left = []
+    client.exchanges[0].on_disconnect = lambda: left.append(True)
+    client.state.draining = True
+    client.connection.give_up("it takes too long")
+    assert (client.status, client.error) == (503, "it takes too long")
+    assert b"Connection: close\r\n" in client.transport.written
+    assert client.transport.closed
+    assert left == [True]
+    client.exchanges[0].respond(200)  # too late, and no error
+
+
+def test_giving_up_ends_a_stream_with_an_event():
+    client = Client()
+    client.send(b"GET /" + HOST + b"\r\n")
+    exchange = client.exchanges[0]
+    exchange.start_stream(200)
+    exchange.send_chunk(b"data: 1\n\n")
+    client.state.draining = True
+    client.connection.give_up("it takes too long")
+    assert client.transport.written.endswith(
+        b'data: {"error":"it takes too long"}\n\n\r\n0\r\n\r\n'
+    )
+    assert client.transport.closed
+    exchange.send_chunk(b"data: 2\n\n")
+    exchange.end_stream()
+
+
+def test_giving_up_refuses_a_request_that_still_arrives():
+    client = Client()
+    client.send(b"POST /" + HOST + b"Content-Length: 5\r\n\r\n12")
+    client.connection.give_up("it takes too long")
+    assert (client.status, client.error) == (503, "it takes too long")
 
 
 def test_abort_is_safe_at_any_time():
