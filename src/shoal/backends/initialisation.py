@@ -38,27 +38,27 @@ _LOG_EVERY_SECS = 60.0
 class Initialisation:
     """One model's import and initialisation, from its beginning to its end."""
 
-    __slots__ = ("model", "over")
+    __slots__ = ("model", "over", "waits")
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.over = False
+        self.waits = 0  # of its threads, for other models
 
 
 class _InitialisationLock:
     """Held by one `Initialisation` at a time, on whichever threads that runs."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards _holder, and `over` of all
+        self._changed = threading.Condition()  # guards what follows, `over` and `waits`
         self._holder: Initialisation | None = None
+        self._loading_others: list[Initialisation] = []  # those that have waited for other models
 
     def acquire(self, wanting: Initialisation) -> None:
-        """Wait until no other model is being initialised. Does nothing for one that is over."""
+        """Wait until no other model is being initialised."""
         wait_secs = _LONG_SECS
         with self._changed:
-            while not self._changed.wait_for(
-                lambda: self._holder is None or wanting.over, wait_secs
-            ):
+            while not self._changed.wait_for(lambda: self._may_have(wanting), wait_secs):
                 assert self._holder is not None
                 logger.info(
                     "model '%s' waits for the initialisation of model '%s'",
@@ -66,18 +66,43 @@ class _InitialisationLock:
                     self._holder.model,
                 )
                 wait_secs = _LOG_EVERY_SECS
-            if not wanting.over:
+            if not wanting.over and not wanting.waits:
                 self._holder = wanting
 
-    def release(self, holder: Initialisation, *, over: bool) -> bool:
-        """Let another one go first; whether `holder` had the lock."""
+    def _may_have(self, wanting: Initialisation) -> bool:
+        """Whether it can have the lock, or does not need it any more."""
+        return self._holder is None or wanting.over or wanting.waits > 0
+
+    def finish(self, holder: Initialisation) -> None:
+        """It is over."""
         with self._changed:
-            holder.over = holder.over or over
-            held = self._holder is holder
-            if held:
+            holder.over = True
+            if holder in self._loading_others:
+                self._loading_others.remove(holder)
+            if self._holder is holder:
                 self._holder = None
             self._changed.notify_all()
-            return held
+
+    def begin_wait(self, holder: Initialisation) -> None:
+        """A thread of it waits for another model: that one goes first."""
+        with self._changed:
+            holder.waits += 1
+            if holder not in self._loading_others and not holder.over:
+                self._loading_others.append(holder)
+            if self._holder is holder:
+                self._holder = None
+            self._changed.notify_all()
+
+    def end_wait(self, holder: Initialisation) -> None:
+        """The wait is over; after the last one it continues when no other is initialised."""
+        with self._changed:
+            holder.waits -= 1
+        self.acquire(holder)
+
+    def likely_owner(self) -> Initialisation | None:
+        """The one that a thread of a model most likely belongs to, if it loads other models."""
+        with self._changed:
+            return self._loading_others[-1] if self._loading_others else None
 
 
 _lock = _InitialisationLock()
@@ -101,7 +126,7 @@ def initialising(model: str) -> Iterator[Initialisation]:
         yield own
     finally:
         _current.reset(token)
-        _lock.release(own, over=True)
+        _lock.finish(own)
 
 
 def initialising_with(backend: Backend, model: str) -> AbstractContextManager[object]:
@@ -115,18 +140,26 @@ def initialising_with(backend: Backend, model: str) -> AbstractContextManager[ob
 def released(initialisation: Initialisation | None = None) -> Iterator[None]:
     """Let other models be initialised in here, because this waits for one of them.
 
-    `initialisation` is that of the calling code, if it may run on a thread that the code started
-    itself; by default, that of this thread. Does nothing outside of one.
+    `initialisation` is that of the calling code; by default, that of this thread. Does nothing
+    outside of one.
     """
     own = initialisation or _current.get()
-    if own is None:
+    if own is None or own.over:
         yield
         return
     token = _current.set(None)
-    held = _lock.release(own, over=False)
+    _lock.begin_wait(own)
     try:
         yield
     finally:
         _current.reset(token)
-        if held:
-            _lock.acquire(own)
+        _lock.end_wait(own)
+
+
+def released_by(model: Initialisation | None, *, known: bool) -> AbstractContextManager[None]:
+    """As `released`, for a thread that calls functions of pb_utils for a `model`.
+
+    If it is not `known` to run the model's code, the model may have started it: that may as well be
+    one that has loaded others before and is still being initialised.
+    """
+    return released(model if known else _lock.likely_owner() or model)

@@ -86,8 +86,9 @@ class TritonPythonModel:
     [
         "pb_utils.load_model('b'); pb_utils.load_model('c')",
         "list(ThreadPoolExecutor().map(pb_utils.load_model, ['b', 'c']))",
+        "[ThreadPoolExecutor().submit(pb_utils.load_model, n).result() for n in 'bc']",
     ],
-    ids=["on its thread", "on threads of its own"],
+    ids=["on its thread", "on threads of its own", "on one thread after the other"],
 )
 def test_a_model_may_load_others_while_it_is_initialised(tmp_path, loading):
     sources = {"a": LOADS_OTHERS.replace("{loading}", loading), "b": ECHO, "c": ECHO}

@@ -15,7 +15,13 @@ from shoal.backends.base import LoadContext, Placement
 from shoal.backends.function import declaration as declarations
 from shoal.backends.function.backend import FunctionBackend
 from shoal.backends.function.code import CodeFile
-from shoal.backends.initialisation import initialising, initialising_with, released
+from shoal.backends.initialisation import (
+    initialising,
+    initialising_with,
+    released,
+    released_by,
+)
+from shoal.testing.server import wait_until
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.initialisation import in_thread, overlap_probe
 
@@ -78,6 +84,38 @@ def test_a_thread_of_the_model_can_release_it():
                 return load_b()
 
         assert in_thread(helper).result(WAIT_SECS) == "b"
+
+
+def test_it_continues_when_its_last_thread_has_waited():
+    first, second = threading.Event(), threading.Event()
+
+    def helper(own, done):
+        with released(own):
+            assert done.wait(WAIT_SECS)
+
+    def load_b():
+        with initialising("b"):
+            return "b"
+
+    with initialising("a") as own:
+        helpers = [in_thread(lambda done=done: helper(own, done)) for done in (first, second)]
+        wait_until(lambda: own.waits == 2)
+        first.set()
+        helpers[0].result(WAIT_SECS)  # it does not take the lock while the other one waits
+        assert in_thread(load_b).result(WAIT_SECS) == "b"
+        second.set()
+        helpers[1].result(WAIT_SECS)
+
+
+def test_an_unknown_thread_belongs_to_the_model_that_loads_others():
+    def load(name):
+        with released_by(None, known=False), initialising(name):
+            return name
+
+    with initialising("a") as own:
+        with released(own):
+            pass
+        assert in_thread(lambda: load("b")).result(WAIT_SECS) == "b"
 
 
 def test_a_thread_of_the_model_that_outlives_its_initialisation_takes_nothing():

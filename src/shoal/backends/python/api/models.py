@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.backends.initialisation import released
+from shoal.backends.initialisation import released_by
 from shoal.backends.python.api import arguments, host
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.errors import ShoalError
@@ -31,7 +31,7 @@ def load_model(
         contents[arguments.text("a path of files", path).removeprefix(_FILE_PREFIX)] = content
     context = host.current()
     try:
-        with released(context.initialisation):
+        with released_by(context.initialisation, known=host.is_known()):
             context.host.load_model(model_name, config, contents)
     except ShoalError as error:
         raise TritonModelException(f"Failed to load model: {error.message}") from None
@@ -42,7 +42,7 @@ def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> No
     model_name = arguments.text("model_name", model_name)
     context = host.current()
     try:
-        with released(context.initialisation):
+        with released_by(context.initialisation, known=host.is_known()):
             context.host.unload_model(model_name, bool(unload_dependents))
     except ShoalError as error:
         raise TritonModelException(f"Failed to unload model: {error.message}") from None
@@ -60,7 +60,7 @@ def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> 
     version = int(model_version) if model_version else -1
     context = host.current()
     try:
-        with released(context.initialisation):
+        with released_by(context.initialisation, known=host.is_known()):
             return context.host.is_model_ready(model_name, version)
     except ShoalError as error:
         raise TritonModelException(f"Failed to check model readiness: {error.message}") from None
