@@ -173,6 +173,8 @@ def test_what_was_received_is_answered(kind, drain_secs, tmp_path, certificates)
                 assert running.run(server.stop())
         assert count.lost == []
         assert count.failed == []
+        # grpcio cancels calls where it stops while they arrive, on a machine that is too busy.
+        assert count.cancelled == 0 or kind is grpcio
         if kind not in (questions, metrics, health):
             executed = statistics.snapshot()["inference_stats"]["success"]["count"]
             assert executed == count.answered, "a response was lost"

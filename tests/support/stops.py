@@ -33,7 +33,8 @@ CONNECT_SECS = 0.3
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_REFUSED_STREAM = 7
+_REFUSED_STREAM, _CANCEL = 7, 8
+_CANCELLED = "1"  # the status
 
 
 class StopCount:
@@ -43,6 +44,7 @@ class StopCount:
         self.answered = 0
         self.not_received = 0  # the client knows it: unconfirmed, or told so by GOAWAY
         self.refused = 0  # connections
+        self.cancelled = 0  # calls, by the server
         self.lost: list[str] = []
         self.failed: list[str] = []  # responses that are errors
         self._changed = threading.Condition()
@@ -301,6 +303,8 @@ class _GrpcConnection:
             code = int.from_bytes(payload, "big")
             if code == _REFUSED_STREAM:
                 self._count.not_received += 1
+            elif code == _CANCEL:
+                self._count.cancelled += 1
             else:
                 self._count.lost.append(f"gRPC, reset with {code}")
         elif kind == _HEADERS:
@@ -308,8 +312,11 @@ class _GrpcConnection:
             if not flags & _END_STREAM or stream_id not in self._open:
                 return
             self._open.discard(stream_id)
-            failed = fields.get("grpc-status") != "0"
-            self._count.add_answer(f"gRPC status {fields}" if failed else "")
+            status = fields.get("grpc-status")
+            if status == _CANCELLED:
+                self._count.cancelled += 1
+            else:
+                self._count.add_answer("" if status == "0" else f"gRPC status {fields}")
             if not self._fresh and self._last_id == 2**31 - 1:
                 self._sock.sendall(self._more())
 

@@ -24,7 +24,8 @@ from shoal.frontends.closing import (
 )
 
 _LOOK_SECS = 0.02
-_HELD_SECS = 0.1  # for grpcio to pass on what it has read, and to send the responses
+_QUIET_LOOKS = 10  # in a row without a change
+_MOST_HELD_SECS = 1.0
 
 
 async def close_gently(ports: set[int], busy_peers: Callable[[], set[str]]) -> None:
@@ -53,14 +54,31 @@ async def close_gently(ports: set[int], busy_peers: Callable[[], set[str]]) -> N
     held = _find(ports, listening=False)
     for connection in held:
         hold_input(connection)
-    await asyncio.sleep(_HELD_SECS)
+    quiet = await _become_quiet(busy_peers)
     busy_ports = {peer.rpartition(":")[2] for peer in busy_peers()}
     for connection in held:
         with connection:
-            if unread_bytes(connection) or _peer_port(connection) in busy_ports:
-                release_input(connection)
-            else:
+            if quiet and not unread_bytes(connection) and _peer_port(connection) not in busy_ports:
                 end(connection)
+            else:  # grpcio cancels what it receives from now on
+                release_input(connection)
+
+
+async def _become_quiet(busy_peers: Callable[[], set[str]]) -> bool:
+    """Wait until no call begins or ends for a while: then grpcio has passed on what it has read,
+    and has sent the responses. False if the machine is too busy to tell."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _MOST_HELD_SECS
+    looks, before = 0, busy_peers()
+    while looks < _QUIET_LOOKS:
+        began = loop.time()
+        if began >= deadline:
+            return False
+        await asyncio.sleep(_LOOK_SECS)
+        now = busy_peers()
+        looks = 0 if now != before or loop.time() - began > 2 * _LOOK_SECS else looks + 1
+        before = now
+    return True
 
 
 def _find(ports: set[int], *, listening: bool) -> list[socket.socket]:
