@@ -12,6 +12,7 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.config.pbtxt import parse_pbtxt
+from shoal.server import ModelsFailed
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.repositories import add_model, add_onnx
@@ -69,6 +70,19 @@ def test_a_repository_without_problems(tmp_path):
         "2 models checked, no problems",
     ]
     assert done.stderr == ""
+
+
+def test_a_file_that_does_not_fit_its_config(tmp_path):
+    """Its config is complete, so that only a load shows it."""
+    tensors = 'input { name: "a" data_type: TYPE_FP32 dims: [ 1 ] } output { name: "b" data_type: '
+    folder = add_model(
+        tmp_path, "broken", f'backend: "onnxruntime" {tensors} TYPE_FP32 dims: [ 1 ] }}'
+    )
+    (folder / "1" / "model.onnx").write_bytes(b"junk")
+    (problem,) = checked(tmp_path)["broken"]["problems"]
+    assert "model.onnx" in problem["message"]
+    with pytest.raises(ModelsFailed), running_server(tmp_path):
+        pass
 
 
 def test_every_problem_of_every_model_with_file_field_and_fix(tmp_path):

@@ -28,11 +28,12 @@ functions or a model file. The exit code is 0 if all of them can be served, else
 Examples:
   shoal check models            every model of a repository
   shoal check models/resnet     one model
-  shoal check models --load     also load and warm up each model
+  shoal check models --load     also initialise Python models, and warm up all of them
   shoal check app.py --json     for programs
 
 Options:
-  --load                        load every model without problems, then unload it
+  --load                        initialise Python models and functions, and warm up every model;
+                                without it, only model files are loaded and unloaded again
   --json                        print JSON: a list of models, each with its problems and warnings
 
 All options of `shoal serve` are accepted, so that a whole command line can be checked; those that

@@ -2,8 +2,8 @@
 
     folders and files --> Inspection --> a ModelReport per model: problems, warnings, full config
 
-Each model is prepared as for a load and, on request, loaded. Ensembles are checked against the
-configurations of their models.
+Each model is prepared as for a load; model files are loaded, too, and on request code. Ensembles
+are checked against the configurations of their models.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from shoal.backends.file_backend import FileBackend
 from shoal.config import rules
 from shoal.config.model import ModelConfig
 from shoal.core.request import Request
@@ -99,12 +100,13 @@ class Inspection:
         )
 
     def reports(self, *, load: bool = False) -> Iterator[ModelReport]:
-        """Every model, by name; with `load` each is loaded and closed again."""
+        """Every model, by name. Model files are loaded and closed again: only that shows whether
+        they can be served. Models that are code are loaded, and all are warmed up, with `load`."""
         yield from self._broken
         for name in sorted(self._found):
             report = self.report(name)
-            if load and report.ok:
-                self._load(report)
+            if report.ok:
+                self._load(report, all_of_it=load)
             yield report
 
     def report(self, name: str) -> ModelReport:
@@ -189,17 +191,22 @@ class Inspection:
                 return dataclasses.replace(self._settings, declared=source)
         return self._settings
 
-    def _load(self, report: ModelReport) -> None:
+    def _load(self, report: ModelReport, *, all_of_it: bool) -> None:
         """Load each version and close it again. An ensemble has nothing to load."""
         spec = report.spec
         assert spec is not None
         if spec.ensemble is not None:
             return
+        if not all_of_it:
+            if not isinstance(spec.backend, FileBackend):
+                return
+            bare = dataclasses.replace(spec.config, model_warmup=())
+            spec = dataclasses.replace(spec, config=bare)
         with _warnings(report.warnings):
             for version in spec.version_folders:
                 try:
                     load_version(spec, version).close()
-                    report.loaded = True
+                    report.loaded = all_of_it
                 except Exception as error:  # noqa: BLE001 - as above
                     place = str(spec.version_folders[version])
                     report.problems += problems_of(error, place)
@@ -281,7 +288,8 @@ class _ModelOutline:
 
     signature: Signature
     decoupled: bool
-    takes_device_tensors: bool = False  # this matters only at inference
+    takes_device_tensors: bool = False  # this and the next matter only at inference
+    limits_latency: bool = False
 
 
 def problems_of(error: BaseException, place: str) -> list[Problem]:
