@@ -115,28 +115,33 @@ class Engine:
         taken = model.accept_group(requests)
         if taken == len(requests):
             return ()
+        rest = requests[taken:]
+        refusal = model.refusal(rest)
+        if refusal is not None:
+            template = first.template
+            assert template is not None  # of all of them
+            for request in rest:
+                request.state = DONE
+            template.replies.refuse_all(refusal, rest)
+            return ()
         replaced: list[PlannedRequest] = []
-        refused: list[tuple[PlannedRequest, ShoalError]] = []
-        for request in requests[taken:]:
+        for request in rest:
             try:
                 model.accept_checked(request)
             except BatcherClosed:  # it is being replaced at this moment
                 replaced.append(request)
             except ShoalError as error:
                 request.state = DONE
-                refused.append((request, error))
-        if refused:
-            template = first.template
-            assert template is not None  # of all of them
-            template.replies.refuse_all(refused)
+                request.fail(error)
         return replaced
 
     def check_room(self, name: str, version: int = -1) -> None:
         """Raise QueueRejected if a model would refuse any request now. Call it before a request
         is decoded that takes long; it is counted as one that was refused."""
         model = self._repository.serving(name, version)
-        if model is not None:
-            model.check_room()
+        refusal = None if model is None else model.refusal()
+        if refusal is not None:
+            raise refusal.prefixed("[request id: <id_unknown>] ")
 
     # ---- health
 

@@ -114,8 +114,11 @@ class QueueRejected(Unavailable):
     """A queue rejected the request: it was full, too long for the target latency, or the request
     timed out."""
 
-    def __init__(self, message: str, retry_secs: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, reason: str, retry_secs: int = 1, *, prefix: str = "") -> None:
+        """`prefix` is what the message has before the reason, which is the same for all requests
+        that are refused at a time."""
+        super().__init__(prefix + reason)
+        self.reason = reason
         self.retry_secs = retry_secs
 
 

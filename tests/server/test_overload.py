@@ -190,8 +190,8 @@ def test_requests_are_refused_until_the_model_is_quick_again(serve_held, fake):
         answer = ask(running, 1).response()
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert answer.error == (
-            "[request id: 1] model 'held' is overloaded and cannot answer within its target "
-            "latency of 20 ms; try again later"
+            "[request id: 1] the model is overloaded and cannot answer within its target latency "
+            "of 20 ms; try again later"
         )
         fake.gate.set()
         check(first, 0)
@@ -225,11 +225,9 @@ def test_an_ensemble_is_refused_at_its_entry(tmp_path, fake):
         assert answer.error == (
             "[request id: 1] ensemble 'pipe' runs a model that is overloaded; try again later"
         )
-        answer = ask(running, 2, model="quick", version="1").response()
-        assert (answer.status, answer.error[:42]) == (
-            503,
-            "[request id: 2] model 'quick' is overloade",
-        )
+        answer = ask(running, 2, model="quick").response()
+        assert answer.status == 503
+        assert answer.error.startswith("[request id: 2] the model is overloaded")
         assert running.metric("shoal_admission_refused_total", model="quick", version="1") == 1
         assert running.metric("shoal_admission_expected_seconds", model="quick", version="1") > 0.02
         assert failures(running, "REJECTED", "pipe") == 1
@@ -237,7 +235,7 @@ def test_an_ensemble_is_refused_at_its_entry(tmp_path, fake):
         fake.gate.set()
         check(first, 0)
         check(ask(running, 3, model="pipe"), 3)
-        check(ask(running, 4, model="quick", version="1"), 4)
+        check(ask(running, 4, model="quick"), 4)
 
 
 def test_cached_responses_are_not_refused(tmp_path, fake):

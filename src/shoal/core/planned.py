@@ -19,7 +19,7 @@ from shoal.core.reply import Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Buffer, Tensor
-from shoal.errors import ShoalError
+from shoal.errors import QueueRejected
 
 
 class BatchReplies(Protocol):
@@ -31,8 +31,8 @@ class BatchReplies(Protocol):
     def send_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """Answer each of `requests`, in the order of `responses`, with its only response."""
 
-    def refuse_all(self, refused: Sequence[tuple[PlannedRequest, ShoalError]]) -> None:
-        """Answer each of the requests with its error."""
+    def refuse_all(self, error: QueueRejected, requests: Sequence[PlannedRequest]) -> None:
+        """Answer each of `requests` with the error, whose message gets the request's id."""
 
 
 @dataclass(slots=True, eq=False)

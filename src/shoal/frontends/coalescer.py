@@ -19,7 +19,7 @@ from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.engine import Engine
-from shoal.errors import ShoalError, Unsupported
+from shoal.errors import QueueRejected, ShoalError, Unsupported
 
 
 class Coalescer(ABC):
@@ -118,15 +118,18 @@ class Coalescer(ABC):
         except Exception as failure:  # noqa: BLE001 - becomes the response
             self._fail(batch[1], failure)
 
-    def refuse_all(self, refused: Sequence[tuple[PlannedRequest, ShoalError]]) -> None:
+    def refuse_all(self, error: QueueRejected, requests: Sequence[PlannedRequest]) -> None:
         """Answer requests that were not queued, on the loop."""
-        for request, error in refused:
-            if not self.write_refusal(request, error):
-                request.fail(error)
+        for request in self.write_refusals(error, requests):
+            prefix = request.log_prefix()
+            request.fail(QueueRejected(error.reason, error.retry_secs, prefix=prefix))
 
     @abstractmethod
-    def write_refusal(self, request: PlannedRequest, error: ShoalError) -> bool:
-        """Answer with an error in one piece; false, with nothing done, if the slow path has to."""
+    def write_refusals(
+        self, error: QueueRejected, requests: Sequence[PlannedRequest]
+    ) -> Sequence[PlannedRequest]:
+        """Answer each with the error in one piece; returns those that the slow path has to
+        answer."""
 
     @abstractmethod
     def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:

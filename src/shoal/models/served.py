@@ -115,16 +115,13 @@ class ServedModel(ABC):
         try:
             self._enqueue(request)
         except QueueRejected:
-            self._count_refusal(request)
+            self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
             raise
 
-    def check_room(self) -> None:
-        """Raise QueueRejected, and count it, if any request would be refused now: for one that
-        takes long to decode."""
-        return
-
-    def _count_refusal(self, request: Request) -> None:
-        self.statistics.failed(request, FailureReason.REJECTED, time.monotonic_ns())
+    def refusal(self, requests: Sequence[Request] = ()) -> QueueRejected | None:  # noqa: ARG002
+        """The error for all of the requests, which are alike, if none of them would be accepted
+        now; they are counted then. Without any: for a request that is not decoded yet."""
+        return None
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> int:  # noqa: ARG002
         """Queue valid requests of one template that arrived at the same moment, from the first on;

@@ -195,16 +195,17 @@ class Model(ServedModel):
         """Whether such a request would be admitted now, and how long it would take."""
         return self._batcher.expectation(request)
 
-    def check_room(self) -> None:
-        """Raise QueueRejected, and count it, if any request would be refused now."""
+    def refusal(self, requests: Sequence[Request] = ()) -> QueueRejected | None:
+        """The error for all of the requests, if none would be accepted now; see `ServedModel`."""
         if self._cache is not None:  # it may have the response
-            return
-        request = Request(self.name, {}, DISCARD)
-        try:
-            self._batcher.check_room(request)
-        except QueueRejected:
-            self._count_refusal(request)
-            raise
+            return None
+        rows = requests[0].rows if requests else 1
+        error = self._batcher.refusal(rows, len(requests) or 1)
+        if error is not None:
+            now_ns = time.monotonic_ns()
+            for request in requests or [Request(self.name, {}, DISCARD)]:
+                self.statistics.failed(request, FailureReason.REJECTED, now_ns)
+        return error
 
     def _dropped(self, request: Request, error: ShoalError) -> None:
         self.statistics.failed(request, FailureReason.of(error), time.monotonic_ns())

@@ -35,6 +35,7 @@ class Expectation(NamedTuple):
 
     latency_ns: float = 0.0  # 0 while nothing is known
     in_time: bool = True
+    waits: bool = False  # whether it would have to wait for others
 
 
 class AdmissionReading(NamedTuple):
@@ -135,8 +136,11 @@ class AdmissionControl:
             else:
                 more = middle
         # A request that an instance can begin with at once is never refused: none can do better.
-        idle = max(1, self.instances) - len(self._running) - self._requests
-        return min(len(requests), max(fits, idle))
+        return min(len(requests), max(fits, self._idle()))
+
+    def _idle(self) -> int:
+        """How many requests instances can begin with at once."""
+        return max(1, self.instances) - len(self._running) - self._requests
 
     def check(self, request: Request, level: int, now_ns: int) -> None:
         """Raise QueueRejected if the request cannot be answered in time."""
@@ -145,13 +149,25 @@ class AdmissionControl:
             expected_ns = self._expected_ns(
                 self._rows_before(level) + request.rows, request.rows, now_ns
             )
-            raise refusal(request, self.target_ns, expected_ns, now_ns)
+            raise late(request, self.target_ns, expected_ns, now_ns)
+
+    def refusal(self, rows: int, count: int, now_ns: int) -> QueueRejected | None:
+        """The error for `count` requests of so many rows, if none would be admitted now. One of
+        the highest priority and without a time-out is the last to be refused."""
+        if self._idle() > 0:
+            return None
+        expected_ns = self._expected_ns(self._rows_before(1) + rows, rows, now_ns)
+        if expected_ns <= self._share * self.target_ns:
+            return None
+        self.refused += count
+        return QueueRejected(_reason(self.target_ns), _retry_secs(expected_ns - self.target_ns))
 
     def expectation(self, request: Request, level: int, now_ns: int) -> Expectation:
         """What would happen to such a request; nothing changes."""
         rows = request.rows
         expected_ns = self._expected_ns(self._rows_before(level) + rows, rows, now_ns)
-        return Expectation(expected_ns, self.room_for((request,), level, now_ns) > 0)
+        in_time = self.room_for((request,), level, now_ns) > 0
+        return Expectation(expected_ns, in_time, self._idle() <= 0)
 
     def reading(self, now_ns: int) -> AdmissionReading:
         """For metrics: the expected latency is that of one row behind all others."""
@@ -196,14 +212,21 @@ def limit_ns(request: Request, target_ns: int, now_ns: int) -> int:
     return limit
 
 
-def refusal(request: Request, target_ns: int, expected_ns: float, now_ns: int) -> QueueRejected:
+def late(request: Request, target_ns: int, expected_ns: float, now_ns: int) -> QueueRejected:
     """The error for a request that cannot be answered in time."""
     limit = limit_ns(request, target_ns, now_ns)
+    reason = _reason(target_ns) if limit == target_ns else _reason(0)
+    return QueueRejected(reason, _retry_secs(expected_ns - limit), prefix=request.log_prefix())
+
+
+def _reason(target_ns: int) -> str:
+    """With 0: because of what the client allows."""
     what = f"its target latency of {target_ns / _NS_PER_MS:g} ms"
-    if limit < target_ns:
-        what = "the time that the request allows"
-    return QueueRejected(
-        f"{request.log_prefix()}model '{request.model_name}' is overloaded and cannot answer "
-        f"within {what}; try again later",
-        max(1, math.ceil((expected_ns - limit) / _NS_PER_SECOND)),
+    return (
+        f"the model is overloaded and cannot answer within "
+        f"{what if target_ns else 'the time that the request allows'}; try again later"
     )
+
+
+def _retry_secs(excess_ns: float) -> int:
+    return max(1, math.ceil(excess_ns / _NS_PER_SECOND))

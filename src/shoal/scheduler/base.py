@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shoal.core.request import Request
+from shoal.errors import QueueRejected
 from shoal.scheduler.admission import AdmissionReading, Expectation
 from shoal.scheduler.policy import Reason
 
@@ -43,8 +44,8 @@ class Scheduler(Protocol):
     def pending(self) -> int:
         """How many requests wait."""
 
-    def check_room(self, request: Request) -> None:
-        """Raise QueueRejected if no request like this one would be accepted, of any priority."""
+    def refusal(self, rows: int, count: int) -> QueueRejected | None:
+        """The error for `count` requests of so many rows, if none would be accepted now."""
 
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""

@@ -109,13 +109,16 @@ class Batcher:
             level = self._queue.level_of(request)
             return self._admission.expectation(request, level, self._clock())
 
-    def check_room(self, request: Request) -> None:
-        """Raise QueueRejected if no request like this one would be accepted, of any priority."""
+    def refusal(self, rows: int, count: int) -> QueueRejected | None:
+        """The error for `count` requests of so many rows, if none would be accepted now, whatever
+        its priority."""
+        if self._admission is None and not self._queue.is_limited:
+            return None
         with self._lock:
             if self._queue.is_full():
-                raise QueueRejected(request.log_prefix() + FULL)
-            if self._admission is not None:
-                self._admission.check(request, 1, self._clock())
+                return QueueRejected(FULL)
+            admission = self._admission
+            return None if admission is None else admission.refusal(rows, count, self._clock())
 
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""

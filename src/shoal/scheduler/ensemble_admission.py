@@ -19,8 +19,8 @@ from shoal.scheduler.admission import (
     FIRST_SHARE,
     AdmissionReading,
     Expectation,
+    late,
     limit_ns,
-    refusal,
 )
 from shoal.scheduler.ensemble_graph import EnsembleGraph, EnsembleStep
 
@@ -64,10 +64,10 @@ class EnsembleAdmission:
         self._refused += 1
         if not self._target_ns:
             raise QueueRejected(
-                f"{request.log_prefix()}ensemble '{self._graph.name}' runs a model that is "
-                f"overloaded; try again later"
+                f"ensemble '{self._graph.name}' runs a model that is overloaded; try again later",
+                prefix=request.log_prefix(),
             )
-        raise refusal(request, self._target_ns, expected.latency_ns, self._clock())
+        raise late(request, self._target_ns, expected.latency_ns, self._clock())
 
     def expectation(self, request: Request) -> Expectation:
         """Whether such a request would be admitted now, and how long it would take."""
@@ -75,6 +75,7 @@ class EnsembleAdmission:
             return Expectation()
         needed = self._graph.plan(request.requested_outputs).wanted
         done_ns: dict[str, float] = {}  # by tensor
+        waits = False
         for step in self._order:
             if step.index not in needed:
                 continue
@@ -82,14 +83,15 @@ class EnsembleAdmission:
             expected = Expectation() if model is None else model.expectation(request)
             if not expected.in_time:
                 return expected
+            waits = waits or expected.waits
             begin_ns = max([done_ns.get(tensor, 0.0) for tensor in step.inputs.values()], default=0)
             for tensor in step.outputs.values():
                 done_ns[tensor] = begin_ns + expected.latency_ns
         latency_ns = max(done_ns.values(), default=0.0)
-        if not self._target_ns:
-            return Expectation(latency_ns)
+        if not self._target_ns or not waits:  # where nothing waits, none can do better
+            return Expectation(latency_ns, waits=waits)
         budget_ns = FIRST_SHARE * limit_ns(request, self._target_ns, self._clock())
-        return Expectation(latency_ns, latency_ns <= budget_ns)
+        return Expectation(latency_ns, latency_ns <= budget_ns, waits)
 
     def reading(self) -> AdmissionReading | None:
         """The state of the admission control, for metrics; None without a target latency."""

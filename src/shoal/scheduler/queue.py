@@ -89,7 +89,7 @@ class RequestQueue:
         level = self._levels[0] if number == 1 else self._level(number)
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
-            raise QueueRejected(request.log_prefix() + FULL)
+            raise QueueRejected(FULL, prefix=request.log_prefix())
         request.queued_ns = now_ns
         deadline = request.deadline_ns = policy.deadline(request, now_ns)
         if deadline is not None and (
@@ -99,10 +99,14 @@ class RequestQueue:
         level.on_time.append(request)
         self._size += 1
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the number of requests is limited; unknown (False) with levels."""
+        return self._count == 1 and self._levels[0].policy.max_size > 0
+
     def is_full(self) -> bool:
         """Whether a request of any priority would be refused; unknown (False) with levels."""
-        most = self._levels[0].policy.max_size
-        return self._count == 1 and 0 < most <= self._size
+        return self.is_limited and self._size >= self._levels[0].policy.max_size
 
     def level_of(self, request: Request) -> int:
         """The number of the request's priority level; 1 is the highest."""

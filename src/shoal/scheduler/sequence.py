@@ -23,7 +23,7 @@ from itertools import islice
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, QueueRejected, ShoalError
-from shoal.scheduler.admission import AdmissionReading, Expectation, refusal
+from shoal.scheduler.admission import AdmissionReading, Expectation, late
 from shoal.scheduler.base import RECENT_CUTS, Puller
 from shoal.scheduler.batcher import BatcherClosed, OnDropped
 from shoal.scheduler.order import OrderKeeper
@@ -127,7 +127,7 @@ class SequenceBatcher:
                 expected = self._expectation(request)
                 if not expected.in_time:
                     self._refused += 1
-                    raise refusal(request, self._target_ns, expected.latency_ns, self._clock())
+                    raise late(request, self._target_ns, expected.latency_ns, self._clock())
             run = self._admission.admit(request)
             self._append(run, request)
             if request.flags & Request.SEQUENCE_END:
@@ -142,8 +142,9 @@ class SequenceBatcher:
         if request.cancelled:  # before `on_cancel` was set
             self._cut_off(run)
 
-    def check_room(self, request: Request) -> None:
-        """Never: the request may be of a sequence that has begun."""
+    def refusal(self, rows: int, count: int) -> QueueRejected | None:  # noqa: ARG002 - the contract
+        """None: a request may be of a sequence that has begun."""
+        return None
 
     def enqueue_group(self, requests: Sequence[Request]) -> int:  # noqa: ARG002 - the contract
         """Takes none of them: `enqueue` them one by one."""

@@ -61,13 +61,22 @@ class RecentErrors:
         with self._lock:
             return dict(self._counts)
 
-    def _add(self, protocol: str, status: str) -> None:
+    def _add(self, protocol: str, status: str, count: int = 1) -> None:
         key = (protocol, status)
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self._counts[key] = self._counts.get(key, 0) + count
 
-    def note(self, protocol: str, place: str, status: str, text: str, model: str = "") -> None:
-        """Record an error that was sent to a client, without the id of its request: then equal
-        errors of different requests are one entry."""
+    def note(
+        self,
+        protocol: str,
+        place: str,
+        status: str,
+        text: str,
+        model: str = "",
+        *,
+        count: int = 1,
+    ) -> None:
+        """Record an error that was sent to clients, `count` times, without the id of its request:
+        then equal errors of different requests are one entry."""
         if text.startswith(_ID_PREFIX):
             text = text[text.find("] ") + 2 :]
         text = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
@@ -83,9 +92,9 @@ class RecentErrors:
                     self._entries.popitem(last=False)
             else:
                 self._entries.move_to_end(key)
-            self._add(protocol, status)
+            self._add(protocol, status, count)
             self._noted += 1
-            entry.count += 1
+            entry.count += count
             entry.last_ms = now_ms
             entry.number = self._noted
 

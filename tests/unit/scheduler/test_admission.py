@@ -218,7 +218,7 @@ def test_a_refusal_says_what_to_do():
     with pytest.raises(QueueRejected) as caught:
         service.admission.check(make_request(id="7")[0], 1, service.now_ns)
     assert caught.value.message == (
-        "[request id: 7] model 'm' is overloaded and cannot answer within its target latency of "
+        "[request id: 7] the model is overloaded and cannot answer within its target latency of "
         "20 ms; try again later"
     )
     assert caught.value.retry_secs in (4, 5)  # the batch that runs, and its own

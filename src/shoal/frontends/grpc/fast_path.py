@@ -17,7 +17,7 @@ from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Buffer
-from shoal.errors import ShoalError
+from shoal.errors import QueueRejected
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.grpc.access import call_record
 from shoal.frontends.grpc.call import Call
@@ -28,7 +28,7 @@ from shoal.frontends.grpc.errors import as_shoal_error, retry_metadata, status_o
 from shoal.frontends.grpc.flow import Receiver, ServerStream, unary_pieces
 from shoal.frontends.grpc.infer import DECOUPLED, GrpcInferCall, InferMethod, planned_message
 from shoal.frontends.grpc.message import PREFIX_BYTES
-from shoal.frontends.grpc.status import StatusCode, trailers_only
+from shoal.frontends.grpc.status import StatusCode, metadata_block, trailers_only
 from shoal.statistics.recent_errors import recent_errors
 from shoal.wire import http2_frames as frames
 from shoal.wire.grpc_pattern import MessagePatterns
@@ -136,21 +136,27 @@ class GrpcFastPath(Coalescer):
 
     # ---- out
 
-    def write_refusal(self, request: PlannedRequest, error: ShoalError) -> bool:
+    def write_refusals(
+        self, error: QueueRejected, requests: Sequence[PlannedRequest]
+    ) -> Sequence[PlannedRequest]:
         """The trailers that `fail` would send; see `Coalescer`."""
-        call: Any = request.reply
-        if type(call) is not GrpcFastPathCall or self.dispatcher.access_log is not None:
-            return False
+        if self.dispatcher.access_log is not None:
+            return requests
+        left: list[PlannedRequest] = []
         code = status_of(error)
-        block = trailers_only(code, error.message, retry_metadata(error))
-        frame = frames.header_block(
-            call.id, block, end_stream=True, max_frame_bytes=frames.DEFAULT_FRAME_BYTES
-        )
-        if not call.finish_with(frame, 0):
-            return False
-        method = call.pattern.head.path.rpartition("/")[2]
-        recent_errors.note("gRPC", method, code.name, error.message, request.model_name)
-        return True
+        metadata = metadata_block(retry_metadata(error))
+        for request in requests:
+            call: Any = request.reply  # of `reply_types`
+            block = trailers_only(code, request.log_prefix() + error.reason) + metadata
+            frame = frames.header_block(
+                call.id, block, end_stream=True, max_frame_bytes=frames.DEFAULT_FRAME_BYTES
+            )
+            if type(call) is not GrpcFastPathCall or not call.finish_with(frame, 0):
+                left.append(request)
+        if len(left) < len(requests):
+            count, model = len(requests) - len(left), requests[0].model_name
+            recent_errors.note("gRPC", "ModelInfer", code.name, error.reason, model, count=count)
+        return left
 
     def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """One piece per call; see `Coalescer`."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
-from shoal.errors import Forbidden, ShoalError
+from shoal.errors import Forbidden, QueueRejected
 from shoal.frontends.coalescer import Coalescer
 from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, error_headers
@@ -41,6 +41,7 @@ from shoal.wire.json_frame import JsonFrame
 from shoal.wire.template import LONGEST_KEY, TemplateCache, split_json_id
 
 _ID_KEY = b'{"id":'
+_ID_PREFIX = "[request id: "  # of errors
 _LENGTH_FIELD = LENGTH_NAME.lower()
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 _LONGEST_LINE_BYTES = 512  # of requests on the fast path
@@ -211,21 +212,30 @@ class HttpFastPath(Coalescer):
 
     # ---- out
 
-    def write_refusal(self, request: PlannedRequest, error: ShoalError) -> bool:
+    def write_refusals(
+        self, error: QueueRejected, requests: Sequence[PlannedRequest]
+    ) -> Sequence[PlannedRequest]:
         """The bytes that `send_error` would write; see `Coalescer`."""
-        call: Any = request.reply
-        connection: HttpConnection = call.connection
+        left: list[PlannedRequest] = []
         status = STATUS[error.code]
-        body = error_body(error.message)
         lines = response_lines(status, [JSON, *error_headers(error)])
-        length = b"Content-Length: %d\r\n" % len(body)
-        whole = b"".join((lines, length, connection.date_line, b"\r\n", body))
-        if not connection.refuse_with(call, whole):
-            return False
-        call.request = None
-        head: Head = call.head
-        recent_errors.note("HTTP", f"{head.method} {head.path}", str(status), error.message)
-        return True
+        front, back = error_body(_ID_PREFIX + "%b] " + error.reason.replace("%", "%%")).split(b"%b")
+        form = b"".join((lines, b"Content-Length: %d\r\n%b\r\n", front, b"%b", back))
+        length = len(front) + len(back % ())
+        for request in requests:
+            call: Any = request.reply  # an HttpFastPathCall
+            request_id = call.request_id or b"<id_unknown>"
+            connection = call.connection
+            whole = form % (length + len(request_id), connection.date_line, request_id)
+            if connection.refuse_with(call, whole):
+                call.request = None
+            else:
+                left.append(request)
+        if len(left) < len(requests):
+            place = f"{call.head.method} {call.head.path}"
+            count = len(requests) - len(left)
+            recent_errors.note("HTTP", place, str(status), error.reason, count=count)
+        return left
 
     def write_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """One write per call; see `Coalescer`."""

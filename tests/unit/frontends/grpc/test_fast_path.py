@@ -93,6 +93,9 @@ class Model:
         self.together += len(requests) if taken else 0
         return taken
 
+    def refusal(self, requests=()):
+        return self.batcher.refusal(requests[0].rows, len(requests))
+
     def run(self):
         while batch := self.batcher.take_now()[0]:
             self._execution.run(self.executor, batch)
