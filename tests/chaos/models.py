@@ -49,7 +49,11 @@ def add_python(repository, name, more=""):
 ISOLATED = {
     "python": (add_python, parameter("python_execution", "process")),
     "python_twice": (add_python, parameter("python_execution", "process") + _TWO),
+    "onnx_isolated": (add_plus, parameter("isolation", "process")),
+    "onnx_isolated_twice": (add_plus, parameter("isolation", "process") + _TWO),
 }
+# In the errors of requests whose process was killed, or is not started again yet.
+KILLED = ("is not healthy", "its process ended", "has no process now")
 # As parameters of a test; `make test` needs one of each kind.
 EACH_ISOLATED = pytest.mark.parametrize(
     "isolated",

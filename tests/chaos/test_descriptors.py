@@ -11,8 +11,11 @@ from tests.chaos.checker import Checker
 from tests.chaos.faults import (
     connect,
     descriptors_used_up,
+    kill,
+    model_processes,
     no_descriptors_left,
 )
+from tests.chaos.models import EACH_ISOLATED, KILLED
 from tests.chaos.schedule import long_run, rounds
 from tests.support.repositories import touch
 
@@ -128,6 +131,19 @@ def load_over(line, name):
     while len(body) < length:
         body += line.recv(65536)
     return int(answer.split()[1])
+
+
+@EACH_ISOLATED
+def test_a_model_process_that_cannot_be_started_is_tried_again(serve, isolated):
+    server = serve("onnx", isolated)
+    with Checker(server, "onnx", isolated) as checker:
+        checker.tolerate(isolated, *KILLED)
+        with no_descriptors_left(server):
+            kill(model_processes(server)[0])
+            checker.wait_for_answers(20, "onnx")
+        checker.wait_for_answers(5)
+    checker.check()
+    server.checked_stop()
 
 
 @long_run

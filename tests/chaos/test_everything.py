@@ -18,7 +18,7 @@ from tests.chaos.faults import (
 from tests.chaos.schedule import long_run, rounds
 from tests.support.repositories import touch
 
-NAMES = ("onnx", "thread", "python")
+NAMES = ("onnx", "thread", "python", "onnx_isolated")
 SPARE = "spare"  # reloaded and corrupted; the checker does not ask it
 
 
@@ -83,7 +83,8 @@ def test_one_fault_after_the_other(serve, settled, repository, chance):
     server = serve(*NAMES)
     before = settled(server, *NAMES)
     with Checker(server, *NAMES) as checker:
-        checker.tolerate("python", "is not healthy")
+        for name in ("python", "onnx_isolated"):
+            checker.tolerate(name, *models.KILLED)
         for _ in rounds(len(FAULTS)):
             fault = chance.choice(FAULTS)
             print(fault.__name__)

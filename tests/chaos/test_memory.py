@@ -51,8 +51,10 @@ def server(serve, repository, tmp_path):
     """A server with models whose output is as large as the client likes."""
     functions = tmp_path / "functions.py"
     functions.write_text(FUNCTIONS)
-    files = {"1/model.py": LARGE_MODEL.encode()}
-    add_model(repository, "large_thread", CONFIG + parameter("python_execution", "thread"), files)
+    for place in ("thread", "process"):
+        more = parameter("python_execution", place)
+        files = {"1/model.py": LARGE_MODEL.encode()}
+        add_model(repository, f"large_{place}", CONFIG + more, files)
     return serve("onnx", "python", paths=[functions])
 
 
@@ -63,7 +65,7 @@ def ask(server, model, count):
 
 
 def test_outputs_without_memory_for_them(server, settled):
-    models = ("large", "large_thread")
+    models = ("large", "large_thread", "large_process")
     for model in models:
         assert ask(server, model, 10).status == 200
     before = settled(server, "onnx", "python")

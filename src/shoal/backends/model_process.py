@@ -19,7 +19,7 @@ from typing import Any
 from shoal.backends.base import PendingRequest, RequestExecutor
 from shoal.backends.request_entry import entry_of
 from shoal.core.request import Request
-from shoal.errors import Internal, ShoalError
+from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.link.channel import ChannelClosed
 from shoal.link.pipe_reader import PipeReader
 from shoal.link.process import ChildProcess
@@ -254,7 +254,10 @@ class ModelProcess(ABC):
         if final:
             pending.request.on_cancel = None
         with contextlib.suppress(Internal):  # it was ended this very moment
-            self._respond(pending, error, parameters, packed, final=final)
+            try:
+                self._respond(pending, error, parameters, packed, final=final)
+            except Unavailable as unread:  # no memory for its tensors
+                pending.send(error=unread, final=final)
 
     # ---- the end
 

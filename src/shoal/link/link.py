@@ -180,6 +180,7 @@ class Link:
         """Close the pipe and drop all state. No thread may be receiving."""
         self._channel.close()
         self._pool.close()
+        self._views.close()
 
 
 def _aligned(size: int) -> int:

@@ -9,6 +9,7 @@ released everything in it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -19,6 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from shoal.errors import Unavailable
 
 ALIGNMENT = 64
 _LEAST_BYTES = 1 << 16
@@ -123,28 +126,55 @@ class SegmentViews:
 
     def __init__(self) -> None:
         self._memory: dict[int, mmap.mmap] = {}
+        self._unmapped: dict[int, tuple[int, int]] = {}  # file and size: there was no memory for it
 
     def open(self, number: int, size: int, tag: str, next_file: Callable[[], int]) -> None:
-        """Map a segment that the other side has opened."""
+        """Map a segment that the other side has opened; `lease` tries again if that fails."""
         if tag:
             if sys.platform == "win32":
                 self._memory[number] = mmap.mmap(-1, size, tagname=tag)
             return
-        file = next_file()
-        try:
-            self._memory[number] = mmap.mmap(file, size)
-        finally:
-            os.close(file)
+        self._unmapped[number] = (next_file(), size)
+        with contextlib.suppress(OSError):
+            self._map(number)
+
+    def _map(self, number: int) -> mmap.mmap:
+        """Raises OSError if there is no memory for it."""
+        file, size = self._unmapped[number]
+        memory = self._memory[number] = mmap.mmap(file, size)
+        del self._unmapped[number]
+        os.close(file)
+        return memory
 
     def drop(self, number: int) -> None:
         """Unmap a segment once it is unused."""
         self._memory.pop(number, None)
+        unmapped = self._unmapped.pop(number, None)
+        if unmapped is not None:
+            os.close(unmapped[0])
 
     def lease(self, number: int, release: Callable[[int], None]) -> memoryview:
-        """The bytes of a segment; `release(number)` is called when they are unused."""
-        whole = np.frombuffer(self._memory[number], np.uint8).view(_Leased)
+        """The bytes of a segment; `release(number)` is called when they are unused.
+
+        Raises Unavailable if there is no memory to map it, and releases it.
+        """
+        memory = self._memory.get(number)
+        if memory is None:
+            try:
+                memory = self._map(number)
+            except OSError as error:
+                release(number)
+                raise Unavailable(
+                    f"no memory for the tensors of this request ({error.strerror}); retry later"
+                ) from None
+        whole = np.frombuffer(memory, np.uint8).view(_Leased)
         whole.release = (release, number)
         return whole.data
+
+    def close(self) -> None:
+        """Close the files of segments that were never mapped."""
+        for number in list(self._unmapped):
+            self.drop(number)
 
 
 class _Leased(np.ndarray):
