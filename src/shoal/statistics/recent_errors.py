@@ -20,6 +20,11 @@ MOST_CHARACTERS = 2000  # of a text; longer ones are cut
 MOST_OF_A_PLACE = 300
 _ID_PREFIX = "[request id: "
 
+REFUSALS = (
+    *(("HTTP", "429"), ("HTTP", "503")),
+    *(("gRPC", "RESOURCE_EXHAUSTED"), ("gRPC", "UNAVAILABLE")),
+)
+
 _NS_PER_MS = 1_000_000
 
 
@@ -49,7 +54,8 @@ class RecentErrors:
         self._lock = threading.Lock()  # guards everything below
         self._entries: OrderedDict[tuple[str, str, str, str, str], ErrorEntry] = OrderedDict()
         self._noted = 0
-        self._counts: dict[tuple[str, str], int] = {}
+        # Refusals are there from the start: Prometheus does not see how a new series has begun.
+        self._counts: dict[tuple[str, str], int] = dict.fromkeys(REFUSALS, 0)
 
     def count(self, protocol: str, status: str) -> None:
         """Count an error that is not kept: it was sent before the request was known."""

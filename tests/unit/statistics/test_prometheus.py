@@ -169,6 +169,7 @@ def test_every_metric_has_its_type(served):
         "nv_energy_consumption",
         "shoal_process_cpu_seconds_total",
         "process_cpu_seconds_total",
+        "shoal_error_responses_total",
         *DURATIONS,
     }
     assert kinds == (
@@ -212,6 +213,7 @@ def test_a_model_without_histograms_has_none():
 def test_without_models_only_the_machine_and_the_process_are_left():
     assert set(scrape(renderer())) == CPU | PROCESS_NAMES | {
         "shoal_build_info",
+        "shoal_error_responses_total",
         "nv_pinned_memory_pool_total_bytes",
         "nv_pinned_memory_pool_used_bytes",
         "shoal_process_resident_memory_bytes",
@@ -277,7 +279,9 @@ def test_errors_by_protocol_and_status():
     assert scrape(renderer(errors=errors))["shoal_error_responses_total"] == {
         (("protocol", "http"), ("status", "404")): 2,
         (("protocol", "http"), ("status", "503")): 1,
+        (("protocol", "http"), ("status", "429")): 0,  # refusals are there from the start
         (("protocol", "grpc"), ("status", "UNAVAILABLE")): 1,
+        (("protocol", "grpc"), ("status", "RESOURCE_EXHAUSTED")): 0,
     }
 
 
