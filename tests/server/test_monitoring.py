@@ -19,7 +19,7 @@ from shoal.testing.server import running_server, wait_until
 from tests.support.client import Infer
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.keys import bearer, write_keys
-from tests.support.repositories import add_fake
+from tests.support.repositories import add_fake, parameter
 
 yaml = pytest.importorskip("yaml")
 
@@ -80,6 +80,8 @@ def running(tmp_path_factory):
     """A server with a cache and keys, whose model has served and failed."""
     models, own = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("own")
     add_fake(models, "m", "response_cache { enable: true }")
+    limits = {"execution_timeout_ms": "60000", "target_latency_ms": "1000"}
+    add_fake(models, "limited", "".join(parameter(*limit) for limit in limits.items()))
     keys = write_keys(own / "keys.jsonl", app={"apis": ("*",)})
     with running_server(
         models,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shoal.cache.caching_scheduler import CachingScheduler
@@ -100,7 +100,7 @@ class ServedModel(ABC):
         """Whether its instances take requests; if not, a load makes a new model of it."""
         return True
 
-    def problems(self) -> Iterable[Problem]:
+    def problems(self) -> Sequence[Problem]:
         """What is wrong with it while it serves, for the readiness of the server. Never blocks."""
         return ()
 

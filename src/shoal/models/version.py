@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from shoal.backends.base import (
     Executor,
@@ -176,12 +176,15 @@ class Model(ServedModel):
         """Whether an instance takes requests."""
         return self._health is None or self._health.serves()
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Sequence[Problem]:
         """What is wrong with its instances."""
-        if self._health is not None:
-            blocks = not self.is_healthy()
-            for text in self._health.problems():
-                yield Problem(f"model '{self.name}', {text}", self.name, blocks)
+        if self._health is None:
+            return ()
+        blocks = not self.is_healthy()
+        return [
+            Problem(f"model '{self.name}', {text}", self.name, blocks)
+            for text in self._health.problems()
+        ]
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> int:
         """Queue valid requests that arrived at the same moment; see `ServedModel`."""

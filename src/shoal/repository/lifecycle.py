@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -123,28 +123,30 @@ class ModelLifecycle:
             if made:
                 memory.exclude_loaded()
 
-    def problems(self, *, on_demand: bool = False) -> Iterator[Problem]:
+    def problems(self, *, on_demand: bool = False) -> Sequence[Problem]:
         """Why the model is not ready, and what is wrong with it nevertheless. Takes no lock.
 
         With `on_demand` a model need not be loaded, and never keeps the server from being ready.
         """
         name, statuses, blocks = self.name, self.statuses, not on_demand
+        found: list[Problem] = []
         if self.problem:
-            yield _problem(name, f"is not loaded: {self.problem}", blocks=blocks)
+            found.append(_problem(name, f"is not loaded: {self.problem}", blocks=blocks))
         elif not (statuses or self.given_up or on_demand):
-            yield _problem(name, "is not loaded yet")
+            found.append(_problem(name, "is not loaded yet"))
         for version, status in statuses.items():
-            if status.state is VersionState.READY:
-                if status.reason:
-                    yield _problem(name, f"version {version}: {status.reason}", blocks=False)
+            state, reason = status.state, status.reason
+            if state is VersionState.READY:
+                if reason:
+                    found.append(_problem(name, f"version {version}: {reason}", blocks=False))
             elif status.failed:
-                yield _problem(
-                    name, f"version {version} is not available: {status.reason}", blocks=blocks
-                )
+                text = f"version {version} is not available: {reason}"
+                found.append(_problem(name, text, blocks=blocks))
             elif not (status.on_purpose or on_demand):
-                yield _problem(name, f"version {version} is {status.state.value.lower()}")
+                found.append(_problem(name, f"version {version} is {state.value.lower()}"))
         for model in self.serving.values():
-            yield from model.problems()
+            found += model.problems()
+        return found
 
     def _plan(self, spec: ModelSpec) -> tuple[list[int], list[int], list[int]]:
         """Which versions stay, which only change their instances, and which must be loaded."""
