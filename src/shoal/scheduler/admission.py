@@ -23,9 +23,9 @@ from shoal.scheduler.costs import ExecutionCosts
 
 FIRST_SHARE = 0.8  # of the target, which the expected latency may reach
 LEAST_SHARE = 0.25
-MOST_SHARE = 0.95
-_LOWER = 0.9  # times the share after a late answer, once in each span of the target
-_HIGHER = 0.02  # more of the target for each second without a late answer
+MOST_SHARE = 0.9
+_LOWER = 0.93  # times the share after a late answer, once in each span of the target
+_HIGHER = 0.03  # more of the target for each second
 _FEWER = 0.125  # weight of the number that runs, where it is lower than expected
 _NS_PER_MS, _NS_PER_SECOND = 1_000_000, 1_000_000_000
 
@@ -68,7 +68,8 @@ class AdmissionControl:
         self._waiting: dict[int, int] = {}  # rows by priority level
         self._requests = 0  # that wait
         self._share = FIRST_SHARE
-        self._changed_ns = 0  # when the share was changed
+        self._lowered_ns = 0
+        self._raised_ns = 0
 
     # ---- what the batcher reports
 
@@ -108,12 +109,13 @@ class AdmissionControl:
         # The first one has the highest priority of the batch, and has waited longest with it:
         # others may have had to wait because of requests that came after them.
         if now_ns - first.queued_ns > self.target_ns:
-            if now_ns - self._changed_ns >= self.target_ns:  # what waits was admitted before that
+            if now_ns - self._lowered_ns >= self.target_ns:  # what waits was admitted before that
                 self._share = max(LEAST_SHARE, self._share * _LOWER)
-                self._changed_ns = now_ns
-        elif now_ns - self._changed_ns >= _NS_PER_SECOND:
-            self._share = min(MOST_SHARE, self._share + _HIGHER)
-            self._changed_ns = now_ns
+                self._lowered_ns = now_ns
+        else:
+            passed_ns = min(now_ns - self._raised_ns, _NS_PER_SECOND)
+            self._share = min(MOST_SHARE, self._share + _HIGHER * passed_ns / _NS_PER_SECOND)
+        self._raised_ns = now_ns
 
     # ---- decisions
 
