@@ -90,7 +90,7 @@ class Server:
         self.reloads = Reloads()
         self._log = log
         self._access_log: AccessLog | None = None
-        self._loop = LoopHandle()
+        self._loop = LoopHandle(polls_for_lone_client=device.available_cores() > 1)
         custom = CustomMetrics()
         self._cache = settings.cache_store(options)
         self._making_workers = threading.Lock()  # guards _workers; models load on threads

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from shoal.backends.base import Executor, RequestExecutor
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
+from shoal.instance.busy_poll import LIMIT_NS, BusyPoll
 from shoal.instance.execution import ComputeTime, Execution
 from shoal.instance.execution_placement import (
     LOOP,
@@ -100,7 +101,8 @@ class LoopHandle:
                          '-- all in one loop iteration, without polling the sockets again --'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, polls_for_lone_client: bool = False) -> None:
+        """With `polls_for_lone_client`, the loop may poll instead of sleeping, see `busy_poll`."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._after_reading: list[Callable[[], None]] = []
@@ -108,6 +110,10 @@ class LoopHandle:
         self._after_batches: list[Callable[[], None]] = []
         self._scheduled = False
         self.sockets_are_read = False  # while callbacks run: all of this iteration's requests exist
+        self._busy_poll = BusyPoll() if polls_for_lone_client else None
+        self._poll_until_ns = 0
+        self._ran = 0  # requests in this iteration
+        self._client: object = None  # the connection of the last one
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use `loop`; call this on its thread."""
@@ -162,6 +168,7 @@ class LoopHandle:
     def _run_callbacks(self) -> None:
         """Call everything in order, also what callbacks add to a later list than their own; what
         they add to others is for the next iteration."""
+        arrived_ns = time.monotonic_ns()
         self.sockets_are_read = True
         first, self._after_reading = self._after_reading, []
         for callback in first:
@@ -176,6 +183,28 @@ class LoopHandle:
         self._scheduled = False
         if self._after_reading or self._due or self._after_batches:
             self._schedule()
+        if self._ran and self._busy_poll is not None:
+            client, self._client = self._client, None
+            ran, self._ran = self._ran, 0
+            if ran > 1 or client is None:
+                self._busy_poll.reset()
+            elif self._busy_poll.answered(client, arrived_ns, now_ns := time.monotonic_ns()):
+                self._poll_until_ns = now_ns + LIMIT_NS
+                self._poll()
+
+    def _poll(self) -> None:
+        """Have the loop poll its sockets once more, unless a request has arrived."""
+        if self._scheduled or self._loop is None:
+            return
+        if time.monotonic_ns() < self._poll_until_ns:
+            self._loop.call_soon(self._poll)
+        elif self._busy_poll is not None:
+            self._busy_poll.reset()
+
+    def ran(self, batch: Sequence[Request]) -> None:
+        """A batch has run in this iteration."""
+        self._ran += len(batch)
+        self._client = getattr(batch[0].reply, "connection", None)
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -244,6 +273,7 @@ class LoopInstance:
             self.busy_with = 1
             mode = self._execute(requests)
             self.busy_with = 0
+        self._handle.ran(requests)
         if mode is THREADS:
             self._batcher.hand_to_instances()
         return True
@@ -276,6 +306,7 @@ class LoopInstance:
                 self.busy_with = len(batch)
                 mode = self._run(batch)
                 self.busy_with = len(self._rest)
+            self._handle.ran(batch)
             if mode is THREADS:
                 self._batcher.hand_to_instances()
             if not self._rest and (mode is THREADS or not self._batcher.pending()):

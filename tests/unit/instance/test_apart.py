@@ -99,6 +99,9 @@ class Stage:
         self.scheduled += 1
         return True
 
+    def ran(self, batch):
+        pass
+
 
 def large(count):
     requests = [request_of(LARGE) for _ in range(count)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
+from shoal.instance import busy_poll, inline
 from shoal.instance.execution import Execution
 from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
 from shoal.instance.inline import TRY_EVERY, LoopHandle, LoopInstance
@@ -364,6 +366,56 @@ def test_what_is_written_later_has_an_iteration_of_its_own():
     loop.iterate()
     assert order == ["second"]
     assert loop.ready == []
+
+
+class OneClient:
+    """A loop that polls for lone clients, by a clock of the test's."""
+
+    def __init__(self, monkeypatch):
+        self.now_ns = 0
+        monkeypatch.setattr(inline.time, "monotonic_ns", lambda: self.now_ns)
+        self.handle, self.loop = LoopHandle(polls_for_lone_client=True), CountedLoop()
+        self.handle.bind(self.loop)
+
+    def ask(self, *clients, after_ns=10_000):
+        """Requests of these clients arrive in one iteration, as one batch; whether the loop
+        polls afterwards."""
+        self.now_ns += after_ns
+        batch = [SimpleNamespace(reply=SimpleNamespace(connection=client)) for client in clients]
+        self.handle.after_reading(lambda: self.handle.ran(batch))
+        self.loop.iterate()
+        return bool(self.loop.ready)
+
+
+def test_a_quick_lone_client_is_polled_for(monkeypatch):
+    one, client = OneClient(monkeypatch), object()
+    assert [one.ask(client) for _ in range(9)] == [False] * 8 + [True]
+    one.now_ns += busy_poll.LIMIT_NS - 1
+    one.loop.iterate()
+    assert one.loop.ready  # it polls on
+    assert one.ask(client, after_ns=0)
+    one.now_ns += busy_poll.LIMIT_NS
+    one.loop.iterate()
+    assert not one.loop.ready  # without success: it sleeps
+    assert [one.ask(client) for _ in range(8)] == [False] * 8
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        lambda one, client: one.ask(client, object()),  # several requests in one iteration
+        lambda one, client: one.ask(object()),
+        lambda one, client: one.ask(client, after_ns=busy_poll.LIMIT_NS),
+        lambda one, client: one.ask(None),  # a reply without a connection
+    ],
+)
+def test_other_requests_end_it(monkeypatch, disturb):
+    one, client = OneClient(monkeypatch), object()
+    for _ in range(8):
+        one.ask(client)
+    disturb(one, client)
+    assert not one.loop.ready
+    assert not one.ask(client)
 
 
 def test_one_that_fails_keeps_nobody_else_from_it(caplog):
