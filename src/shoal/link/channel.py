@@ -230,6 +230,10 @@ class MessageChannel:
         if not size:
             raise ChannelClosed
         self._filled += size
+        if ancillary:
+            self._take_files(ancillary)
+
+    def _take_files(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 files = array.array("i")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from socket import socket
 from typing import Any
 
@@ -26,6 +26,9 @@ from shoal.link.segments import ALIGNMENT, SegmentPool, SegmentViews
 _INLINE_BYTES = 16 * 1024  # of one tensor
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
 _OBJECTS = np.dtype(object).str
+# Of the most used ones, because formatting and parsing the text takes as long as all the rest.
+_DTYPES = {kind.numpy.str: kind.numpy for kind in dtypes.ALL if kind is not BYTES}
+_DTYPE_TEXTS = {dtype: text for text, dtype in _DTYPES.items()}
 
 Packed = tuple[str, int, tuple[int, ...], Any]  # name, datatype, shape, bytes or location
 PackedArray = tuple[str, tuple[int, ...], Any]  # dtype, shape, bytes or location
@@ -67,8 +70,9 @@ class Link:
         """Wait until the other side has accepted all but `most_bytes`, or is gone."""
         self._channel.wait_for_room(most_bytes)
 
-    def receive(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def receive(self) -> list[tuple[str, tuple[Any, ...]]]:
         """Wait for messages; ChannelClosed at the end."""
+        messages: list[tuple[str, tuple[Any, ...]]] = []
         for kind, body, news in self._channel.receive():
             if news is not None:
                 released, opened, closed = news
@@ -77,7 +81,8 @@ class Link:
                     self._views.open(number, size, tag, self._channel.next_file)
                 for number in closed:
                     self._views.drop(number)
-            yield kind, body
+            messages.append((kind, body))
+        return messages
 
     def pack(self, tensors: Iterable[Tensor]) -> list[Packed]:
         """Tensors as plain values, for one message; large ones go to shared memory."""
@@ -133,8 +138,10 @@ class Link:
         packed: list[PackedArray] = []
         large: list[tuple[int, np.ndarray]] = []
         for array in arrays:
-            dtype, place = array.dtype.str, None
-            if array.dtype.hasobject:
+            place = None
+            kind = array.dtype
+            dtype = _DTYPE_TEXTS.get(kind) or kind.str
+            if kind.hasobject:
                 place = bytes_tensor.encode(array.reshape(-1).tolist())
                 if len(place) > _INLINE_BYTES:
                     large.append((len(packed), np.frombuffer(place, np.uint8)))
@@ -168,7 +175,7 @@ class Link:
             if dtype == _OBJECTS:
                 flat = bytes_tensor.decode(raw, math.prod(shape), "an array")
             else:
-                flat = np.frombuffer(raw, dtype)
+                flat = np.frombuffer(raw, _DTYPES.get(dtype, dtype))
             arrays.append(flat.reshape(shape))
         return arrays
 

@@ -45,7 +45,8 @@ class PipeReader:
         self._hung_up = hung_up
         self._finished = finished
         self._always_watch = always_watch
-        self._changed = threading.Condition()  # guards the five below
+        self._lock = threading.Lock()  # guards the five below
+        self._changed = threading.Condition(self._lock)
         self._reading = always_watch
         self._followers = 0
         self._reads = 0  # how often a thread has begun to read
@@ -57,11 +58,12 @@ class PipeReader:
 
     def wait_for(self, answered: Callable[[], bool]) -> None:
         """Return once `answered()` is true, or the pipe is closed."""
-        with self._changed:
-            self._followers += 1
-            while self._reading and not self._closed and not answered():
-                self._changed.wait()
-            self._followers -= 1
+        with self._lock:
+            if self._reading:
+                self._followers += 1
+                while self._reading and not self._closed and not answered():
+                    self._changed.wait()
+                self._followers -= 1
             if self._closed or answered():
                 return
             self._reading = True
@@ -97,7 +99,7 @@ class PipeReader:
         self._watcher.join()
 
     def _step_back(self) -> None:
-        with self._changed:
+        with self._lock:
             self._reading = False
             if self._followers or self._closed:
                 self._changed.notify_all()
@@ -120,7 +122,7 @@ class PipeReader:
         """Wait for something to read, and read it if no other thread does; else pause."""
         reads = self._reads
         _wait_readable(self._connection)
-        with self._changed:
+        with self._lock:
             mine = not self._reading and not self._closed
             self._reading = self._reading or mine
         if mine:

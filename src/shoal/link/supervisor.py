@@ -36,6 +36,10 @@ class ProcessState(enum.Enum):
     CLOSED = "closed"
 
 
+# A module constant, because on Python 3.11 access to an enum member runs Python code.
+_RUNNING = ProcessState.RUNNING
+
+
 class Supervised(Protocol):
     """A process that can be used."""
 
@@ -80,7 +84,7 @@ class Supervisor(Generic[Process]):
     def process(self) -> Process | None:
         """The process, while it runs."""
         process = self._process
-        if process is None or self._state is not ProcessState.RUNNING or process.gone:
+        if process is None or self._state is not _RUNNING or process.gone:
             return None
         return process
 

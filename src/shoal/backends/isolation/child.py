@@ -86,6 +86,7 @@ class _Child:
         self._decoupled = False
         self._executor: Executor | RequestExecutor
         self._model: LoadedModel
+        self._counts = False  # whether the model has counters
         self._worked = threading.Event()  # since the counters were sent
         self._threads: ThreadPoolExecutor | None = None  # of a model that is reentrant
         self._running: dict[int, Request] = {}  # for cancellation; each change is atomic
@@ -144,7 +145,8 @@ class _Child:
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes the reason
             self._fail(error)
             return
-        if type(self._model).counters is not LoadedModel.counters:
+        self._counts = type(self._model).counters is not LoadedModel.counters
+        if self._counts:
             threading.Thread(target=self._send_counters, name="shoal-counters", daemon=True).start()
         if self._model.reentrant:
             self._threads = ThreadPoolExecutor(_MOST_THREADS, "shoal-instance")
@@ -190,7 +192,8 @@ class _Child:
         except BaseException as raised:  # noqa: BLE001 - a model's sys.exit() is an error, too
             error = self._described(raised)
         self._link.send("done", number, results, error)
-        self._worked.set()
+        if self._counts:
+            self._worked.set()
 
     def _described(self, raised: BaseException) -> failure.PackedError:
         """The error for the server; the traceback of an unexpected one goes to the log."""
