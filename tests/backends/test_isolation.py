@@ -67,8 +67,8 @@ class Isolated:
     def __init__(self, folder, more="", count=1, metrics=None):
         config = pbtxt.parse_pbtxt((folder / "config.pbtxt").read_text() + more, "config.pbtxt")
         config = normalise(config, directory_name="m", file="config.pbtxt")
+        config = FunctionBackend().complete(config, folder, folder / "1", {})
         backend = IsolatedBackend(FunctionBackend())
-        config = backend.complete(config, folder, folder / "1", {})
         placements = [Placement("KIND_CPU", 0, f"m_0_{index}") for index in range(count)]
         context = LoadContext(folder, folder / "1", 1, config, placements, metrics=metrics)
         self.loaded = backend.load(context)
@@ -178,7 +178,7 @@ def sklearn(version):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_configs_and_results_are_those_of_the_backend(tmp_path, backend, prepare):
+def test_results_are_those_of_the_backend(tmp_path, backend, prepare):
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)
     inputs = prepare(version)
@@ -186,14 +186,26 @@ def test_configs_and_results_are_those_of_the_backend(tmp_path, backend, prepare
     with BackendRunner(plain, version.parent) as model:
         config, expected = model.config, model.run(inputs)
         axes = dict(model._loaded.axis_names)
-    with BackendRunner(IsolatedBackend(plain), version.parent) as model:
-        assert model.config == config
-        assert model._loaded.axis_names == {key: tuple(value) for key, value in axes.items()}
-        results = model.run(inputs)
-    assert results.keys() == expected.keys()
+    loaded = IsolatedBackend(plain).load(LoadContext(version.parent, version, 1, config, [HERE]))
+    executor = loaded.executor(HERE)
+    assert loaded.axis_names == {key: tuple(value) for key, value in axes.items()}
+    results = dict(zip(expected, executor.run(inputs, list(expected)), strict=True))
+    executor.close()
+    loaded.close()
     for name, array in expected.items():
         assert results[name].dtype == array.dtype
         assert np.array_equal(results[name], array)
+
+
+def test_configs_are_completed_as_by_the_backend(tmp_path):
+    version = tmp_path / "m" / "1"
+    onnx(version)
+    found = [
+        backend.complete(ModelConfig(name="m"), version.parent, version, {})
+        for backend in (OnnxRuntimeBackend(), IsolatedBackend(OnnxRuntimeBackend()))
+    ]
+    assert found[0] == found[1]
+    assert found[0].max_batch_size > 0
 
 
 def test_large_tensors_stay_valid_and_their_memory_is_used_again(tmp_path):
