@@ -6,6 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 MINUTES ?= 10
 SEED ?= $(shell date +%s)
+STOPS := tests/server/test_stops.py::test_what_was_received_is_answered
 
 # For `make accept`; see CONTRIBUTING.md.
 ACCEPTANCE ?=
@@ -50,8 +51,9 @@ test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plan
 
 chaos: $(VENV)/.installed-dev ## faults against a real server for MINUTES: killed processes, full disks, no memory; SEED repeats a run
 	@echo "make chaos MINUTES=$(MINUTES) SEED=$(SEED)"
-	@SHOAL_CHAOS_MINUTES=$(MINUTES) SHOAL_CHAOS_SEED=$(SEED) \
-	    $(BIN)/python -m pytest --timeout 600 --durations 5 tests/chaos $(ARGS)
+	@SHOAL_CHAOS_MINUTES=$(MINUTES) SHOAL_CHAOS_SEED=$(SEED) SHOAL_STOPS=50 \
+	    $(BIN)/python -m pytest --timeout 600 --durations 5 tests/chaos \
+	    $(foreach kind,http-0 http-0.1 grpc_own-0 grpc_own-0.1,'$(STOPS)[$(kind)]') $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## search for inputs that break a parser, SECONDS for each (fuzz/README.md)
 	@$(PIP) --editable '.[fuzz]'

@@ -14,7 +14,7 @@ from tests.support import onnx_models, sequences
 from tests.support.repositories import add_model, add_onnx, parameter, touch
 
 WIDTH = 4  # of the models that add a number
-CHANGING = ("changing_onnx", "changing_thread", "changing_process")
+CHANGING = ("changing_onnx", "changing_thread", "changing_process", "changing_isolated")
 UPLOADED = "uploaded"
 
 _PYTHON_MODEL = """
@@ -86,6 +86,8 @@ def write(folder: Path) -> tuple[Path, Path]:
     repository = folder / "models"
     plus_one = onnx_models.plus(1, WIDTH)
     add_onnx(repository, "changing_onnx", plus_one, _ONNX_CONFIG)
+    isolated = _ONNX_CONFIG + parameter("isolation", "process")
+    add_onnx(repository, "changing_isolated", plus_one, isolated)
     for place in ("thread", "process"):
         config = _PYTHON_CONFIG + parameter("python_execution", place)
         source = {"1/model.py": _PYTHON_MODEL.encode()}

@@ -91,6 +91,7 @@ class Traffic:
             Kind("sequence of 5", 2, self._sequence),
             Kind("ensemble", 3, self._ensemble),
             Kind("ONNX that is reloaded", 5, self._changing("changing_onnx")),
+            Kind("ONNX, isolated", 5, self._changing("changing_isolated")),
             Kind("Python, thread", 5, self._changing("changing_thread")),
             Kind("Python, process", 5, self._changing("changing_process")),
             Kind("Python, 400 KB", 1, self._large),
