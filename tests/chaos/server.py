@@ -13,7 +13,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import secrets
 import signal
 import socket
@@ -193,9 +192,9 @@ class ChaosServer:
 
 
 def shared_memory_of(pids):
-    """Names in /dev/shm that have one of the pids."""
-    numbers = re.compile(rf"(?<!\d)({'|'.join(map(str, pids))})(?!\d)")
-    return [path.name for path in Path("/dev/shm").iterdir() if numbers.search(path.name)]
+    """Names in /dev/shm that one of these processes has made."""
+    starts = tuple(f"shoal-{pid}-" for pid in pids)
+    return [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(starts)]
 
 
 @contextlib.contextmanager
