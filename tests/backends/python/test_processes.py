@@ -284,7 +284,7 @@ def test_it_does_not_outlive_the_server(processes, request_of):
     while "started" not in heard:
         heard += [kind for kind, _ in process.link.receive()]
     (tensor,) = request_of(-2)[0].inputs.values()
-    entry = (1, ("", 0, 0, 0), {}, [], process.link.pack([tensor]), None)
+    entry = (1, ("", 0, 0, 0, False), {}, [], process.link.pack([tensor]), None)
     process.link.send("execute", [(2, [entry])])
     process.link.close()
     assert process._process.wait(WAIT_SECS) == 1

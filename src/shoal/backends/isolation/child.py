@@ -147,6 +147,7 @@ class _Child:
             return
         self._counts = type(self._model).counters is not LoadedModel.counters
         if self._counts:
+            self._worked.set()  # the counters as they begin
             threading.Thread(target=self._send_counters, name="shoal-counters", daemon=True).start()
         if self._model.reentrant:
             self._threads = ThreadPoolExecutor(_MOST_THREADS, "shoal-instance")
