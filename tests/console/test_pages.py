@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from shoal.client import Client
 from shoal.config.options import NamedSetting
 from shoal.testing.server import running_server
 from tests.support.client import Infer
+from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.keys import key_of, write_keys
+from tests.support.repositories import add_fake, parameter
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -32,10 +35,10 @@ def row(page, name):
 
 def test_models_with_states_and_reasons(page, address, expect):
     page.goto(address)
-    expect(row(page, "add_sub").locator(".pill")).to_have_text("Ready")
+    expect(row(page, "add_sub").locator(".pill:visible")).to_have_text("Ready")
     expect(row(page, "add_sub").locator(".versions")).to_have_text("version 1")
     broken = row(page, "broken")
-    expect(broken.locator(".pill")).to_have_text("Unavailable")
+    expect(broken.locator(".pill:visible")).to_have_text("Unavailable")
     expect(broken.locator(".reason")).to_contain_text(MARKUP)
     expect(page.locator("#link-text")).to_have_text("Live, not ready")
     problems = page.get_by_role("status", name="Problems").locator(".notice.bad")
@@ -168,11 +171,11 @@ def test_unload_and_load(page, running, address, expect):
     assert running.states("upper") == {"1": "READY"}
     upper.get_by_role("button", name="Unload").click()
     upper.locator(".sure").get_by_role("button", name="Unload").click()
-    expect(upper.locator(".pill")).to_have_text("Not loaded")
+    expect(upper.locator(".pill:visible")).to_have_text("Not loaded")
     expect(upper.get_by_role("link", name="Try it")).to_be_hidden()
     assert running.states("upper") == {"1": "UNAVAILABLE"}
     upper.get_by_role("button", name="Load").click()
-    expect(upper.locator(".pill")).to_have_text("Ready")
+    expect(upper.locator(".pill:visible")).to_have_text("Ready")
 
 
 def test_a_load_that_fails_reports_why(page, address, expect):
@@ -187,7 +190,7 @@ def test_a_model_that_loads_at_its_first_request(page, models, expect):
     with running_server(models, model_control_mode="lazy") as running:
         page.goto(f"http://{running.http_address}/")
         upper = row(page, "upper")
-        expect(upper.locator(".pill")).to_have_text("Not loaded")
+        expect(upper.locator(".pill:visible")).to_have_text("Not loaded")
         upper.get_by_role("link", name="Try it").click()
         page.get_by_role("button", name="Send").click()
         expect(page.locator(".output")).to_contain_text("A SHOAL OF FISH")
@@ -198,7 +201,7 @@ def test_a_server_that_looks_after_its_models_itself(page, models, expect):
     with running_server(models, exit_on_error=False) as running:
         page.goto(f"http://{running.http_address}/")
         expect(page.locator(".model-section")).to_contain_text("--model-control-mode=explicit")
-        expect(row(page, "add_sub").locator(".pill")).to_have_text("Ready")
+        expect(row(page, "add_sub").locator(".pill:visible")).to_have_text("Ready")
         expect(row(page, "add_sub").get_by_role("button")).to_have_count(0)
 
 
@@ -247,9 +250,26 @@ def test_a_lost_repository_is_shown(page, models, expect, tmp_path):
         expect(page.get_by_label("Problems")).to_have_text("")
         repository.rename(tmp_path / "away")
         expect(page.get_by_label("Problems")).to_contain_text("cannot be read: No such file")
-        expect(row(page, "add_sub").locator(".pill")).to_have_text("Ready")
+        expect(row(page, "add_sub").locator(".pill:visible")).to_have_text("Ready")
         (tmp_path / "away").rename(repository)
         expect(page.get_by_label("Problems")).to_have_text("")
+
+
+def test_a_model_without_a_healthy_instance(page, expect, tmp_path):
+    returns = threading.Event()
+    backend = FakeBackend(lambda inputs, _: [*inputs.values()] if returns.wait(WAIT_SECS) else [])
+    limits = parameter("execution_timeout_ms", "50") + parameter(
+        "execution_timeout_replacements", "0"
+    )
+    add_fake(tmp_path, "m", limits + "instance_group { count: 1 kind: KIND_CPU }")
+    with running_server(tmp_path, backends=backend.registry()) as running:
+        page.goto(f"http://{running.http_address}/")
+        expect(row(page, "m").locator(".pill:visible")).to_have_text(["Ready"])
+        hung = Infer().add("INPUT0", np.zeros((1, 1), np.int32)).send(running, "m")
+        assert hung.status == 504
+        expect(row(page, "m").locator(".pill:visible")).to_have_text(["Ready", "Unhealthy"])
+        returns.set()
+        expect(row(page, "m").locator(".pill:visible")).to_have_text(["Ready"])
 
 
 def test_a_page_in_the_background_asks_for_nothing(page, address, expect):
@@ -301,7 +321,7 @@ def test_restricted_apis_ask_for_their_header(page, models, expect):
         expect(page.locator("#link-text")).to_have_text("Live")
 
         # Models that serve are listed, whatever the index says.
-        expect(row(page, "upper").locator(".pill")).to_have_text("Ready")
+        expect(row(page, "upper").locator(".pill:visible")).to_have_text("Ready")
         section = page.locator(".model-section")
         expect(section).to_contain_text("expecting header 'admin-key'")
         section.get_by_label("admin-key").fill("two")
@@ -310,7 +330,7 @@ def test_restricted_apis_ask_for_their_header(page, models, expect):
                 page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         expect(section.get_by_label("admin-key")).to_have_value("two")  # nobody types it again
         section.get_by_role("button", name="Apply").click()
-        expect(row(page, "digits").locator(".pill")).to_have_text("Not loaded")
+        expect(row(page, "digits").locator(".pill:visible")).to_have_text("Not loaded")
 
         page.goto(f"http://{running.http_address}/#/models/upper/try")
         page.get_by_role("button", name="Send").click()
