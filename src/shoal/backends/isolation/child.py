@@ -117,7 +117,7 @@ class _Child:
         sys.path[:] = paths
         try:
             # Written by the server, which has started this process.
-            backend, config, *rest = pickle.loads(content)  # noqa: S301
+            backend, config, *rest = pickle.loads(content)  # noqa: S301  # nosec B301
             completed = backend.complete(config, *rest)
             answer = json.dumps(codec.to_dict(completed))
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes the reason
@@ -134,7 +134,7 @@ class _Child:
         try:
             context: LoadContext
             backend: Backend
-            backend, context = pickle.loads(content)  # noqa: S301 - as above
+            backend, context = pickle.loads(content)  # noqa: S301  # nosec B301
             if counts:
                 context = replace(context, metrics=RemoteMetrics(self._link))
             self._name, self._version = context.config.name, context.version
@@ -155,7 +155,7 @@ class _Child:
 
     def _make_instance(self, content: bytes) -> None:
         try:
-            self._executor = self._model.executor(pickle.loads(content))  # noqa: S301 - as above
+            self._executor = self._model.executor(pickle.loads(content))  # noqa: S301  # nosec B301
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes the reason
             self._fail(error)
             return
