@@ -28,16 +28,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = (os.cpu_count() or 2) + 1
-# Longest first, by CPU time. A last group has the folders that these do not name.
+# Longest first, after a group with the folders that these do not name: what starts last should be
+# short, because the other processes wait for it.
 GROUPS = (
-    ("tests/backends", "tests/gpu", "tests/unit/backends", "tests/unit/export"),
     ("tests/server",),
+    ("tests/backends", "tests/gpu", "tests/unit/backends", "tests/unit/export"),
     ("tests/compat", "tests/client"),
-    ("tests/docs",),
-    ("tests/examples",),
-    ("tests/tasks", "tests/generation"),
     ("tests/console", "tests/perf", "tests/tune"),
+    ("tests/docs",),
+    ("tests/tasks", "tests/generation"),
     ("tests/chaos",),
+    ("tests/examples",),
 )
 QUICK_GROUPS = (
     ("tests/unit/backends", "tests/unit/export"),
@@ -68,9 +69,9 @@ def main(arguments: list[str]) -> int:
 
 
 def all_of(folder: str, groups: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The arguments of each group's pytest, and of one more for the rest of `folder`."""
+    """The arguments of each group's pytest, and first of one for the rest of `folder`."""
     ignored = [f"--ignore={each}" for group in groups for each in group]
-    return [*(list(group) for group in groups), [folder, *ignored]]
+    return [[folder, *ignored], *(list(group) for group in groups)]
 
 
 def _run(group: Sequence[str], cache: Path) -> int:

@@ -56,8 +56,8 @@ def test_a_test_that_passes_alone_is_listed(runner, tmp_path, capfd):
     write(tmp_path, ONCE.format(number=2), "tests/tasks")
     assert runner.main([]) == 0
     assert capfd.readouterr().out.splitlines()[-2:] == [
-        "  fix tests/tasks/test_tests_tasks.py::test_once_2",
         "  fix tests/test_tests.py::test_once_1",
+        "  fix tests/tasks/test_tests_tasks.py::test_once_2",
     ]
 
 
