@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from shoal.repository.poller import RepositoryPoller
 from shoal.testing.server import running_server
-from tests.support.fakes import FakeBackend
+from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.held_model import ONE
 from tests.support.http_listener import ListenerThread
 from tests.support.repositories import add_fake
@@ -17,6 +20,28 @@ def repository(tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def polls(monkeypatch):
+    """Waits until the server has polled its repositories this number of times, from now on."""
+    done = threading.Semaphore(0)
+    poll_once = RepositoryPoller.poll_once
+
+    def counted(poller):
+        try:
+            return poll_once(poller)
+        finally:
+            done.release()
+
+    def wait(count):
+        while done.acquire(blocking=False):
+            pass
+        for _ in range(count):
+            assert done.acquire(timeout=WAIT_SECS)
+
+    monkeypatch.setattr(RepositoryPoller, "poll_once", counted)
+    return wait
 
 
 @pytest.fixture

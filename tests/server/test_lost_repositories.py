@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from shoal.repository import layout
-from shoal.repository.poller import RepositoryPoller
 from shoal.testing.server import running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import Infer, check_empty, outputs
@@ -30,28 +29,6 @@ def serve(repository):
         )
 
     return start
-
-
-@pytest.fixture
-def polls(monkeypatch):
-    """Waits until the server has polled so often, from now on."""
-    done = threading.Semaphore(0)
-    poll_once = RepositoryPoller.poll_once
-
-    def counted(poller):
-        try:
-            return poll_once(poller)
-        finally:
-            done.release()
-
-    def wait(count):
-        while done.acquire(blocking=False):
-            pass
-        for _ in range(count):
-            assert done.acquire(timeout=WAIT_SECS)
-
-    monkeypatch.setattr(RepositoryPoller, "poll_once", counted)
-    return wait
 
 
 def answer(running, model="sum"):

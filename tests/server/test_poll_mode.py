@@ -27,29 +27,6 @@ def serve(repository):
 
 
 @pytest.fixture
-def looks(monkeypatch):
-    """Released after each look at the repository, so that tests can wait for a few of them."""
-    done = threading.Semaphore(0)
-    poll_once = RepositoryPoller.poll_once
-
-    def counted(poller):
-        try:
-            return poll_once(poller)
-        finally:
-            done.release()
-
-    monkeypatch.setattr(RepositoryPoller, "poll_once", counted)
-    return done
-
-
-def wait_for_looks(looks, count):
-    while looks.acquire(blocking=False):
-        pass  # those that may have begun before now
-    for _ in range(count):
-        assert looks.acquire(timeout=WAIT_SECS)
-
-
-@pytest.fixture
 def look_once(monkeypatch):
     """Has the server look at the repository exactly once; it does not look by itself any more."""
     may_look, has_looked = threading.Semaphore(0), threading.Semaphore(0)
@@ -170,7 +147,7 @@ def test_a_half_copied_folder_is_waited_for(repository, serve, look_once, caplog
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_a_copy_slower_than_two_looks_is_tried_again(repository, serve, looks):
+def test_a_copy_slower_than_two_looks_is_tried_again(repository, serve):
     """It looked finished and was not: the load fails, and the next one succeeds."""
     content = onnx_models.identity().SerializeToString()
     path = repository / "echo" / "1" / "model.onnx"
@@ -194,11 +171,11 @@ def test_a_broken_model_that_is_deleted_is_forgotten(repository, serve):
         assert not any(row.get("reason") for row in running.index())
 
 
-def test_a_file_that_looks_the_same_changes_nothing(repository, serve, looks):
+def test_a_file_that_looks_the_same_changes_nothing(repository, serve, polls):
     add_onnx(repository, "echo", onnx_models.identity())
     with serve() as running:
         before = running.model("echo")
-        wait_for_looks(looks, 3)
+        polls(3)
         assert running.model("echo") is before
 
 

@@ -154,8 +154,8 @@ class AdmissionControl:
             raise late(request, self.target_ns, expected_ns, now_ns)
 
     def refusal(self, rows: int, count: int, now_ns: int) -> QueueRejected | None:
-        """The error for `count` requests of so many rows, if none would be admitted now. One of
-        the highest priority and without a time-out is the last to be refused."""
+        """The error for `count` requests of `rows` rows each, if none would be admitted now. One
+        of the highest priority and without a time-out is the last to be refused."""
         if self._idle() > 0:
             return None
         expected_ns = self._expected_ns(self._rows_before(1) + rows, rows, now_ns)

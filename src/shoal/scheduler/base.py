@@ -45,7 +45,7 @@ class Scheduler(Protocol):
         """How many requests wait."""
 
     def refusal(self, rows: int, count: int) -> QueueRejected | None:
-        """The error for `count` requests of so many rows, if none would be accepted now."""
+        """The error for `count` requests of `rows` rows each, if none would be accepted now."""
 
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""

@@ -110,8 +110,8 @@ class Batcher:
             return self._admission.expectation(request, level, self._clock())
 
     def refusal(self, rows: int, count: int) -> QueueRejected | None:
-        """The error for `count` requests of so many rows, if none would be accepted now, whatever
-        its priority."""
+        """The error for `count` requests of `rows` rows each, if none would be accepted now,
+        whatever its priority."""
         if self._admission is None and not self._queue.is_limited:
             return None
         with self._lock:
