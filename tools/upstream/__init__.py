@@ -1,0 +1,1 @@
+"""Runs NVIDIA's public examples, unmodified, against Shoal: see tools/upstream_examples.py."""

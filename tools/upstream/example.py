@@ -1,0 +1,101 @@
+"""What an example is: which files go where, what stands in for a download, which client runs.
+
+A table is a module of this package with `EXAMPLES`, a tuple of `Example`, and a line in
+`TABLES` of tools/upstream_examples.py. An entry is data:
+
+    Example(
+        name="python_backend/add_sub",
+        clone="python_backend",
+        files={                                       # in the example's folder: in the clone
+            "models/add_sub/1/model.py": "examples/add_sub/model.py",
+            "models/add_sub/config.pbtxt": "examples/add_sub/config.pbtxt",
+            "client.py": "examples/add_sub/client.py",
+        },
+        clients=(Client("python client.py", prints=("PASS: add_sub",)),),
+    )
+
+Destinations under `models/` are the model repository. A folder of the clone may be named too; it
+is copied whole. Clients run in the example's folder, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A source that is printed in a page of the clone: its first fenced block with `text` in it."""
+
+    page: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A file in which the example's page tells its reader to replace words."""
+
+    file: str
+    replacements: Mapping[str, str]
+
+
+Source = str | Block | Edited
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A command line, split at spaces as a shell does; `python` is the Python that runs this.
+
+    With `page` the command is theirs: the first line of that page of the clone that starts with
+    `command`. Each regular expression of `prints` must match in what the command prints, and its
+    exit status must be 0.
+    """
+
+    command: str
+    prints: tuple[str, ...]
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder in which one example is laid out, and what its server and clients get."""
+
+    root: Path
+    environment: dict[str, str] = field(default_factory=dict)  # added to that of this process
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # after the clients
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What is made because the original cannot be downloaded, in words and as a function."""
+
+    words: str
+    make: Callable[[Place], None]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row of the table of results."""
+
+    name: str  # clone/folder
+    clone: str  # python_backend, tutorials
+    files: Mapping[str, Source]
+    clients: tuple[Client, ...]
+    stand_ins: tuple[StandIn, ...] = ()
+    needs: tuple[str, ...] = ()  # Python modules; without one the example is left out
+    serve: tuple[str, ...] = ()  # more options of `shoal serve`
+    remark: str = ""
+    left_out: str = ""  # why it cannot be run at all
+
+    def remarks(self) -> str:
+        """What a reader of the table should know, in one cell."""
+        made = "; ".join(stand_in.words for stand_in in self.stand_ins)
+        return ". ".join(part for part in (made and f"Stand-in: {made}", self.remark) if part)
+
+    def modules(self) -> tuple[str, ...]:
+        """Every Python module that a run imports."""
+        return (*self.needs, *(name for each in self.stand_ins for name in each.needs))
