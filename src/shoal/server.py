@@ -20,7 +20,7 @@ from shoal import settings
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
-from shoal.engine import Engine
+from shoal.engine.local import LocalEngine
 from shoal.errors import Internal, Unavailable
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
@@ -107,7 +107,7 @@ class Server:
             )
         )
         self._tracer = Tracer(options.trace_options())
-        self.engine = Engine(
+        self.engine = LocalEngine(
             self.repository,
             server_id=options.id,
             strict_readiness=options.strict_readiness,

@@ -18,7 +18,7 @@ from shoal.backends.registry import BackendRegistry
 from shoal.cache.registry import open_cache
 from shoal.cache.store import CacheStore
 from shoal.config.options import Options
-from shoal.engine import Engine
+from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument, NotFound, Unsupported
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
@@ -213,7 +213,7 @@ def grpc_tls(options: Options) -> ServerTls | None:
     )
 
 
-def console(engine: Engine, options: Options) -> ConsoleState | None:
+def console(engine: LocalEngine, options: Options) -> ConsoleState | None:
     """The state that the web console shows; None if it is switched off."""
     if not options.console:
         return None

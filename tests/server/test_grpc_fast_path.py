@@ -36,17 +36,17 @@ def read(answer):
 @pytest.fixture
 def together(monkeypatch):
     """How many requests were submitted as a group, by loop iteration."""
-    from shoal.engine import Engine
+    from shoal.engine.local import LocalEngine
 
     taken = []
-    infer_group = Engine.infer_group
+    infer_group = LocalEngine.infer_group
 
     def counted(self, requests, model):
         left = infer_group(self, requests, model)
         taken.append(len(requests) - len(left))
         return left
 
-    monkeypatch.setattr(Engine, "infer_group", counted)
+    monkeypatch.setattr(LocalEngine, "infer_group", counted)
     return taken
 
 

@@ -479,16 +479,16 @@ def binary_request(name, model="sum"):
 
 @pytest.mark.parametrize("protocol", ["http", "json", "grpc"])
 def test_template_hits_have_quotas(folder, tmp_path, monkeypatch, protocol):
-    from shoal.engine import Engine
+    from shoal.engine.local import LocalEngine
 
     grouped = []
-    infer_group = Engine.infer_group
+    infer_group = LocalEngine.infer_group
 
     def counted(self, requests, model):
         grouped.extend(requests)
         return infer_group(self, requests, model)
 
-    monkeypatch.setattr(Engine, "infer_group", counted)
+    monkeypatch.setattr(LocalEngine, "infer_group", counted)
     count = 20
     keys = write_keys(
         tmp_path / "keys",

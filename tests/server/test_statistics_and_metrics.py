@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from shoal.engine import Engine
+from shoal.engine.local import LocalEngine
 from shoal.testing.server import HttpCall, running_server
 from shoal.wire import json_text
 from shoal.wire.proto import messages
@@ -224,8 +224,8 @@ def test_statistics_of_all_models_are_made_off_the_event_loop(running, monkeypat
         made_by.append((name, threading.current_thread().name))
         return statistics(engine, name, version)
 
-    statistics = Engine.statistics
-    monkeypatch.setattr(Engine, "statistics", record)
+    statistics = LocalEngine.statistics
+    monkeypatch.setattr(LocalEngine, "statistics", record)
     answer = running.get("/v2/models/stats")
     assert answer.headers["content-type"] == "application/json"
     assert answer.body == json_text.dumps({"model_stats": statistics(running.server.engine)})

@@ -16,7 +16,7 @@ from shoal.backends.registry import BackendRegistry
 from shoal.core import dtypes
 from shoal.core.inbox import LoopInbox
 from shoal.core.tensor import Tensor
-from shoal.engine import Engine
+from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.clocks import ConnectionPhase
@@ -337,7 +337,7 @@ class World:
                 ),
             )
         )
-        self.engine = Engine(self.repository)
+        self.engine = LocalEngine(self.repository)
         self.planned = 0
         infer_group = self.engine.infer_group
 

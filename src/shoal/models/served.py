@@ -83,6 +83,17 @@ class ServedModel(ABC):
         """Whether it may send any number of responses to a request."""
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """Its folder, and that of the version if it has one."""
+        own = self.spec.version_folders.get(self.version)
+        return (self.spec.folder,) if own is None else (self.spec.folder, own)
+
+    @property
+    def loaded_ms(self) -> int:
+        """When it was loaded, in milliseconds since the epoch."""
+        return self.statistics.loaded_ms
+
+    @property
     def takes_device_tensors(self) -> bool:
         """Whether other steps of an ensemble may pass it tensors on a device."""
         return False

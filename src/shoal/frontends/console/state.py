@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from shoal.engine import Engine
+from shoal.engine.local import LocalEngine
 from shoal.errors import ShoalError
 from shoal.frontends.http.routes import resolve
 from shoal.statistics.gpu import GpuReading, Gpus
@@ -34,7 +34,7 @@ class ConsoleState:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LocalEngine,
         *,
         model_control_mode: str = "none",
         cpu: bool = True,

@@ -12,11 +12,11 @@ from hyperframe.frame import PingFrame, RstStreamFrame, SettingsFrame, WindowUpd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import shoal.engine
 from shoal.backends.base import Executor
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.validate import validate
+from shoal.engine.local import LocalEngine
 from shoal.errors import NotFound
 from shoal.frontends.grpc.fast_path import GrpcFastPath, GrpcFastPathCall
 from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
@@ -123,7 +123,7 @@ class Engine:
         return self.model
 
     def infer_group(self, requests, model):
-        return shoal.engine.Engine.infer_group(SimpleNamespace(_repository=self), requests, model)
+        return LocalEngine.infer_group(SimpleNamespace(_repository=self), requests, model)
 
     def is_decoupled(self, name, version=-1):
         if name != "m":

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.core.response import ParameterValue
-from shoal.engine import Engine
+from shoal.engine import Engine, EngineModel
 from shoal.errors import InvalidArgument, NotFound, ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
@@ -43,7 +43,6 @@ from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.waiting import when_loaded
-from shoal.models.served import ServedModel
 from shoal.statistics.trace import CallSpan
 from shoal.wire import json_text
 
@@ -63,7 +62,7 @@ class OpenAiRoutes:
         pattern = options.header_forward_pattern
         self._forwarding = HeaderForwarding(pattern, options.hidden_headers) if pattern else None
         self._running: set[asyncio.Task[None]] = set()  # the loop holds only weak references
-        self._text_models: WeakKeyDictionary[ServedModel, TextModel | None] = WeakKeyDictionary()
+        self._text_models: WeakKeyDictionary[EngineModel, TextModel | None] = WeakKeyDictionary()
 
     # ---- models
 
@@ -262,7 +261,7 @@ class OpenAiRoutes:
             )
         return found
 
-    def _as_text_model(self, model: ServedModel) -> TextModel | None:
+    def _as_text_model(self, model: EngineModel) -> TextModel | None:
         try:
             return self._text_models[model]
         except KeyError:
@@ -276,17 +275,17 @@ class OpenAiRoutes:
         return parameters
 
 
-def _embeds(model: ServedModel) -> bool:
+def _embeds(model: EngineModel) -> bool:
     """Whether a loaded model has the task of /v1/embeddings."""
     return model.task is not None and model.task.operation == embeddings.OPERATION
 
 
-def _catalogue_entry(model: ServedModel) -> dict[str, Any]:
+def _catalogue_entry(model: EngineModel) -> dict[str, Any]:
     """A model in the list; `created` is when it was loaded."""
     return {
         "id": model.name,
         "object": "model",
-        "created": model.statistics.loaded_ms // 1000,
+        "created": model.loaded_ms // 1000,
         "owned_by": "shoal",
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BYTES
 from shoal.core.signature import TensorSpec
+from shoal.engine import EngineModel
 from shoal.frontends.http.openai.errors import OpenAiError
 from shoal.frontends.http.openai.prompts import (
     TEMPLATE_FILE,
@@ -23,7 +24,6 @@ from shoal.frontends.http.openai.prompts import (
     ChatTemplate,
     read_chat_template,
 )
-from shoal.models.served import ServedModel
 
 INPUTS = ("text_input", "prompt", "text")
 IMAGE = "image"
@@ -40,7 +40,7 @@ class TextModel:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: EngineModel,
         prompt: TensorSpec | None,
         image: TensorSpec | None,
         output: TensorSpec,
@@ -53,7 +53,7 @@ class TextModel:
         self.image = image
         self.output = output
         self._config = model.config
-        self._folders = (model.spec.folder, *_only(model.spec.version_folders, model.version))
+        self._folders = model.folders
         self._tokenizer_file = self._found(TOKENIZER, _TOKENIZER_FILE)
         self._template_file = self._found(TEMPLATE, TEMPLATE_FILE) or self._found(
             "", TOKENIZER_CONFIG
@@ -63,7 +63,7 @@ class TextModel:
         self._template: ChatTemplate | None = None
 
     @classmethod
-    def of(cls, model: ServedModel) -> TextModel | None:
+    def of(cls, model: EngineModel) -> TextModel | None:
         """None for a model without a text output, or without an input for text or a photo."""
         signature = model.signature
         prompt = _chosen(signature.inputs, _parameter(model.config, INPUT), INPUTS)
@@ -146,7 +146,3 @@ def _chosen(
         return texts.get(named)
     by_lower = {name.lower(): spec for name, spec in texts.items()}
     return next((by_lower[name] for name in usual if name in by_lower), None)
-
-
-def _only(folders: dict[int, Path], version: int) -> tuple[Path, ...]:
-    return (folders[version],) if version in folders else ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from shoal.frontends.http.openai.sampling import ModelInputs, read_sampling
 from shoal.frontends.http.openai.text_model import TextModel
 
 
-@dataclass
-class Specification:
-    folder: Path
-    version_folders: dict
-
-
 class Model:
     name, version, decoupled = "m", 1, True
 
@@ -34,7 +27,7 @@ class Model:
         )
         kinds = {name: TensorSpec(name, BYTES, (1,)) for name in outputs}
         self.signature = Signature("m", 0, inputs, kinds)
-        self.spec = Specification(folder, {1: folder})
+        self.folders = (folder, folder)
 
 
 def inputs(*required, **optional):

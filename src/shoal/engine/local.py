@@ -1,0 +1,255 @@
+"""The engine whose repository, models and queues are in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shoal.core.pauses import Pauses
+from shoal.core.planned import PlannedRequest
+from shoal.core.readiness import Problem, Readiness
+from shoal.core.request import DONE, Request
+from shoal.engine.contract import Engine, EngineModel, described_server
+from shoal.errors import InvalidArgument, ShoalError
+from shoal.explanation import explained
+from shoal.instance import device
+from shoal.logs import Log
+from shoal.models.served import ServedModel
+from shoal.repository.repository import ModelRepository
+from shoal.scheduler.batcher import BatcherClosed
+from shoal.statistics.model import ModelStatistics
+from shoal.statistics.trace_settings import Changes
+from shoal.statistics.tracer import Tracer
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(enum.Enum):
+    """The server's own life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    EXITING = "exiting"
+
+
+# Why the server is not ready, by what it is doing.
+_NOT_SERVING = {
+    Phase.STARTING: Problem("the server is starting: its models are loading", public=True),
+    Phase.EXITING: Problem("the server is shutting down: it will close its ports", public=True),
+}
+
+
+class LocalEngine(Engine):
+    """The engine of a server that is one process, and of the engine process of others."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        *,
+        server_id: str = "triton",
+        strict_readiness: bool = True,
+        tracer: Tracer | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self._repository = repository
+        self._server_id = server_id
+        self._strict = strict_readiness
+        self._phase = Phase.STARTING
+        self._log = log or Log()
+        self.tracer = tracer or Tracer()
+
+    # ---- inference
+
+    def infer(self, request: Request) -> None:
+        """See `Engine`."""
+        self._repository.infer(request)
+
+    def infer_group(
+        self, requests: Sequence[PlannedRequest], model: ServedModel
+    ) -> Sequence[PlannedRequest]:
+        """See `Engine`."""
+        first = requests[0]
+        if self._repository.serving(first.model_name, first.model_version) is not model:
+            return requests
+        taken = model.accept_group(requests)
+        if taken == len(requests):
+            return ()
+        rest = requests[taken:]
+        refusal = model.refusal(rest)
+        if refusal is not None:
+            template = first.template
+            assert template is not None  # of all of them
+            for request in rest:
+                request.state = DONE
+            template.replies.refuse_all(refusal, rest)
+            return ()
+        replaced: list[PlannedRequest] = []
+        for request in rest:
+            try:
+                model.accept_checked(request)
+            except BatcherClosed:  # it is being replaced at this moment
+                replaced.append(request)
+            except ShoalError as error:
+                request.state = DONE
+                request.fail(error)
+        return replaced
+
+    def check_room(self, name: str, version: int = -1) -> None:
+        """See `Engine`."""
+        model = self._repository.serving(name, version)
+        refusal = None if model is None else model.refusal()
+        if refusal is not None:
+            raise refusal.prefixed("[request id: <id_unknown>] ")
+
+    # ---- health
+
+    def started(self) -> None:
+        """Start-up loads are over: readiness may be reported."""
+        if self._phase is Phase.STARTING:
+            self._phase = Phase.READY
+
+    def begin_exit(self) -> None:
+        """From now on the server reports that it is not ready; requests are still served."""
+        self._phase = Phase.EXITING
+        for model in self._repository.models():
+            model.begin_exit()
+
+    def exiting(self) -> bool:
+        """See `Engine`."""
+        return self._phase is Phase.EXITING
+
+    def ready(self) -> bool:
+        """See `Engine`."""
+        return not any(problem.blocks for problem in self._problems())
+
+    def readiness(self) -> Readiness:
+        """See `Engine`."""
+        problems = tuple(self._problems())
+        return Readiness(not any(problem.blocks for problem in problems), problems)
+
+    def _problems(self) -> Iterator[Problem]:
+        """What is wrong, with the server itself first."""
+        if self._phase in _NOT_SERVING:
+            yield _NOT_SERVING[self._phase]
+        for problem in self._repository.problems():
+            if problem.model and not self._strict:
+                yield dataclasses.replace(problem, blocks=False)
+            else:
+                yield problem
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """See `Engine`."""
+        return self._repository.model_ready(name, version)
+
+    def asks_readiness(self, name: str, version: int = -1) -> bool:
+        """See `Engine`."""
+        return self._repository.asks_readiness(name, version)
+
+    def knows(self, name: str) -> bool:
+        """See `Engine`."""
+        return self._repository.knows(name)
+
+    # ---- what there is
+
+    def server_metadata(self) -> dict[str, Any]:
+        """See `Engine`."""
+        return described_server(self._server_id, has_gpus=bool(device.gpus()))
+
+    def find(self, name: str, version: int = -1) -> ServedModel:
+        """See `Engine`."""
+        return self._repository.find(name, version)
+
+    def newest_models(self) -> list[EngineModel]:
+        """See `Engine`."""
+        return list({model.name: model for model in self._repository.models()}.values())
+
+    def ready_versions(self, name: str) -> list[int]:
+        """See `Engine`."""
+        return self._repository.ready_versions(name)
+
+    def _task_models(self) -> Iterator[EngineModel]:
+        newest: dict[str, ServedModel] = {}
+        for model in self._repository.models():
+            known = newest.get(model.name)
+            if model.task is not None and (known is None or known.version < model.version):
+                newest[model.name] = model
+        return iter(newest.values())
+
+    def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        if not name:
+            pause = Pauses()
+            found = []
+            for model in self._repository.models():
+                pause()
+                found.append(_counted(model))
+            return found
+        first = self._repository.find(name, version)
+        if version != -1:
+            return [_counted(first)]
+        return [_counted(model) for model in self._repository.models() if model.name == name]
+
+    def explain(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        models = [self._repository.find(name, version)] if name else self._repository.models()
+        return [
+            explained(model, self._repository.seen_from(model.spec.context.namespace).serving)
+            for model in models
+        ]
+
+    def model_statistics(self) -> Iterator[ModelStatistics]:
+        """The counters of every version that serves, for metrics."""
+        return (model.statistics for model in self._repository.models())
+
+    def in_flight(self) -> int:
+        """Requests that were accepted and have no response yet."""
+        return sum(model.in_flight() for model in self._repository.models())
+
+    # ---- settings that change while the server runs
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str]]:
+        """See `Engine`."""
+        self._check_traceable(model)
+        return self.tracer.settings(model)
+
+    def update_trace_settings(self, model: str, changes: Changes) -> None:
+        """See `Engine`."""
+        self._check_traceable(model)
+        self.tracer.update(model, changes)
+
+    def _check_traceable(self, model: str) -> None:
+        known = self._repository.serving(model) or self._repository.loads_on_demand(model)
+        if model and not known:
+            raise InvalidArgument(f"Request for unknown model : {model}")
+
+    def log_settings(self) -> dict[str, Any]:
+        """See `Engine`."""
+        return dataclasses.asdict(self._log.settings)
+
+    def update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        """See `Engine`."""
+        self._log.update(**changes)
+
+    # ---- model control (blocking)
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """See `Engine`."""
+        return self._repository.index(ready_only=ready_only)
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """See `Engine`."""
+        self._repository.load(name, config_json, files)
+
+    def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """See `Engine`."""
+        self._repository.unload(name, unload_dependents=unload_dependents)
+
+
+def _counted(model: ServedModel) -> dict[str, Any]:
+    """A version's counters as Triton has them, where it runs and why, and those of its task."""
+    execution = model.execution_placement.report()
+    task = {} if model.task is None else {"task": model.task.statistics.snapshot()}
+    return {**model.statistics.snapshot(), "execution": execution, **task, **model.counters()}
