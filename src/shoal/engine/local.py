@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.core.pauses import Pauses
@@ -246,6 +247,14 @@ class LocalEngine(Engine):
     def unload(self, name: str, unload_dependents: bool = False) -> None:
         """See `Engine`."""
         self._repository.unload(name, unload_dependents=unload_dependents)
+
+    def register_repository(self, path: Path, names: Mapping[str, str]) -> None:
+        """Add a model repository; see `ModelRepository.register`."""
+        self._repository.register(path, names)
+
+    def unregister_repository(self, path: Path, *, wait_secs: float = 0.0) -> bool:
+        """Remove a model repository; see `ModelRepository.unregister`."""
+        return self._repository.unregister(path, wait_secs=wait_secs)
 
 
 def _counted(model: ServedModel) -> dict[str, Any]:

@@ -17,8 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from shoal.core.readiness import Problem
+from shoal.errors import AlreadyExists, InvalidArgument
 from shoal.repository import layout
 from shoal.repository.layout import Fingerprint, Listing
 from shoal.repository.namespaces import plain_name
@@ -50,7 +52,41 @@ class RepositoryFolders:
         With `strict` the server is not ready while something cannot be read.
         """
         self._strict = strict
+        self._namespaced = namespaced
+        self._clock = clock
+        self._registering = threading.Lock()  # guards the replacement of _repositories
         self._repositories = [_Repository(path, namespaced, clock) for path in paths]
+
+    def register(self, path: Path, names: Mapping[str, str]) -> None:
+        """Add a repository, whose models have other names than their folders: `names` by folder.
+
+        Raises AlreadyExists for a repository or a name that is registered.
+        """
+        with self._registering:
+            if any(one.path == path for one in self._repositories):
+                raise AlreadyExists(f"model repository '{path}' has already been registered")
+            for name in names.values():
+                if self.registered_as(name) is not None:
+                    raise AlreadyExists(
+                        f"failed to register '{name}', there is a conflicting mapping for '{name}'"
+                    )
+            added = _Repository(path, self._namespaced, self._clock, names)
+            self._repositories = [*self._repositories, added]
+
+    def unregister(self, path: Path) -> set[str]:
+        """Remove a repository; returns the keys of its models. Raises InvalidArgument if there is
+        none with this path."""
+        with self._registering:
+            removed = [one for one in self._repositories if one.path == path]
+            if not removed:
+                raise InvalidArgument(f"failed to unregister '{path}', repository not found")
+            self._repositories = [one for one in self._repositories if one.path != path]
+        return {key for one in removed for key in one.models()}
+
+    def registered_as(self, name: str) -> str | None:
+        """The key of the model that was given this name when its repository was registered."""
+        keys = (one.given_keys.get(name) for one in self._repositories)
+        return next((key for key in keys if key is not None), None)
 
     def find(self) -> dict[str, list[Path]]:
         """Every model folder by key; more than one path means the name is not unique.
@@ -59,8 +95,12 @@ class RepositoryFolders:
         """
         found: dict[str, list[Path]] = {}
         for repository in self._repositories:
+            given = repository.given_keys.values()
             for key, folder in repository.models().items():
-                found.setdefault(key, []).append(folder)
+                if key in given:  # before folders of that name in other repositories
+                    found[key] = [folder]
+                else:
+                    found.setdefault(key, []).append(folder)
         return found
 
     def contents(self) -> Snapshot:
@@ -114,10 +154,19 @@ def looks_unmounted(before: Listing | None, now: Listing) -> bool:
 class _Repository:
     """One folder of models."""
 
-    def __init__(self, path: Path, namespaced: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        namespaced: bool,
+        clock: Callable[[], float],
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`names` are those of models that are not called as their folders, by folder."""
         self.path = path
         self._namespaced = namespaced
         self._clock = clock
+        self._names = names
+        self.given_keys = {name: self._key(folder) for folder, name in names.items()}
         self._listed: Listing | None = None  # when it could last be read
         self.known: Mapping[str, tuple[Path, Fingerprint]] = {}  # as `contents` last said
         self._reading = threading.Lock()  # held while the folder is listed: one thread may hang
@@ -233,7 +282,8 @@ class _Repository:
         finally:
             del self._progress[thread]
 
-    def _key(self, name: str) -> str:
+    def _key(self, folder: str) -> str:
+        name = self._names.get(folder, folder)
         return f"{self.path.as_posix()}/{name}" if self._namespaced else name
 
     # ---- what is known to be wrong

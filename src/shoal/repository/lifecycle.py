@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -257,10 +258,14 @@ class ModelLifecycle:
         thread.start()  # before it is in the list, whose threads may be joined at any time
         self._closing = [t for t in self._closing if t.is_alive()] + [thread]
 
-    def wait_closed(self) -> None:
-        """Wait until all replaced versions have been closed."""
+    def wait_closed(self, secs: float | None = None) -> bool:
+        """Wait until all replaced versions have been closed; false if that takes longer."""
+        deadline = None if secs is None else time.monotonic() + secs
         for thread in list(self._closing):
-            thread.join()
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                return False
+        return True
 
     def refuse(self, reason: str) -> None:
         """Record a load that failed before it began."""

@@ -54,7 +54,7 @@ class ModelLoader:
 
     def __init__(self, settings: RepositorySettings, models: RepositoryModels) -> None:
         """`models` is the whole repository, for the ensembles in it."""
-        # By key (see namespaces); grows, never shrinks.
+        # By key (see namespaces). Only those of repositories that are unregistered are removed.
         self.lifecycles: dict[str, ModelLifecycle] = {}
         self.by_name: Mapping[str, Sequence[str]] = {}  # the keys of `lifecycles` by plain name
         self._settings = settings
@@ -65,7 +65,7 @@ class ModelLoader:
         self._preparation = dataclasses.replace(settings.preparation, models=models)
         self._overrides: dict[str, Override] = {}
         self._dependencies = DependencyRegistry()  # of ensembles on models
-        # Guards additions to lifecycles and by_name, and changes of _overrides.
+        # Guards changes of lifecycles, by_name and _overrides.
         self._growing = threading.Lock()
 
     def load_all(self, names: Sequence[str]) -> dict[str, str]:
@@ -190,6 +190,23 @@ class ModelLoader:
         give_memory_back()
         for override in self._overrides.values():
             override.discard()
+
+    def remove_unloaded(self, keys: Collection[str]) -> list[ModelLifecycle]:
+        """Remove what is known of models that serve no more and have no folder; returns them."""
+        found = self.found()
+        removed: list[ModelLifecycle] = []
+        with self._growing:
+            for key in keys:
+                lifecycle = self.lifecycles.get(key)
+                if lifecycle is None or lifecycle.serving or key in found:
+                    continue
+                plain = plain_name(key)
+                others = tuple(other for other in self.by_name[plain] if other != key)
+                names = {name: kept for name, kept in self.by_name.items() if name != plain}
+                self.by_name = {**names, plain: others} if others else names
+                del self.lifecycles[key]
+                removed.append(lifecycle)
+        return removed
 
     def know(self, name: str) -> None:
         """Register a model, whether or not it is ever loaded."""

@@ -136,6 +136,8 @@ def prepare(
     if not folder.is_dir():
         raise Internal(f"the folder of model '{name}' has disappeared")
     config, file = _read_config(name, folder, settings, override, code)
+    if code is None and folder.name != name:  # registered under a name of its own
+        config = dataclasses.replace(config, name=name)
     config = normalise.normalise(config, directory_name=name, file=file)
     sent = override is not None and override.config_json is not None
     own = _own_config(name, folder, settings, code) if sent else None

@@ -6,14 +6,16 @@ Looking a model up takes no lock. The `ModelLoader` makes all changes.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from shoal.backends.initialisation import released
 from shoal.core.model_loading import ModelLoading
 from shoal.core.pauses import Pauses
 from shoal.core.readiness import Problem
 from shoal.core.request import Request
-from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable
+from shoal.errors import InvalidArgument, NotFound, ShoalError, Unavailable, Unsupported
 from shoal.models.served import ServedModel
 from shoal.repository import layout
 from shoal.repository.ensembles import RepositoryModels
@@ -147,7 +149,8 @@ class ModelRepository:
     def models(self) -> Iterator[ServedModel]:
         """Every version that serves, by name and version."""
         for name in sorted(self._lifecycles):
-            serving = self._lifecycles[name].serving
+            lifecycle = self._lifecycles.get(name)
+            serving = {} if lifecycle is None else lifecycle.serving  # None: removed just now
             for version in sorted(serving):
                 yield serving[version]
 
@@ -196,8 +199,8 @@ class ModelRepository:
         if not self._settings.namespacing:
             return []
         # A key may be in that table just before its lifecycle is.
-        keys = self._loader.by_name.get(name, ())
-        lifecycles = [self._lifecycles[key] for key in keys if key in self._lifecycles]
+        found = map(self._lifecycles.get, self._loader.by_name.get(name, ()))
+        lifecycles = [lifecycle for lifecycle in found if lifecycle is not None]
         return [lifecycle for lifecycle in lifecycles if not lifecycle.given_up] or lifecycles[:1]
 
     def _only(self, name: str) -> ModelLifecycle:
@@ -316,7 +319,8 @@ class ModelRepository:
                 "override files need a 'config' parameter: send the model's whole config with them"
             )
         self._loader.read_again(name)
-        keys = self._keys_to_load(name)
+        given = self._loader.folders.registered_as(name)
+        keys = self._keys_to_load(name) if given is None else [given]
         if config_json is not None and len(keys) > 1:
             raise InvalidArgument(
                 f"there are several models '{name}' ({', '.join(keys)}): a config can be given "
@@ -344,6 +348,42 @@ class ModelRepository:
                 self._loader.unload(key)
             if self._lazy is not None:
                 self._lazy.loaded_by_name(key)
+
+    def register(self, path: Path, names: Mapping[str, str]) -> None:
+        """Add a repository; nothing in it is loaded. `names` are the names of models that are not
+        called as their folders, by folder. Blocks.
+
+        Raises Unsupported outside explicit mode, InvalidArgument if there is no such folder,
+        AlreadyExists for a repository or a name that is registered.
+        """
+        self._check_registering("registration")
+        if not path.is_dir():
+            raise InvalidArgument(f"failed to register '{path}', repository not found")
+        self._loader.folders.register(path, names)
+        logger.info("registered the model repository '%s'", path)
+
+    def unregister(self, path: Path, *, wait_secs: float = 0.0) -> bool:
+        """Remove a repository. Models of it that are loaded continue to serve.
+
+        Waits for the memory of those that were unloaded; false if that takes longer than
+        `wait_secs`. Raises Unsupported outside explicit mode, InvalidArgument for a path that is
+        not registered.
+        """
+        self._check_registering("unregistration")
+        keys = self._loader.folders.unregister(path)
+        logger.info("unregistered the model repository '%s'", path)
+        deadline = time.monotonic() + wait_secs
+        waited = [
+            lifecycle.wait_closed(max(0.0, deadline - time.monotonic()))
+            for lifecycle in self._loader.remove_unloaded(keys)
+        ]
+        return all(waited)
+
+    def _check_registering(self, what: str) -> None:
+        if self._settings.control_mode != "explicit":
+            raise Unsupported(
+                f"repository {what} is not allowed if model control mode is not EXPLICIT"
+            )
 
     def _check_explicit(self) -> None:
         if self._settings.control_mode not in ("explicit", "lazy"):
