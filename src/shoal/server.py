@@ -99,7 +99,7 @@ class Server:
             settings.repository_settings(
                 options,
                 functions,
-                backends or BackendRegistry(),
+                backends or BackendRegistry(directory=options.backend_directory),
                 self._loop,
                 custom,
                 self._cache,

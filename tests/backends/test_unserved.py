@@ -47,7 +47,10 @@ def test_formats_without_a_backend(tmp_path, filename, config, says):
     add_model(tmp_path, "m", config, {f"1/{filename}": b"x"})
     with running_server(tmp_path, model_control_mode="explicit") as running:
         answer = running.load("m")
-        assert answer.status == 500  # the config could not be read, in Triton's words and codes
+        assert answer.status == 400  # in Triton's words and codes
+        assert (
+            "load failed for model 'm': version 1 is at UNAVAILABLE state: Invalid" in answer.error
+        )
         assert says in answer.error
 
 
@@ -66,5 +69,5 @@ def test_libraries_that_are_not_installed(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     for backend, extra in EXTRAS.items():
-        assert lines[backend].startswith("500 ")
+        assert lines[backend].startswith("400 ")
         assert f"pip install 'shoal[{extra}]'" in lines[backend]

@@ -42,5 +42,5 @@ def test_without_the_package_its_name_is_unknown(tmp_path):
     from shoal.backends import registry
     from shoal.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="unknown backend 'npz'"):
+    with pytest.raises(ConfigError, match="unable to find backend library for backend 'npz'"):
         registry.get("npz")

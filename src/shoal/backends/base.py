@@ -294,6 +294,10 @@ class Backend(ABC):
     # Whether `complete`, `load` and `executor` may run while other models' Python code is imported
     # and initialised, for backends of other packages; see `backends.initialisation`.
     loads_in_parallel: bool = False
+    # Whether its models are `TritonPythonModel`s: they decide themselves whether they run in
+    # processes, and have the settings of `python`, too.
+    runs_python_models: bool = False
+    code_folder: Path | None = None  # of a Python-based backend: its model.py, for all its models
 
     def why_not_on_gpus(self) -> str:
         """Why KIND_AUTO is the CPU on a machine with GPUs, and what to change; "" if it is not."""

@@ -37,8 +37,8 @@ Options:
   --json                        print JSON: a list of models, each with its problems and warnings
 
 All options of `shoal serve` are accepted, so that a whole command line can be checked; those that
-affect how models are read (--backend-config, --model-config-name, --gpu-fallback,
---disable-auto-complete-config) have an effect here.
+affect how models are read (--backend-config, --backend-directory, --model-config-name,
+--gpu-fallback, --disable-auto-complete-config) have an effect here.
 """
 _INDENT = " " * 6
 _NARROWEST, _WIDEST = 60, 100
@@ -71,6 +71,7 @@ def run(words: Sequence[str]) -> int:
 
 def preparation_settings(options: Options) -> PreparationSettings:
     """How models are read, from the options of `shoal serve`."""
+    from shoal.backends.registry import BackendRegistry
     from shoal.repository.preparation import PreparationSettings
 
     return PreparationSettings(
@@ -80,6 +81,7 @@ def preparation_settings(options: Options) -> PreparationSettings:
         backend_settings=options.backend_settings(),
         execution=options.execution,
         target_latency_ms=options.target_latency_ms,
+        backends=BackendRegistry(directory=options.backend_directory),
     )
 
 

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from shoal.config.model import ModelConfig
+
+PYTHON = "python"
+PYTHON_RUNTIME = "model.py"  # `runtime` of a config whose backend is a Python-based one
+
 
 class ModelFormat(NamedTuple):
     """A file in a version folder that a backend reads, and the `platform` that means it."""
@@ -91,7 +96,7 @@ _DECLARATIONS = (
         ),
     ),
     BackendDeclaration(
-        "python",
+        PYTHON,
         "shoal.backends.python.backend:PythonBackend",
         formats=(ModelFormat("model.py"),),
     ),
@@ -147,7 +152,9 @@ _DECLARATIONS = (
     *(
         BackendDeclaration(
             name,
-            alternative="Use the engine in a Python model (model.py), which can stream its replies",
+            alternative="It is a Python-based backend: copy its model.py and the files beside it "
+            f"to the folder {name} in that of --backend-directory. Or use the engine in a Python "
+            "model (model.py) of your own, which can stream its responses",
         )
         for name in ("vllm", "tensorrtllm")
     ),
@@ -169,3 +176,22 @@ BACKEND_NAMES = MappingProxyType(
         },
     }
 )
+
+
+def declared_backend(config: ModelConfig) -> str:
+    """The backend of this table whose parameters and rules hold for a model, or the name of
+    another one. For a model of a Python-based backend, `python`."""
+    if is_python_based(config.backend, config.runtime):
+        return PYTHON
+    return BACKEND_NAMES.get(config.backend, config.backend)
+
+
+def is_python_based(backend: str, runtime: str) -> bool:
+    """Whether these fields of a config mean a Python-based backend.
+
+    A config that names only the backend gets its `runtime` when the backend is found.
+    """
+    name = BACKEND_NAMES.get(backend, backend)
+    declared = BACKENDS.get(name)
+    has_runtimes = declared is not None and "runtime" in declared.config_fields
+    return runtime == PYTHON_RUNTIME and name != PYTHON and not has_runtimes

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.config.backends import BACKEND_NAMES
+from shoal.config.backends import declared_backend
 from shoal.config.model import ModelConfig
 
 ANY = "…"  # at the end of a name: all parameters that begin so
@@ -39,7 +39,7 @@ class Parameter:
 
     def concerns(self, config: ModelConfig) -> bool:
         """Whether the parameter has this meaning in `config`."""
-        backend = BACKEND_NAMES.get(config.backend, config.backend)
+        backend = declared_backend(config)
         return (
             self.in_config
             and (not self.backends or backend in self.backends)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.config.backends import BACKENDS
+from shoal.config.backends import BACKENDS, PYTHON, declared_backend
 from shoal.config.model import ModelConfig
 from shoal.config.parameter import ANY, COUNT, FLAG, NUMBER, SIZE, TEXT, Parameter, ValueType
 from shoal.config.parameter_table import TABLE
@@ -36,7 +36,7 @@ def misspelt(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
     None for Python models and functions, which have parameters of their own.
     """
-    if config.backend in ("python", "function"):
+    if declared_backend(config) in (PYTHON, "function"):
         return
     known = {
         name.lower(): name

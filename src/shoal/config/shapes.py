@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shoal.config.backends import PYTHON, declared_backend
 from shoal.config.model import ModelConfig
 from shoal.config.parameters import value_of
 
@@ -65,7 +66,7 @@ def padding_of(config: ModelConfig) -> PaddingParameters | None:
 
     Python models receive single requests, never padded batches; such parameters are their own.
     """
-    if config.backend == "python":
+    if declared_backend(config) == PYTHON:
         return None
     text = _text(config, PADDING)
     if text is None or text.lower() == "false":

@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 
 from shoal.backends.base import Backend
 from shoal.backends.initialisation import initialising_with
-from shoal.backends.isolation.backend import PROCESS, PYTHON, with_isolation
+from shoal.backends.isolation.backend import PROCESS, with_isolation
 from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
+from shoal.config.backends import PYTHON, PYTHON_RUNTIME
 from shoal.config.model import ModelConfig, ModelInstanceGroup
 from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
@@ -157,12 +158,17 @@ def prepare(
     first = available[wanted[0]]
     config = normalise.infer_backend(config, _names(first), file=file)
     backend = code.backend if code is not None else None
-    backend_settings = _settings_of(settings, config.backend)
     if backend is None and config.platform != ensembles.PLATFORM:
-        backend = settings.backends.get(config.backend or config.platform, file=file)
+        try:
+            backend = settings.backends.get(
+                config.backend or config.platform, file=file, runtime=config.runtime, model=name
+            )
+        except ShoalError as error:  # as in Triton, the versions fail and not the config
+            raise UnreadableModel(wanted) from error
     backend = with_isolation(backend, config, settings.isolation, file)
-    if backend is not None and backend.name == PYTHON and settings.isolation == PROCESS:
-        backend_settings.setdefault("execution", PROCESS)
+    backend_settings = _settings_of(settings, config.backend, backend)
+    if backend is not None and backend.code_folder is not None:
+        config = dataclasses.replace(config, runtime=PYTHON_RUNTIME)
     if settings.auto_complete and backend is not None:
         try:
             with initialising_with(backend, name):
@@ -195,7 +201,9 @@ def prepare(
         config=config,
         backend=backend,
         version_folders={version: available[version] for version in wanted},
-        fingerprints=_fingerprints(folder, {version: available[version] for version in wanted})
+        fingerprints=_fingerprints(
+            folder, {version: available[version] for version in wanted}, backend
+        )
         if code is None
         else dict.fromkeys(wanted, code.fingerprint),
         settings=backend_settings,
@@ -269,11 +277,15 @@ def _read_config(
     return pbtxt.parse_pbtxt(text, file), file
 
 
-def _fingerprints(folder: Path, chosen: Mapping[int, Path]) -> dict[int, object]:
+def _fingerprints(
+    folder: Path, chosen: Mapping[int, Path], backend: Backend | None
+) -> dict[int, object]:
     """The fingerprint of each version's files, with those that all versions share."""
     shared = layout.fingerprint(folder, skip_folders=True)
     shared = tuple(row for row in shared if not row[0].endswith(".pbtxt"))
     shared += layout.fingerprint(folder / "initial_state")  # where sequences start from
+    if backend is not None and backend.code_folder is not None:
+        shared += layout.fingerprint(backend.code_folder)
     return {version: (at, layout.fingerprint(at), shared) for version, at in chosen.items()}
 
 
@@ -302,7 +314,16 @@ def _versions_hint(available: Mapping[int, Path]) -> str:
     return "; put the model file into a folder named 1"
 
 
-def _settings_of(settings: PreparationSettings, backend: str) -> dict[str, str]:
-    """--backend-config for one backend; entries without a backend's name apply to all."""
-    everywhere = settings.backend_settings.get("", {})
-    return {**everywhere, **settings.backend_settings.get(backend, {})}
+def _settings_of(
+    settings: PreparationSettings, name: str, backend: Backend | None
+) -> dict[str, str]:
+    """--backend-config for one backend; entries without a backend's name apply to all, and those
+    of `python` to Python-based backends, too."""
+    python = backend is not None and backend.runs_python_models
+    names = dict.fromkeys(("", PYTHON, name) if python else ("", name))
+    found = {
+        key: text for one in names for key, text in settings.backend_settings.get(one, {}).items()
+    }
+    if python and settings.isolation == PROCESS:
+        found.setdefault("execution", PROCESS)
+    return found

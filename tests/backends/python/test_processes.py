@@ -279,7 +279,7 @@ def test_it_does_not_outlive_the_server(processes, request_of):
     file = processes.write(COUNTING) / "model.py"
     process = ChildProcess(CHILD, "a model", start_secs=WAIT_SECS)
     arguments = {"model_name": "m", "model_instance_name": "m_0_0"}
-    process.link.send("serve", str(file), arguments, ["OUT"], False)
+    process.link.send("serve", str(file), str(file.parent), arguments, ["OUT"], False)
     heard = []
     while "started" not in heard:
         heard += [kind for kind, _ in process.link.receive()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -87,7 +88,8 @@ def test_unknown(installed):
     with pytest.raises(ConfigError) as raised:
         BackendRegistry().get("onnxrt", file="m/config.pbtxt")
     assert raised.value.message == (
-        "m/config.pbtxt: backend: unknown backend 'onnxrt'. "
+        "m/config.pbtxt: backend: unable to find backend library for backend 'onnxrt', try "
+        "specifying runtime on the model configuration. "
         f"The backends installed here are: {', '.join(sorted(BUILT_IN))}"
     )
 
@@ -100,7 +102,7 @@ def test_unknown(installed):
         ("tensorflow", "tf2onnx"),
         ("tensorflow_savedmodel", "TFLiteConverter"),
         ("dali", "Python model"),
-        ("vllm", "Python model"),
+        ("vllm", "to the folder vllm in that of --backend-directory"),
         ("tensorrtllm", "Python model"),
     ],
 )
@@ -160,6 +162,72 @@ def test_a_broken_plug_in_costs_only_its_own_models(installed):
     with pytest.raises(ConfigError, match="'mine' failed to start: RuntimeError: out of order"):
         backends.get("mine")
     assert backends.get("identity").name == "identity"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A folder of --backend-directory, with backends called `mine` and `onnxruntime`."""
+    for name in ("mine", "onnxruntime"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").write_text("")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_a_folder_with_a_model_py_is_a_backend(installed, directory):
+    backends = BackendRegistry(directory=directory)
+    found = backends.get("mine")
+    assert (found.name, found.code_folder) == ("mine", directory / "mine")
+    assert found.runs_python_models
+    assert pickle.loads(pickle.dumps(found)).code_folder == found.code_folder
+    assert "mine" in backends.names()
+
+
+def test_installed_backends_come_first_unless_the_runtime_is_named(installed, directory):
+    backends = BackendRegistry(directory=directory)
+    assert backends.get("onnxruntime").code_folder is None
+    named = backends.get("onnxruntime", runtime="model.py")
+    assert named.code_folder == directory / "onnxruntime"
+
+
+def test_pytorch_and_python_read_the_runtime_themselves(installed, directory):
+    backends = BackendRegistry({"pytorch": IdentityBackend}, directory=directory)
+    assert isinstance(backends.get("pytorch", runtime="model.py"), IdentityBackend)
+    assert backends.get("python", runtime="model.py").code_folder is None
+
+
+def test_a_backend_may_be_added_later(installed, directory):
+    backends = BackendRegistry(directory=directory)
+    with pytest.raises(ConfigError, match=r"There is no '.*/empty/model.py'"):
+        backends.get("empty")
+    (directory / "empty" / "model.py").write_text("")
+    assert backends.get("empty").name == "empty"
+
+
+def test_a_missing_python_based_backend_in_tritons_words(installed, directory):
+    with pytest.raises(ConfigError) as raised:
+        BackendRegistry(directory=directory).get("empty", runtime="model.py", model="m")
+    assert (
+        "unable to find Python backend based backend library 'model.py' for model 'm', searched: "
+        f"'{directory}/empty/model.py'" in raised.value.message
+    )
+
+
+def test_a_library_in_c_is_not_loaded(installed, directory):
+    (directory / "empty" / "libtriton_empty.so").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match=r"libtriton_empty.so' is in C\+\+, which cannot be loaded"
+    ):
+        BackendRegistry(directory=directory).get("empty")
+
+
+@pytest.mark.parametrize("name", ["../mine", "..", ".", "a/../mine", "mine/", "mine\0", "/"])
+@pytest.mark.parametrize("runtime", ["", "model.py"])
+def test_a_name_stays_inside_the_directory(installed, directory, name, runtime):
+    (directory / "model.py").write_text("")
+    backends = BackendRegistry(directory=directory / "mine")
+    with pytest.raises(ConfigError, match="unable to find"):
+        backends.get(name, runtime=runtime, model="m")
 
 
 def test_the_runtime_is_imported_late():

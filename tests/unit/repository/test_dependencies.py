@@ -197,7 +197,7 @@ class TestLoading:
             "ensemble 'pipe' depends on 'b' which has no loaded version. Model 'b' loading failed "
             "with error: "
         ) in caught.value.message
-        assert "unknown backend 'nobody'" in caught.value.message
+        assert "unable to find backend library for backend 'nobody'" in caught.value.message
 
     def test_a_version_that_is_not_served(self, world, folder):
         add_model(folder, "pipe", chain("a", "b", version=2))
@@ -299,7 +299,7 @@ class TestChanges:
     def test_a_model_that_fails_to_reload_changes_nothing(self, world, folder):
         world.load("pipe")
         add_model(folder, "b", 'backend: "nobody"')
-        with pytest.raises(Internal):
+        with pytest.raises(InvalidArgument):
             world.load("b")
         assert world.ask("pipe").wait().error is None
 

@@ -35,7 +35,6 @@ from shoal.link.supervisor import Supervisor
 from shoal.statistics.footprint import resident_bytes
 
 PARAMETER, NONE, PROCESS = "isolation", "none", "process"
-PYTHON = "python"  # the backend whose models have processes of another kind
 WarmUp: TypeAlias = Callable[[Executor | RequestExecutor], None]
 # The fields that a backend may set.
 _COMPLETED = (
@@ -57,7 +56,8 @@ def with_isolation(
             field=f"parameters['{PARAMETER}']",
             fix="Write it in the configs of the models that the ensemble runs",
         )
-    if backend is None or backend.name == PYTHON or (written or default) != PROCESS:
+    # Python models have processes of another kind.
+    if backend is None or backend.runs_python_models or (written or default) != PROCESS:
         return backend
     return IsolatedBackend(backend)
 

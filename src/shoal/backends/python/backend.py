@@ -2,6 +2,12 @@
 
 complete    auto_complete_config, in a temporary process
 load        reads how the instances run: thread, process, own Python environment
+
+A Python-based backend is this one with a name and a model.py of its own, which serves all of its
+models (decisions/0031):
+
+    --backend-directory=backends    backends/vllm/model.py    class TritonPythonModel
+    backend: "vllm"                 models/m/1/…              whatever that class reads
 """
 
 from __future__ import annotations
@@ -11,10 +17,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from shoal.backends.base import Backend, LoadContext, LoadedModel, Placement, RequestExecutor
 from shoal.backends.python import completion
 from shoal.backends.python.environment import Environment
+from shoal.backends.python.loading import ModelSource
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.executor import ProcessExecutor
 from shoal.backends.python.process.parent import PythonProcess
@@ -22,14 +30,25 @@ from shoal.backends.python.server_host import ServerHost
 from shoal.backends.python.settings import AUTO, PROCESS, THREAD, PythonSettings, read
 from shoal.backends.python.thread import ThreadExecutor
 from shoal.config import codec
+from shoal.config.backends import PYTHON, PYTHON_RUNTIME
 from shoal.config.model import ModelConfig
 from shoal.statistics.footprint import resident_bytes
 
 
 class PythonBackend(Backend):
-    """Serves `class TritonPythonModel`."""
+    """Serves `class TritonPythonModel`, of each model or of a Python-based backend."""
 
-    name = "python"
+    name = PYTHON
+    loads_in_parallel = True  # what must not is in `initialising`
+    runs_python_models = True
+
+    def __init__(self, name: str = PYTHON, code_folder: Path | None = None) -> None:
+        """`code_folder` has the model.py of a Python-based backend."""
+        self.name = name
+        self.code_folder = code_folder
+
+    def __reduce__(self) -> tuple[type[Backend], tuple[Any, ...]]:
+        return type(self), (self.name, self.code_folder)
 
     def complete(
         self,
@@ -39,18 +58,28 @@ class PythonBackend(Backend):
         settings: Mapping[str, str],
     ) -> ModelConfig:
         """Complete the config with the model's `auto_complete_config`, if it has one."""
-        file = _model_file(config, version_folder)
-        chosen = read(config, model_folder, version_folder, settings)
-        return completion.complete(config, file, chosen)
+        source = self._source(config, version_folder)
+        chosen = read(config, model_folder, version_folder, settings, self.code_folder)
+        return completion.complete(config, source, chosen)
 
     def load(self, context: LoadContext) -> LoadedModel:
         """Check the settings and prepare the Python environment; models start with instances."""
-        file = _model_file(context.config, context.version_folder)
+        source = self._source(context.config, context.version_folder)
         chosen = read(
-            context.config, context.model_folder, context.version_folder, context.settings
+            context.config,
+            context.model_folder,
+            context.version_folder,
+            context.settings,
+            self.code_folder,
         )
         environment = Environment.prepare(chosen) if chosen.brings_python else None
-        return PythonModel(context, file, chosen, environment)
+        return PythonModel(context, source, chosen, environment)
+
+    def _source(self, config: ModelConfig, version_folder: Path) -> ModelSource:
+        if self.code_folder is not None:
+            return ModelSource(self.code_folder / PYTHON_RUNTIME, version_folder)
+        file = version_folder / (config.default_model_filename or "model.py")
+        return ModelSource(file, file.parent)
 
 
 class PythonModel(LoadedModel):
@@ -59,12 +88,12 @@ class PythonModel(LoadedModel):
     def __init__(
         self,
         context: LoadContext,
-        file: Path,
+        source: ModelSource,
         chosen: PythonSettings,
         environment: Environment | None,
     ) -> None:
         self._context = context
-        self._file = file
+        self._source = source
         self._settings = chosen
         self._environment = environment
         self._outputs = Outputs(context.config)
@@ -81,7 +110,7 @@ class PythonModel(LoadedModel):
         """An instance, on a thread of this process or in its own process."""
         if self._mode() == THREAD:
             made: ThreadExecutor | ProcessExecutor = ThreadExecutor(
-                self._file,
+                self._source,
                 self._arguments(placement),
                 self._server,
                 self._outputs,
@@ -89,7 +118,7 @@ class PythonModel(LoadedModel):
             )
         else:
             made = ProcessExecutor(
-                self._file,
+                self._source,
                 self._arguments(placement),
                 self._server,
                 self._outputs,
@@ -174,7 +203,3 @@ class PythonModel(LoadedModel):
 
     def _note_readiness(self) -> None:
         self.asks_readiness = any(executor.asks_readiness for executor in self._executors)
-
-
-def _model_file(config: ModelConfig, version_folder: Path) -> Path:
-    return version_folder / (config.default_model_filename or "model.py")

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 from shoal.backends.python.environment import Environment
+from shoal.backends.python.loading import ModelSource
 from shoal.backends.python.process.parent import CHILD, LONGER
 from shoal.backends.python.settings import PythonSettings
 from shoal.config import codec
@@ -33,9 +34,9 @@ _FIELDS = (
 )
 
 
-def complete(config: ModelConfig, file: Path, settings: PythonSettings) -> ModelConfig:
+def complete(config: ModelConfig, source: ModelSource, settings: PythonSettings) -> ModelConfig:
     """The config with the model's additions; Internal with its exception."""
-    if not may_complete(file):
+    if not may_complete(source.file):
         return config
     environment = Environment.prepare(settings) if settings.brings_python else None
     process = ChildProcess(
@@ -45,7 +46,8 @@ def complete(config: ModelConfig, file: Path, settings: PythonSettings) -> Model
         start_secs=settings.start_secs,
         longer=LONGER,
     )
-    kind, (text,) = process.ask("complete", str(file), json.dumps(codec.to_dict(config)))
+    written = json.dumps(codec.to_dict(config))
+    kind, (text,) = process.ask("complete", *map(str, source), written)
     if kind != "completed":
         raise Internal(str(text))
     completed = codec.parse_json(text, f"{_METHOD} of model '{config.name}'")

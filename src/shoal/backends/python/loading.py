@@ -1,8 +1,11 @@
 """Importing model.py: in its own process, or in one with other models.
 
-    its own process    the version's folder first on sys.path, as in Triton
+    its own process    the folder of model.py first on sys.path, as in Triton
     among others       a private package per instance: `import helper` finds the helper.py beside
                        this model.py, never that of another model
+
+The code of a Python-based backend is in the backend's folder, and its model reads other files in
+the folder of its version.
 
 In a shared process no model's folder is on sys.path. Instead each module in a model's folder has
 its own `__import__`, which searches that folder first. Modules of the standard library are never
@@ -21,7 +24,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.backends.python.api.errors import TritonModelException
 
@@ -29,16 +32,37 @@ _PREFIX = "shoal_python_model_"
 _numbers = itertools.count(1)
 
 
-def import_alone(file: Path) -> ModuleType:
-    """Import `file` in a process that has no other model.
+class ModelSource(NamedTuple):
+    """Where the code of a model is, and where its other files are."""
 
-    The module is called `<version>.model` and its folder is importable, as in Triton.
+    file: Path  # model.py
+    model_folder: Path  # what `get_model_dir` returns
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders whose modules the code can import, the first one before the others."""
+        folder = self.file.parent
+        return (folder,) if self.is_shared else (folder, folder.parent)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the code is that of a Python-based backend, for several models."""
+        return self.file.parent != self.model_folder
+
+
+def import_alone(source: ModelSource) -> ModuleType:
+    """Import a model in a process that has no other one.
+
+    The module is called `<version>.model`, or `model` if it is that of a backend, and its folder is
+    importable, as in Triton.
     """
+    file = source.file
     _check_file(file)
-    folder = file.parent
-    sys.path[:0] = [str(folder), str(folder.parent)]
+    sys.path[:0] = map(str, source.folders)
     sys.dont_write_bytecode = True  # see _Loader.path_stats
-    return importlib.import_module(f"{folder.name}.{file.stem}")
+    return importlib.import_module(
+        file.stem if source.is_shared else f"{file.parent.name}.{file.stem}"
+    )
 
 
 class PrivateModule:

@@ -18,6 +18,7 @@ EXECUTION = "python_execution"
 ISOLATION = "isolation"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
 REQUIREMENTS = "requirements.txt"
+ARCHIVE = "pb_exec_env_model.py.tar.gz"  # Triton's name for the environment of a backend
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 _START_SECS = 30.0
@@ -48,9 +49,17 @@ class PythonSettings:
 
 
 def read(
-    config: ModelConfig, model_folder: Path, version_folder: Path, settings: Mapping[str, str]
+    config: ModelConfig,
+    model_folder: Path,
+    version_folder: Path,
+    settings: Mapping[str, str],
+    code_folder: Path | None = None,
 ) -> PythonSettings:
-    """The settings of one version. ConfigError for an invalid parameter."""
+    """The settings of one version. ConfigError for an invalid parameter.
+
+    `code_folder` is that of a Python-based backend. It may have the environment of its models,
+    which run in processes unless they are configured otherwise.
+    """
     file = f"{model_folder.name}/config.pbtxt"
     for key in _WITHOUT_EFFECT:
         if key in settings:
@@ -58,10 +67,15 @@ def read(
     parameters = Parameters("python", config, settings, file)
     written = _written(parameters, config, file)
     execution = written or parameters.text("execution") or AUTO
+    if execution == AUTO and code_folder is not None:
+        execution = PROCESS
     environment = _environment(parameters.text(ENVIRONMENT), model_folder, file)
+    if environment is None and code_folder is not None and (code_folder / ARCHIVE).is_file():
+        environment = code_folder / ARCHIVE
     requirements = None
     if environment is None:
-        candidates = [folder / REQUIREMENTS for folder in (version_folder, model_folder)]
+        folders = (version_folder, model_folder) if code_folder is None else (code_folder,)
+        candidates = [folder / REQUIREMENTS for folder in folders]
         requirements = next((path for path in candidates if path.is_file()), None)
     if execution == THREAD and (environment or requirements):
         reason = f"parameters['{ENVIRONMENT}']" if environment else f"the file {requirements}"

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from shoal.backends.base import PendingRequest, RequestExecutor
 from shoal.backends.initialisation import initialising
@@ -26,6 +25,7 @@ from shoal.backends.python.api.request import (
 from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.instance import ModelInstance
+from shoal.backends.python.loading import ModelSource
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.server_host import ServerHost
 from shoal.errors import Internal, ShoalError
@@ -40,7 +40,7 @@ class ThreadExecutor(RequestExecutor):
 
     def __init__(
         self,
-        file: Path,
+        source: ModelSource,
         arguments: dict[str, str],
         server: ServerHost,
         outputs: Outputs,
@@ -49,7 +49,10 @@ class ThreadExecutor(RequestExecutor):
     ) -> None:
         """Import the model and initialise it; Internal with the model's traceback if it fails."""
         self._context = Context(
-            server, arguments["model_name"], arguments["model_instance_name"], str(file.parent)
+            server,
+            arguments["model_name"],
+            arguments["model_instance_name"],
+            str(source.model_folder),
         )
         self._server = server
         self._outputs = outputs
@@ -60,16 +63,16 @@ class ThreadExecutor(RequestExecutor):
         numpy_names.install()
         with initialising(self._context.model_name) as own:
             self._context.initialisation = own
-            self._initialise(file, arguments)
+            self._initialise(source, arguments)
         server.waits.join(self._context)
 
-    def _initialise(self, file: Path, arguments: dict[str, str]) -> None:
+    def _initialise(self, source: ModelSource, arguments: dict[str, str]) -> None:
         token = host.enter(self._context)
         host.announce(self._context)  # for threads that the model starts meanwhile
         try:
-            self._module = loading.PrivateModule(file)
+            self._module = loading.PrivateModule(source.file, source.folders)
             try:
-                found = loading.model_class(self._module.module, file)
+                found = loading.model_class(self._module.module, source.file)
                 self._instance = ModelInstance(
                     found, arguments, self._context, decoupled=self._decoupled
                 )

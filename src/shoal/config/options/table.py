@@ -498,10 +498,9 @@ class Options:
         choices=("none", "cpu"),
     )
     backend_directory: str = _backend(
-        "",
-        "Folder with backend libraries.",
+        "/opt/tritonserver/backends",
+        "Folder with Python-based backends: a folder for each, with a model.py.",
         form="<path>",
-        no_effect="backends are Python packages",
     )
 
     pinned_memory_pool_byte_size: int = _device(

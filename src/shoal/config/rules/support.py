@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shoal.config.backends import BACKENDS
+from shoal.config.backends import BACKENDS, is_python_based
 from shoal.config.model import ModelConfig
 from shoal.config.parameters import misspelt
 
@@ -42,6 +42,8 @@ def not_acted_on(config: ModelConfig) -> list[str]:
     """The fields that are set in `config` and have no effect, by name, each once."""
     backend = BACKENDS.get(config.backend)
     known = backend.config_fields if backend is not None else frozenset()
+    if is_python_based(config.backend, config.runtime):
+        known = frozenset({"runtime"})
     return [
         path
         for path, matters in _NOT_ACTED_ON.items()

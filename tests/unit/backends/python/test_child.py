@@ -62,8 +62,8 @@ def child(monkeypatch):
 def test_the_first_word_may_come_in_pieces(monkeypatch):
     completed = []
     monkeypatch.setattr(Child, "_complete", lambda _, *asked: completed.append(asked))
-    Child(Pipe([], [], [("complete", ("model.py", "{}"))])).run()
-    assert completed == [("model.py", "{}")]
+    Child(Pipe([], [], [("complete", ("model.py", ".", "{}"))])).run()
+    assert completed == [("model.py", ".", "{}")]
 
 
 def test_answers_go_out_at_once_when_nothing_follows(child):

@@ -27,6 +27,7 @@ from shoal.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, Infere
 from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.instance import ModelInstance
+from shoal.backends.python.loading import ModelSource
 from shoal.backends.python.process.remote_host import RemoteHost, RemoteTrace
 from shoal.backends.request_entry import Entry, request_of
 from shoal.core.request import Request
@@ -82,13 +83,14 @@ class Child:
 
     # ---- completing a config
 
-    def _complete(self, file: str, config: str) -> None:
-        context = Context(self._host, model_folder=str(Path(file).parent))
+    def _complete(self, file: str, model_folder: str, config: str) -> None:
+        source = ModelSource(Path(file), Path(model_folder))
+        context = Context(self._host, model_folder=model_folder)
         context.serving = False
         host.announce(context)
         try:
-            module = loading.import_alone(Path(file))
-            found: Any = loading.model_class(module, Path(file))
+            module = loading.import_alone(source)
+            found: Any = loading.model_class(module, source.file)
             completed: Any = ModelConfig(config)
             if hasattr(found, "auto_complete_config"):
                 completed = found.auto_complete_config(completed)
@@ -104,21 +106,24 @@ class Child:
     # ---- serving
 
     def _serve(
-        self, file: str, arguments: dict[str, str], names: list[str], decoupled: bool
+        self,
+        file: str,
+        model_folder: str,
+        arguments: dict[str, str],
+        names: list[str],
+        decoupled: bool,
     ) -> None:
+        source = ModelSource(Path(file), Path(model_folder))
         self._names = frozenset(names)
         self._decoupled = decoupled
         self._model_name = arguments["model_name"]
         context = Context(
-            self._host,
-            arguments["model_name"],
-            arguments["model_instance_name"],
-            str(Path(file).parent),
+            self._host, arguments["model_name"], arguments["model_instance_name"], model_folder
         )
         host.announce(context)  # for every thread: there is no other model here
         try:
-            module = loading.import_alone(Path(file))
-            found = loading.model_class(module, Path(file))
+            module = loading.import_alone(source)
+            found = loading.model_class(module, source.file)
             instance = ModelInstance(found, arguments, context, decoupled=decoupled)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it becomes the reason
             self._link.send("failed", failure.describe(error))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from shoal.backends.base import PendingRequest, RequestExecutor
 from shoal.backends.model_process import DirectExecutor
 from shoal.backends.python.api.host import Context
 from shoal.backends.python.environment import Environment
 from shoal.backends.python.instance import READY_SECS
+from shoal.backends.python.loading import ModelSource
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.parent import CHILD, LONGER, PythonProcess, unhealthy
 from shoal.backends.python.server_host import ServerHost
@@ -38,7 +38,7 @@ class ProcessExecutor(RequestExecutor):
 
     def __init__(
         self,
-        file: Path,
+        source: ModelSource,
         arguments: dict[str, str],
         server: ServerHost,
         outputs: Outputs,
@@ -48,7 +48,7 @@ class ProcessExecutor(RequestExecutor):
         start_secs: float = START_SECS,
     ) -> None:
         """Start the process and initialise the model; Internal with its traceback if it fails."""
-        self._file = file
+        self._source = source
         self._arguments = arguments
         self._server = server
         self._outputs = outputs
@@ -56,7 +56,10 @@ class ProcessExecutor(RequestExecutor):
         self._environment = environment
         self._start_secs = start_secs
         self._context = Context(
-            server, arguments["model_name"], arguments["model_instance_name"], str(file.parent)
+            server,
+            arguments["model_name"],
+            arguments["model_instance_name"],
+            str(source.model_folder),
         )
         self.device = (arguments["model_instance_kind"], arguments["model_instance_device_id"])
         self.on_close: Callable[[ProcessExecutor], None] = lambda _: None
@@ -182,7 +185,7 @@ class ProcessExecutor(RequestExecutor):
             self._ended,
             decoupled=self._decoupled,
         )
-        serving.start(self._file, self._arguments)
+        serving.start(self._source, self._arguments)
         serving.wait_started()
         warm_up = self.warm_up
         if warm_up is not None:  # it is a restart

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from shoal.backends.base import PendingRequest
 from shoal.backends.model_process import ModelProcess
 from shoal.backends.python.api.errors import TritonError, to_shoal
 from shoal.backends.python.api.host import Context
+from shoal.backends.python.loading import ModelSource
 from shoal.backends.python.outgoing import Outputs
 from shoal.backends.python.process.server_calls import ServerCalls
 from shoal.backends.python.server_host import ServerHost
@@ -48,11 +48,11 @@ class PythonProcess(ModelProcess):
             **self._server_calls.handlers(),
         }
 
-    def start(self, file: Path, arguments: dict[str, str]) -> None:
+    def start(self, source: ModelSource, arguments: dict[str, str]) -> None:
         """Send it the model to serve; `wait_started` waits for the outcome."""
         names = sorted(self._outputs.names)
         try:
-            self._link.send("serve", str(file), arguments, names, self._decoupled)
+            self._link.send("serve", *map(str, source), arguments, names, self._decoupled)
         except ChannelClosed:  # if it has ended, its message says why
             return
 
