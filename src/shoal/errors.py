@@ -13,7 +13,8 @@ ShoalError
 ├── Unauthenticated      no key, or one that is not valid
 ├── QuotaExceeded        a quota is used up; a retry after some time may succeed
 ├── Cancelled            the client cancelled the request
-├── DeadlineExceeded     an execution took longer than its model's limit; counted as BACKEND
+├── DeadlineExceeded     too late: an execution took longer than its model's limit (counted as
+│                        BACKEND), or a caller in this process did not wait longer
 ├── Internal             an error of the server or the model
 │   └── BackendFailure   the model raised during execution; counted as BACKEND
 │       └── ProcessEnded the process that ran the model ended during execution
@@ -157,7 +158,8 @@ class Cancelled(ShoalError):
 
 
 class DeadlineExceeded(ShoalError):
-    """An execution took longer than its model's `execution_timeout_ms`."""
+    """An execution took longer than its model's `execution_timeout_ms`, or the response to a caller
+    in this process longer than its `timeout_secs`."""
 
     code = Code.DEADLINE_EXCEEDED
 

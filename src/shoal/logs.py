@@ -149,15 +149,18 @@ class Log:
         """Opens the log file, if one is set; raises OSError if it cannot be written."""
         self.settings = settings or LogSettings()
         self._installed = False
+        self._logger = logging.getLogger()
         self._file: TextIO | None = None
         if self.settings.log_file:
             self._file = self._open()
         self._handler = _Handler(self._file or sys.stderr)
         self._handler.addFilter(lambda record: self.settings.allows(record.levelno))
 
-    def install(self) -> None:
-        """Start handling the records of this process; those of libraries from WARNING on."""
-        logging.getLogger().addHandler(self._handler)
+    def install(self, logger: logging.Logger | None = None) -> None:
+        """Start handling the records of `logger`, or of the whole process; those of libraries from
+        WARNING on."""
+        self._logger = logger or logging.getLogger()
+        self._logger.addHandler(self._handler)
         self._installed = True
         self.apply(self.settings)
 
@@ -191,7 +194,7 @@ class Log:
     def close(self) -> None:
         """Stop handling records and close the file."""
         self._installed = False
-        logging.getLogger().removeHandler(self._handler)
+        self._logger.removeHandler(self._handler)
         _package.setLevel(logging.NOTSET)
         self._handler.close()
         if self._file is not None:

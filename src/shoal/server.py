@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from shoal import settings
@@ -115,22 +115,11 @@ class Server:
             log=log,
         )
         self._keys = settings.key_files(options)
-        access = self._access = self._keys.access if self._keys is not None else None
+        self._access = self._keys.access if self._keys is not None else None
         self._clients = settings.client_limits(options)
         self._http_options = settings.http_options(options)
-        self._render_metrics = (
-            MetricsRenderer(
-                self.engine.model_statistics,
-                settings.metrics_settings(options),
-                custom=custom,
-                cache=self._cache.read if self._cache is not None else None,
-                keys=access.read if access is not None else None,
-                server=self._read,
-                repositories=self.repository.unreadable,
-            ).render
-            if options.allow_metrics
-            else None
-        )
+        self._custom_metrics = custom
+        self._render_metrics = self.metrics.render if options.allow_metrics else None
         self._memory = SharedMemory(
             allowed=options.client_shared_memory,
             most_input_bytes=options.http_max_body_size,
@@ -150,6 +139,19 @@ class Server:
         self.metrics_port = 0
         self.health_port = 0
         self.left_behind = False  # whether threads are still busy after `stop`
+
+    @cached_property
+    def metrics(self) -> MetricsRenderer:
+        """The text for Prometheus; any thread may render it, whether or not there is a port."""
+        return MetricsRenderer(
+            self.engine.model_statistics,
+            settings.metrics_settings(self.options),
+            custom=self._custom_metrics,
+            cache=self._cache.read if self._cache is not None else None,
+            keys=self._access.read if self._access is not None else None,
+            server=self._read,
+            repositories=self.repository.unreadable,
+        )
 
     # ---- start
 

@@ -30,6 +30,7 @@ from shoal.frontends.tls import PemFile, ServerTls, TlsFiles
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.line_writer import LineWriter
+from shoal.logs import Log, LogSettings
 from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.layout import is_single_model
 from shoal.repository.preparation import PreparationSettings
@@ -141,6 +142,24 @@ def key_files(options: Options) -> KeyFiles | None:
     return KeyFiles(
         options.api_keys, tokens, header=options.api_key_header, open_apis=options.open_apis
     )
+
+
+def open_log(options: Options) -> Log:
+    """The log of the options, not installed yet. InvalidArgument if its file cannot be written."""
+    chosen = LogSettings(
+        log_file=options.log_file,
+        log_info=options.log_info,
+        log_warning=options.log_warning,
+        log_error=options.log_error,
+        log_verbose_level=options.log_verbose,
+        log_format=options.log_format,
+    )
+    try:
+        return Log(chosen)
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot write the log to --log-file={options.log_file}: {error.strerror or error}"
+        ) from None
 
 
 def access_log(options: Options) -> AccessLog | None:

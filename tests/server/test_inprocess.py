@@ -183,6 +183,16 @@ def test_a_model_that_fails(tmp_path):
         ([greet], {"htp_port": 1}, "unknown option htp_port=. Did you mean 'http_port'?"),
         ([greet], {"http_port": "8000"}, "http_port= takes int, found '8000'"),
         ([greet], {"http_port": True}, "http_port= takes int, found True"),
+        (
+            [greet],
+            {"http_port": 70000},
+            "http_port= takes a whole number from -1 to 65535; found '70",
+        ),
+        (
+            [greet],
+            {"model_control_mode": "expl"},
+            "takes none, poll, explicit or lazy; found 'expl'",
+        ),
         ([greet], {"load_model": ["a"]}, "--load-model=a needs --model-control-mode=explicit"),
         ([greet], {"options": shoal.Options(), "id": "x"}, "give either options= or id, not both"),
     ],
@@ -274,7 +284,7 @@ def test_a_response_after_the_time_out():
         return n
 
     with shoal.Server(waits) as server:
-        with pytest.raises(Unavailable, match=r"there was no response within 0.01 s"):
+        with pytest.raises(shoal.DeadlineExceeded, match=r"there was no response within 0.01 s"):
             server.infer("waits", {"n": 1}, timeout_secs=0.01)
         gate.set()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from shoal.inprocess.server import LOOPBACK
+from shoal.inprocess.keywords import LOOPBACK
 
 Reply = Callable[[str, str], str]
 UNKNOWN = "Unknown"

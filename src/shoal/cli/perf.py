@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from shoal.cli.arguments import accepted, convert, suggest
+from shoal.cli.arguments import suggest
 from shoal.cli.help import fitted, option_lines
 from shoal.cli.parser import help_requested, print_line
 from shoal.config.options import OptionError
+from shoal.config.options.values import accepted, convert
 from shoal.errors import ShoalError
 from shoal.perf.option_checks import ELSEWHERE
 from shoal.perf.options import BY_FLAG, TABLE, PerfOptions

@@ -16,10 +16,11 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from shoal import settings
 from shoal.config.options import Options
-from shoal.errors import InvalidArgument, ShoalError
+from shoal.errors import ShoalError
 from shoal.inprocess.loop import new_event_loop
-from shoal.logs import Log, LogSettings
+from shoal.logs import Log
 from shoal.repository import memory
 from shoal.server import ModelsFailed, Server
 
@@ -38,7 +39,7 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
     """
     if sys.stderr is not None:  # a crash in native code prints the frames of all threads
         faulthandler.enable()
-    log = _open_log(options)
+    log = settings.open_log(options)
     log.install()
     try:
         for line in options.warnings():
@@ -51,23 +52,6 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
         sys.stdout.flush()
         os._exit(code)
     return code
-
-
-def _open_log(options: Options) -> Log:
-    settings = LogSettings(
-        log_file=options.log_file,
-        log_info=options.log_info,
-        log_warning=options.log_warning,
-        log_error=options.log_error,
-        log_verbose_level=options.log_verbose,
-        log_format=options.log_format,
-    )
-    try:
-        return Log(settings)
-    except OSError as error:
-        raise InvalidArgument(
-            f"cannot write the log to --log-file={options.log_file}: {error.strerror or error}"
-        ) from None
 
 
 async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[int, bool]:

@@ -256,6 +256,10 @@ class LocalEngine(Engine):
         """Remove a model repository; see `ModelRepository.unregister`."""
         return self._repository.unregister(path, wait_secs=wait_secs)
 
+    def poll_repositories(self) -> None:
+        """Load what has changed; see `ModelRepository.poll`."""
+        self._repository.poll()
+
 
 def _counted(model: ServedModel) -> dict[str, Any]:
     """A version's counters as Triton has them, where it runs and why, and those of its task."""

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _SETTLE_SECS = 1.0
 _LONGEST_RETRY_SECS = 600.0
 _LOOK_SECS = 1.0  # between two looks at a read that takes long
+_MOST_POLLS = 60  # for which `poll_now` waits while files keep changing
 
 Result = TypeVar("Result")
 
@@ -100,6 +101,7 @@ class RepositoryPoller:
         self._poll_secs = poll_secs
         self._clock = clock
         self._stop = threading.Event()
+        self._polling = threading.Lock()  # held by the thread that polls
         self._thread: threading.Thread | None = None
         self._reading: _Read[Snapshot] | None = None
         self._loads = True
@@ -134,15 +136,26 @@ class RepositoryPoller:
             self._thread.join()
 
     def _run(self) -> None:
-        settle_secs = min(_SETTLE_SECS, self._poll_secs / 2)
         wait_secs = self._poll_secs
         while not self._stop.wait(wait_secs):
             try:
-                unsettled = self.poll_once()
+                with self._polling:
+                    unsettled = self.poll_once()
             except Exception:  # must not end the polling
                 logger.exception("polling the model repositories failed")
                 unsettled = False
-            wait_secs = settle_secs if unsettled else self._poll_secs
+            wait_secs = self._settle_secs if unsettled else self._poll_secs
+
+    def poll_now(self) -> None:
+        """Load and unload what has changed; returns when that has stopped changing."""
+        with self._polling:
+            for _ in range(_MOST_POLLS):
+                if not self.poll_once() or self._stop.wait(self._settle_secs):
+                    return
+
+    @property
+    def _settle_secs(self) -> float:
+        return min(_SETTLE_SECS, self._poll_secs / 2)
 
     def poll_once(self) -> bool:
         """Poll once and act on settled changes; true if something is still changing."""

@@ -385,6 +385,12 @@ class ModelRepository:
                 f"repository {what} is not allowed if model control mode is not EXPLICIT"
             )
 
+    def poll(self) -> None:
+        """Load and unload what has changed in the folders, now. Unavailable outside poll mode."""
+        if self._settings.control_mode != "poll" or self._poller is None:
+            raise Unavailable("polling is disabled")
+        self._poller.poll_now()
+
     def _check_explicit(self) -> None:
         if self._settings.control_mode not in ("explicit", "lazy"):
             raise Unavailable(CONTROL_REFUSED)

@@ -18,7 +18,7 @@ from shoal.client import Client
 from shoal.config import codec
 from shoal.config.options import Options
 from shoal.errors import ShoalError
-from shoal.inprocess.server import LOOPBACK
+from shoal.inprocess.keywords import LOOPBACK
 from shoal.instance.device import available_cores
 from shoal.stress.cell import ServerSetup
 from shoal.stress.load import QuestionTarget

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
+from shoal.inprocess.keywords import DEFAULTS, LOOPBACK
 from shoal.inprocess.loop import LoopThread
-from shoal.inprocess.server import DEFAULTS, LOOPBACK
 from shoal.logs import Log
 from shoal.models.served import ServedModel
 from shoal.server import ModelsFailed, Server

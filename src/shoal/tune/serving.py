@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection as Pipe
 
 from shoal.config.options import Options
 from shoal.errors import ShoalError, Unavailable
-from shoal.inprocess.server import DEFAULTS
+from shoal.inprocess.keywords import DEFAULTS
 
 _START_SECS = 120
 _STOP_SECS = 60

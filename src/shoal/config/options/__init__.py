@@ -1,6 +1,7 @@
 """Every flag, once: `Options` holds what was asked for, `TABLE` says what can be.
 
-option.py is one row, table.py all of them, checks.py what several values must agree on.
+option.py is one row, table.py all of them, values.py reads one value, checks.py has what several
+values must agree on.
 """
 
 from __future__ import annotations
