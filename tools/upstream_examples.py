@@ -26,13 +26,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from upstream import python_backend
+from upstream import python_backend, tutorials
 from upstream.clone import Clone
 from upstream.example import Example
-from upstream.run import FAILED, PORTS, run, why_left_out
+from upstream.run import FAILED, PORTS, Result, run, why_left_out
 from upstream.table import as_text, write_markdown
 
-TABLES = (python_backend,)
+TABLES = (python_backend, tutorials)
 CLONES = {
     "python_backend": "UPSTREAM_PYTHON_BACKEND",
     "tutorials": "UPSTREAM_TUTORIALS",
@@ -42,7 +42,8 @@ CLONES = {
 def main() -> int:
     """Run the examples that are asked for."""
     arguments = _parse()
-    examples = chosen([each for table in TABLES for each in table.EXAMPLES], arguments.only)
+    every = [example for table in TABLES for example in table.EXAMPLES]
+    examples = chosen(every, arguments.only)
     if not examples:
         print(f"no example is called {' or '.join(arguments.only)}: see --list", file=sys.stderr)
         return 2
@@ -60,7 +61,12 @@ def main() -> int:
         print(f"port {port} is in use; the examples' clients connect to it", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="upstream-examples-") as temporary:
-        return _run_all(examples, clones, arguments.work or Path(temporary), arguments.markdown)
+        results = _run_all(examples, clones, arguments.work or Path(temporary))
+    print(as_text(results))
+    if arguments.markdown:
+        commits = {name: clone.commit for name, clone in clones.items()}
+        write_markdown(arguments.markdown, results, [each.name for each in every], commits)
+    return int(any(result.outcome == FAILED for result in results))
 
 
 def chosen(examples: list[Example], names: list[str]) -> list[Example]:
@@ -75,19 +81,14 @@ def chosen(examples: list[Example], names: list[str]) -> list[Example]:
     return [example for example in examples if is_named(example)]
 
 
-def _run_all(
-    examples: list[Example], clones: Mapping[str, Clone], work: Path, markdown: Path | None
-) -> int:
+def _run_all(examples: list[Example], clones: Mapping[str, Clone], work: Path) -> list[Result]:
     results = []
     for example in examples:
         print(f"{example.name} ...", flush=True)
         result = run(example, clones, work)
         results.append(result)
         print(f"    {result.outcome} {result.seconds:.1f} s {result.detail}", flush=True)
-    print(as_text(results))
-    if markdown:
-        write_markdown(markdown, results, clones)
-    return int(any(result.outcome == FAILED for result in results))
+    return results
 
 
 def _port_in_use() -> int | None:
@@ -107,9 +108,13 @@ def _parse() -> argparse.Namespace:
             default=os.environ.get(variable),
             help=f"a git clone of {name}; by default ${variable}",
         )
-    parser.add_argument("--only", metavar="NAME", action="append", default=[])
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="a name, or parts of one"
+    )
     parser.add_argument("--list", action="store_true", help="print the names and exit")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="a page with the table in it")
+    parser.add_argument(
+        "--markdown", metavar="FILE", type=Path, help="write the rows into the table of this page"
+    )
     parser.add_argument(
         "--work", metavar="FOLDER", type=Path, help="keep laid out examples and logs there"
     )

@@ -20,13 +20,8 @@ class Clone:
 
     def copy(self, source: Source, destination: Path) -> None:
         """Write `source` to `destination`; the folders above are made."""
-        if isinstance(source, Block):
-            return _write(destination, self.block(source).encode())
-        if isinstance(source, Edited):
-            text = self.text(source.file)
-            for old, new in source.replacements.items():
-                text = text.replace(old, new)
-            return _write(destination, text.encode())
+        if not isinstance(source, str):
+            return _write(destination, self.text(source).encode())
         names = self._git("ls-tree", "-r", "-z", "--name-only", self.commit, "--", source)
         for name in filter(None, names.decode().split("\0")):
             below = Path(name).relative_to(source)
@@ -35,23 +30,28 @@ class Clone:
             raise FileNotFoundError(f"{self._path} has no {source} at {self.commit}")
         return None
 
-    def text(self, file: str) -> str:
-        """The text of one file."""
-        return self._git("show", f"{self.commit}:{file}").decode()
-
-    def block(self, block: Block) -> str:
-        """The text between the fences."""
-        for text in _FENCED.findall(self.text(block.page)):
-            if block.text in text:
-                return str(text)
-        raise LookupError(f"no block of {block.page} at {self.commit} contains {block.text!r}")
+    def text(self, source: Source) -> str:
+        """The text of one file, of one block, or either of them edited."""
+        if isinstance(source, Edited):
+            text = self.text(source.source)
+            for old, new in source.replacements.items():
+                if old not in text:
+                    raise LookupError(f"{source.source} at {self.commit} does not contain {old!r}")
+                text = text.replace(old, new)
+            return text
+        if isinstance(source, Block):
+            for text in _FENCED.findall(self.text(source.page)):
+                if source.text in text:
+                    return str(text)
+            raise LookupError(f"no block of {source.page} contains {source.text!r}")
+        return self._git("show", f"{self.commit}:{source}").decode()
 
     def line(self, page: str, start: str) -> str:
         """The first line of a page that starts with `start`."""
         for line in self.text(page).splitlines():
             if line.strip().startswith(start):
                 return line.strip()
-        raise LookupError(f"no line of {page} at {self.commit} starts with {start!r}")
+        raise LookupError(f"no line of {page} starts with {start!r}")
 
     def _git(self, *arguments: str) -> bytes:
         command = ["git", "-C", str(self._path), *arguments]

@@ -36,9 +36,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A file in which the example's page tells its reader to replace words."""
+    """A source with words replaced: where its page tells the reader to, or a remark says why."""
 
-    file: str
+    source: str | Block
     replacements: Mapping[str, str]
 
 
@@ -86,7 +86,8 @@ class Example:
     files: Mapping[str, Source]
     clients: tuple[Client, ...]
     stand_ins: tuple[StandIn, ...] = ()
-    needs: tuple[str, ...] = ()  # Python modules; without one the example is left out
+    before: tuple[Client, ...] = ()  # commands before the server starts, such as an export
+    needs: tuple[str, ...] = ()  # Python modules (PIL, transformers<5); without one: left out
     serve: tuple[str, ...] = ()  # more options of `shoal serve`
     remark: str = ""
     left_out: str = ""  # why it cannot be run at all
@@ -97,5 +98,5 @@ class Example:
         return ". ".join(part for part in (made and f"Stand-in: {made}", self.remark) if part)
 
     def modules(self) -> tuple[str, ...]:
-        """Every Python module that a run imports."""
+        """Every Python module that a run imports, with the versions that will do."""
         return (*self.needs, *(name for each in self.stand_ins for name in each.needs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -15,6 +16,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from upstream.clone import Clone
 from upstream.example import Client, Example, Place
@@ -51,6 +54,8 @@ def run(example: Example, clones: Mapping[str, Clone], work: Path) -> Result:
     try:
         with place.closing:
             lay_out(example, clones[example.clone], place)
+            for command in example.before:
+                _run_client(command, clones[example.clone], place)
             with _serving(example, place):
                 for client in example.clients:
                     _run_client(client, clones[example.clone], place)
@@ -65,8 +70,18 @@ def why_left_out(example: Example, clones: Mapping[str, Clone]) -> str:
         return example.left_out
     if example.clone not in clones:
         return f"needs a clone of {example.clone}"
-    missing = [name for name in example.modules() if importlib.util.find_spec(name) is None]
-    return f"needs {', '.join(dict.fromkeys(missing))}" if missing else ""
+    missing = [need for need in dict.fromkeys(example.modules()) if not _is_installed(need)]
+    return f"needs {', '.join(missing)}" if missing else ""
+
+
+def _is_installed(need: str) -> bool:
+    """Whether a module can be imported (PIL), at a version of its package (transformers<5)."""
+    requirement = Requirement(need)
+    if importlib.util.find_spec(requirement.name) is None:
+        return False
+    if not requirement.specifier:
+        return True
+    return requirement.specifier.contains(importlib.metadata.version(requirement.name))
 
 
 def lay_out(example: Example, clone: Clone, place: Place) -> None:

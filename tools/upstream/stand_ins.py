@@ -26,7 +26,7 @@ def hugging_face(name: str, words: str, save: Callable[[Path], None]) -> StandIn
         save(snapshot)
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text("stand-in", "utf-8")
-        place.environment |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+        place.environment.update(HF_HOME=str(home), HF_HUB_OFFLINE="1")
 
     return StandIn(words, make, ("transformers", "torch"))
 
@@ -60,8 +60,8 @@ def web_pictures() -> StandIn:
         place.closing.callback(server.server_close)
         place.closing.callback(server.shutdown)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        here = {"no_proxy": "localhost,127.0.0.1"}
-        place.environment |= {"http_proxy": f"http://127.0.0.1:{server.server_port}", **here}
+        place.environment["http_proxy"] = f"http://127.0.0.1:{server.server_port}"
+        place.environment["no_proxy"] = "localhost,127.0.0.1"
 
     return StandIn("a drawn picture for the one downloaded", make, ("PIL", "numpy"))
 
@@ -76,3 +76,69 @@ def _jpeg() -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG")
     return file.getvalue()
+
+
+def torchvision_weights(model: str, weights: str) -> StandIn:
+    """Pretrained weights of torchvision: random ones, in the folder where downloads are kept."""
+
+    def make(place: Place) -> None:
+        import torch
+        from torchvision import models
+
+        network = getattr(models, model)()
+        file = Path(models.get_model_weights(model)[weights].url).name
+        checkpoints = _torch_home(place) / "hub" / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        torch.save(network.state_dict(), checkpoints / file)
+
+    return StandIn(f"random weights of {model}", make, ("torch", "torchvision"))
+
+
+_HUBCONF = '''
+"""Preparing a picture, as the repository of this name does it."""
+
+
+class Utilities:
+    def prepare_input_from_uri(self, uri):
+        import torch
+
+        return torch.rand(1, 3, 224, 224)
+
+
+def nvidia_convnets_processing_utils(**options):
+    return Utilities()
+'''
+
+
+def nvidia_torch_hub() -> StandIn:
+    """NVIDIA's repository on torch.hub, which downloads a picture and prepares it."""
+
+    def make(place: Place) -> None:
+        hub = _torch_home(place) / "hub"
+        repository = hub / "NVIDIA_DeepLearningExamples_torchhub"
+        repository.mkdir(parents=True)
+        (repository / "hubconf.py").write_text(_HUBCONF, "utf-8")
+        (hub / "trusted_list").write_text("NVIDIA_DeepLearningExamples\n", "utf-8")
+
+    return StandIn("random pixels for the picture from torch.hub", make, ("torch",))
+
+
+def _torch_home(place: Place) -> Path:
+    home = place.root / "torch"
+    place.environment["TORCH_HOME"] = str(home)
+    return home
+
+
+def traced_network(model: str, file: str) -> StandIn:
+    """A network of torchvision with random weights as TorchScript."""
+
+    def make(place: Place) -> None:
+        import torch
+        from torchvision import models
+
+        network = getattr(models, model)().eval()
+        traced = torch.jit.trace(network, torch.rand(1, 3, 224, 224))
+        (place.root / file).parent.mkdir(parents=True, exist_ok=True)
+        torch.jit.save(traced, place.root / file)
+
+    return StandIn(f"a traced {model} with random weights", make, ("torch", "torchvision"))

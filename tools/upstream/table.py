@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from upstream.clone import Clone
 from upstream.run import FAILED, LEFT_OUT, PASSED, Result
 
 BEGIN = "<!-- results: written by tools/upstream_examples.py --markdown -->\n"
@@ -22,27 +21,38 @@ def as_text(results: Iterable[Result]) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(results: Sequence[Result], commits: Mapping[str, str]) -> str:
-    """A count, the commits of the clones, and a row for each example."""
-    count = Counter(result.outcome for result in results)
-    counted = ", ".join(f"{count[outcome]} {outcome}" for outcome in (PASSED, FAILED, LEFT_OUT))
-    versions = ", ".join(f"{name} {commit}" for name, commit in commits.items())
-    rows = [HEAD, ("---",) * len(HEAD), *map(_cells, results)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return f"{counted} ({versions}).\n\n" + "\n".join(lines) + "\n"
+def write_markdown(
+    page: Path, results: Iterable[Result], order: Sequence[str], commits: Mapping[str, str]
+) -> None:
+    """Write the rows of `results` between the two markers of `page`; rows of others stay.
 
-
-def write_markdown(page: Path, results: Sequence[Result], clones: Mapping[str, Clone]) -> None:
-    """Replace what is between the two markers of `page`."""
+    `order` is the names of all examples: rows of others are dropped.
+    """
     text = page.read_text("utf-8")
     if BEGIN not in text or END not in text:
         raise SystemExit(f"{page} lacks the lines {BEGIN.strip()} and {END.strip()}")
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    commits = {name: clone.commit for name, clone in clones.items()}
-    table = as_markdown(results, commits)
+    head, rest = text.split(BEGIN)
+    old, tail = rest.split(END)
+    rows = _rows(old) | {result.name: _cells(result) for result in results}
+    table = _markdown([rows[name] for name in order if name in rows], commits)
     page.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}", "utf-8")
+
+
+def _markdown(rows: Sequence[tuple[str, ...]], commits: Mapping[str, str]) -> str:
+    """A count, the commits of the clones, and the rows."""
+    count = Counter(row[1] for row in rows)
+    counted = ", ".join(f"{count[outcome]} {outcome}" for outcome in (PASSED, FAILED, LEFT_OUT))
+    versions = ", ".join(f"{name} at {commit}" for name, commit in commits.items())
+    lines = ["| " + " | ".join(row) + " |" for row in (HEAD, ("---",) * len(HEAD), *rows)]
+    return f"{counted} ({versions}).\n\n" + "\n".join(lines) + "\n"
+
+
+def _rows(table: str) -> dict[str, tuple[str, ...]]:
+    """The rows of a table that was written before, by the name of the example."""
+    lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")]
+    return {cells[0].strip(): tuple(cell.strip() for cell in cells) for cells in lines}
 
 
 def _cells(result: Result) -> tuple[str, ...]:
     seconds = "" if result.outcome == LEFT_OUT else f"{result.seconds:.0f}"
-    return result.name, result.outcome, seconds, result.remark
+    return result.name, result.outcome, seconds, result.remark.replace("|", "/")

@@ -99,7 +99,9 @@ def test_what_the_clone_does_not_have_is_named(clone, example, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no sub/client.py"):
         clone.copy("sub/client.py", tmp_path / "x")
     with pytest.raises(LookupError, match=r"no block of README.md"):
-        clone.block(example.Block("README.md", "nowhere"))
+        clone.text(example.Block("README.md", "nowhere"))
+    with pytest.raises(LookupError, match=r"does not contain 'out__0'"):
+        clone.text(example.Edited("add/client.py", {"out__0": "y"}))
     with pytest.raises(LookupError, match=r"no line of README.md"):
         clone.line("README.md", "wget")
 
@@ -109,6 +111,7 @@ def test_what_the_clone_does_not_have_is_named(clone, example, tmp_path):
     [
         ({}, ""),
         ({"needs": ("json", "no_such_module")}, "needs no_such_module"),
+        ({"needs": ("numpy>1", "numpy<1")}, "needs numpy<1"),
         ({"clone": "tutorials"}, "needs a clone of tutorials"),
         ({"left_out": "needs TensorRT"}, "needs TensorRT"),
     ],
@@ -130,32 +133,41 @@ def test_stand_ins_need_their_modules_too(example, runner):
     assert entry.remarks() == "Stand-in: weights. On the CPU"
 
 
-def test_the_table_replaces_what_is_between_the_markers(clone, runner, table, tmp_path):
+def test_rows_are_written_between_the_markers_and_others_stay(runner, table, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"# Results\n{table.BEGIN}old\n{table.END}The end.\n")
-    results = [
-        runner.Result("a/one", "passed", 2.4, "Stand-in: weights"),
+
+    def write(*results):
+        order = ["a/one", "a/two", "b/three"]
+        table.write_markdown(page, results, order, {"a": "1234567"})
+
+    write(
+        runner.Result("b/three", "passed", 1, ""),
+        runner.Result("a/two", "failed", 4, ""),
+        runner.Result("no/longer", "passed", 4, ""),
+    )
+    write(
         runner.Result("a/two", "left out", 0, "needs x | y"),
-    ]
-    table.write_markdown(page, results, {"a": clone})
-    table.write_markdown(page, results, {"a": clone})
+        runner.Result("a/one", "passed", 2.4, "Stand-in: weights"),
+    )
     assert page.read_text().splitlines() == [
         "# Results",
         table.BEGIN.strip(),
         "",
-        f"1 passed, 0 failed, 1 left out (a {clone.commit}).",
+        "2 passed, 0 failed, 1 left out (a at 1234567).",
         "",
         "| Example | Result | Seconds | Remark |",
         "| --- | --- | --- | --- |",
         "| a/one | passed | 2 | Stand-in: weights |",
-        "| a/two | left out |  | needs x \\| y |",
+        "| a/two | left out |  | needs x / y |",
+        "| b/three | passed | 1 |  |",
         "",
         table.END.strip(),
         "The end.",
     ]
     page.write_text("# No markers\n")
     with pytest.raises(SystemExit, match="lacks the lines"):
-        table.write_markdown(page, results, {"a": clone})
+        write()
 
 
 @pytest.mark.parametrize(
