@@ -23,7 +23,7 @@ from benchmarks.processes import metered
 from benchmarks.workloads import CHANGING, TAILS, Workload
 
 WARM_UP_SECS = 1.0
-WARM_UP_REQUESTS = 16
+WARM_UP_REQUESTS = 16  # at most, of a slow model; and of each, where there are many
 MAX_HANGS = 2
 
 
@@ -254,7 +254,10 @@ class Job:
         """A short load of the same kind; returns the number of requests if that is fixed."""
         if not self.workload.compute_bound:
             if self._quick_tool in self.plan.tools:
-                self._quick(WARM_UP_SECS)
+                left = WARM_UP_REQUESTS * self.workload.copies
+                left -= self._quick(WARM_UP_SECS).requests
+                while left > 0:
+                    left -= self._quick(WARM_UP_SECS).requests
             return 0
         few = min(self.concurrency, WARM_UP_REQUESTS)
         load = h2load.run(self.target, few, requests=few)

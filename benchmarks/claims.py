@@ -56,6 +56,7 @@ def judge(records: list[dict[str, Any]]) -> list[Claim]:
     claims += _against_python_peers(records)
     claims += _against_limit(records)
     claims += _large_tensors(records)
+    claims += _many_models(records)
     claims += _tails(records)
     return claims
 
@@ -138,6 +139,25 @@ def _against_limit(records: list[dict[str, Any]]) -> Iterable[Claim]:
         ]
         ahead = ours[0] / max(best) if ours and best else None
         yield Claim(f"{workload}, http: throughput over the best peer", ahead, 1.0)
+
+
+def _many_models(records: list[dict[str, Any]]) -> Iterable[Claim]:
+    """What a request costs in addition to ONNX Runtime alone, compared with one model whose
+    requests are not batched either."""
+    cpu_us = {(one["workload"], one["peer"]): one["cpu_us"] for one in summarise(records)}
+
+    def own_us(workload: str) -> float | None:
+        ours, runtime = cpu_us.get((workload, OURS)), cpu_us.get((workload, LIMIT))
+        return None if ours is None or runtime is None else ours - runtime
+
+    one = own_us("models-1-alone")
+    for models in (100, 1_000):
+        many = own_us(f"models-{models}")
+        sentence = (
+            f"models-{models}: server CPU per request without ONNX Runtime's, over that of one "
+            "model without batching"
+        )
+        yield Claim(sentence, many / one if many and one else None, 1.2, at_least=False)
 
 
 def _large_tensors(records: list[dict[str, Any]]) -> Iterable[Claim]:

@@ -2,8 +2,9 @@
 
     for each number of threads and each batch size: run briefly --> the best is the limit
 
-W2's loop also decodes the photo, as every server has to. It runs in a process of its own, so that
-its memory and threads are released afterwards:
+W2's loop also decodes the photo, as every server has to. With several models, one thread runs their
+sessions in turn: what they take from each other in the processor's caches, no server can avoid. It
+runs in a process of its own, so that its memory and threads are released afterwards:
 
     python -m benchmarks.limit W3 --seconds 2
 """
@@ -52,6 +53,8 @@ def settings(workload: Workload, cores: int = CORES) -> list[Setting]:
 
 def measure(workload: Workload, setting: Setting, seconds: float) -> dict[str, Any]:
     """Rows a second and CPU time a row of one setting."""
+    if workload.copies:
+        return _in_turn(workload, seconds)
     body = plain(workload).body
     models = [
         Model(str(workload.model_path), setting.threads, workload.picture)
@@ -89,6 +92,28 @@ def measure(workload: Workload, setting: Setting, seconds: float) -> dict[str, A
         "batch": setting.batch,
         "per_second": rows / took,
         "cpu_us": 1e6 * busy / max(rows, 1),
+    }
+
+
+def _in_turn(workload: Workload, seconds: float) -> dict[str, Any]:
+    """As `measure`, for the sessions of all models, one after the other in one thread."""
+    models = [Model(str(workload.model_path), 1, pictures=False) for _ in workload.model_names]
+    feeds = _feeds(models[0], plain(workload).body, 1)
+    for model in models:
+        model.run(feeds)
+    rows = 0
+    begun, busy = time.perf_counter(), time.process_time()
+    while time.perf_counter() < begun + seconds:
+        for model in models:
+            model.run(feeds)
+        rows += len(models)
+    took, busy = time.perf_counter() - begun, time.process_time() - busy
+    return {
+        "sessions": len(models),
+        "threads": 1,
+        "batch": 1,
+        "per_second": rows / took,
+        "cpu_us": 1e6 * busy / rows,
     }
 
 

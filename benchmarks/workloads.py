@@ -7,6 +7,7 @@
     W4-echo  600 KB in, 600 KB out         the same with a large response
     JSON...  tensors as JSON numbers       16, 1,000 and 100,000 of them, other numbers every time
     models-N copies of add_sub             requests go to N models in turn
+    models-1-alone                         one model without batching, to compare these with
     changing W1 in four kinds of requests  the load changes every two seconds
     tails    W1 for half a minute          the slowest requests, also at 70 % of the peak rate
 
@@ -52,6 +53,7 @@ class Workload:
     numbers: int = LARGE[0]  # in the input of a model that takes any number of them
     variants: int = 1  # requests with different numbers, sent in turn
     copies: int = 0  # if any: so many such models, requested in turn over HTTP
+    batched: bool = True  # whether the server may execute several requests at once
     rows: int = 1  # of each request to add_sub
     method: str = LOADS  # how it is measured
 
@@ -206,13 +208,21 @@ WORKLOADS = {
             variants=4,
             usual_peers=HTTP_PEERS,
         ),
+        Workload(
+            "models-1-alone",
+            "1 model like W1's without batching: an execution for each request",
+            "add_sub",
+            (64,),
+            usual_peers=("shoal", "triton-onnx"),
+            copies=1,
+            batched=False,
+        ),
         *(
             Workload(
                 f"models-{copies}",
                 f"{copies:,} model{'s' * (copies > 1)} like W1's, a request to each in turn",
                 "add_sub",
                 (64,),
-                batches=(),
                 usual_peers=V2_PEERS,
                 copies=copies,
             )

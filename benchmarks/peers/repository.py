@@ -11,13 +11,16 @@ MAX_BATCH = 64
 
 
 def config(workload: Workload, name: str, backend: str, more: str = "") -> str:
-    """The text of config.pbtxt: dynamic batching without a delay, as both servers document it."""
+    """The text of config.pbtxt: dynamic batching without a delay, as both servers document it, or
+    no batching."""
     dims = [-1] if workload.model == "double" else None  # Triton wants it as in the model's file
     inputs = _tensors("input", workload.inputs, dims)
     outputs = _tensors("output", workload.outputs, dims)
+    most_rows = MAX_BATCH if workload.batched else 1
+    batching = "dynamic_batching { }\n" if workload.batched else ""
     return (
-        f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: {MAX_BATCH}\n'
-        f"{inputs}{outputs}dynamic_batching {{ }}\n{more}"
+        f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: {most_rows}\n'
+        f"{inputs}{outputs}{batching}{more}"
     )
 
 

@@ -31,7 +31,7 @@ from shoal.scheduler.base import Scheduler
 
 logger = logging.getLogger(__name__)
 
-_BATCHES_PER_ITERATION = 2  # of the event loop; then sockets are read again
+_ITERATION_NS = 200_000  # in which the loop starts batches of a model; then sockets are read again
 _LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
 
 ENOUGH_GAIN = 0.15  # requests that a repoll has to bring, for each that was there before
@@ -292,7 +292,8 @@ class LoopInstance:
             self._arrived()
             return
         self._repoll.observe(waiting)
-        for _ in range(_BATCHES_PER_ITERATION):
+        until_ns = 0
+        while True:
             with self._executing:
                 if self._stopped:
                     return
@@ -311,6 +312,10 @@ class LoopInstance:
                 self._batcher.hand_to_instances()
             if not self._rest and (mode is THREADS or not self._batcher.pending()):
                 return
+            now_ns = time.monotonic_ns()
+            until_ns = until_ns or now_ns + _ITERATION_NS
+            if now_ns > until_ns:
+                break
         self._arrived()
 
     def _run(self, batch: Sequence[Request]) -> ExecutionMode:

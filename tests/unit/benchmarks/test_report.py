@@ -123,6 +123,22 @@ def test_large_tensors_have_a_bar_in_microseconds():
     assert said["W4, http (wrk): server CPU us per request"] == "no"
 
 
+def test_many_models_are_compared_with_one_without_batching():
+    records = [
+        record("shoal", 10, 45.0, workload="models-1-alone"),
+        record("onnxruntime", 10, 5.0, workload="models-1-alone", tool="loop"),
+        record("shoal", 10, 52.0, workload="models-100"),
+        record("onnxruntime", 10, 6.0, workload="models-100", tool="loop"),
+        record("shoal", 10, 80.0, workload="models-1000"),
+        record("onnxruntime", 10, 12.0, workload="models-1000", tool="loop"),
+    ]
+    ours = "server CPU per request without ONNX Runtime's, over that of one model without batching"
+    found = verdicts(records)
+    assert found[f"models-100: {ours}"] == "yes"  # 46 to 40
+    assert found[f"models-1000: {ours}"] == "no"  # 68 to 40
+    assert verdicts(records[1:])[f"models-100: {ours}"] == "not measured"
+
+
 def test_the_report_compares_within_a_table_and_names_what_is_missing():
     records = [record("shoal", 20_000.0, 30.0), record("triton", 5_000.0, 120.0)]
     reason = "pip: no matching\ndistribution"

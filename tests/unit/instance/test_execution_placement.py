@@ -63,6 +63,20 @@ def test_a_model_starts_on_threads_and_moves_once_it_has_shown_to_be_quick():
     model = Model()
     assert model.placement.mode is THREADS
     assert model.reason == "not measured yet"
+    assert model.feed(QUICK) is THREADS
+    assert model.feed(QUICK) is LOOP
+
+
+def test_close_to_the_limit_it_takes_more_executions():
+    model = Model()
+    assert model.feed(*[QUICK_NS // 2] * 7) is THREADS
+    assert model.feed(QUICK_NS // 2) is LOOP
+
+
+def test_after_it_has_left_the_loop_it_takes_more_executions():
+    model = Model().on_loop()
+    assert model.feed(STALL_NS + 1) is THREADS
+    model.clock.advance(SECOND)
     assert model.feed(*[QUICK] * 7) is THREADS
     assert model.feed(QUICK) is LOOP
 
@@ -107,7 +121,7 @@ def test_time_for_a_batch_does_not_grow_with_its_rows():
 def test_large_inputs_are_judged_one_by_one():
     """The loop does not join them: what a whole batch takes on a thread is no measure."""
     model = Model()
-    assert model.feed(*[16 * 100_000] * 8, rows=16, rows_alone=1) is LOOP
+    assert model.feed(*[16 * 100_000] * 2, rows=16, rows_alone=1) is LOOP
     model = Model()
     assert model.feed(*[16 * 900_000] * 100, rows=16, rows_alone=1) is THREADS
 
