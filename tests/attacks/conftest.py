@@ -257,10 +257,12 @@ def serve(tmp_path):
         server.stop()
 
 
-@pytest.fixture
-def server(serve):
-    """A server with the defaults."""
-    return serve()
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A server with the defaults, which all attacks on these share."""
+    attacked = AttackedServer(tmp_path_factory.mktemp("attacked"))
+    yield attacked
+    attacked.stop()
 
 
 @pytest.fixture

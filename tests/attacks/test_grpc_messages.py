@@ -3,8 +3,8 @@ request, or one of a million fields."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
+from functools import partial
+from operator import mul
 
 import grpc
 import numpy as np
@@ -13,36 +13,36 @@ import pytest
 from shoal.wire.proto import messages
 from shoal.wire.protobuf_wire import delimited
 from tests.attacks.conftest import INFER, Neighbour, request, server_cpu_secs
+from tests.support.compressed import gzip_repeated
 from tests.support.fakes import WAIT_SECS
 from tests.support.raw_grpc import RawGrpc
 
 MIB = 1 << 20
-ZEROS_8_MIB = bytes(8 * MIB)
+# Empty ones, of two bytes each.
+FIELDS = {"inputs": b"\x2a\x00", "raw-contents": b"\x3a\x00", "unknown": b"\x08\x00"}
 # What a test may measure beyond the attack itself: the neighbour's requests meanwhile.
 MOST_CPU_SECS = 0.25
 
 
-def packed(content):
-    """`content` as it is compressed with the best ratio."""
-    return gzip.compress(content, 9)
+def zeros(mebibytes):
+    """Compressed with the best ratio."""
+    return gzip_repeated(b"", b"\0", mebibytes * MIB)
 
 
 def gibibyte_of_model_name():
     """A valid request of 1 MB that is 1 GiB when decompressed."""
-    writer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    head = delimited(1, b"double")
-    out = writer.compress(head + b"\x22" + b"\x80\x80\x80\x80\x04")
-    for _ in range(1024):
-        out += writer.compress(bytes(MIB))
-    return out + writer.flush()
+    head = delimited(1, b"double") + b"\x22" + b"\x80\x80\x80\x80\x04"
+    return gzip_repeated(head, b"\0", 1 << 30)
 
 
 def typed(count):
-    """A request with so many empty strings as typed contents."""
+    """A request with so many empty strings as typed contents, compressed."""
+    strings = b"\x42\x00" * count
     made = messages.ModelInferRequest(model_name="double")
     made.inputs.add(name="numbers", datatype="BYTES", shape=[count])
-    text = made.inputs[0].SerializeToString() + delimited(5, b"\x42\x00" * count)
-    return delimited(1, b"double") + delimited(5, text)
+    text = made.inputs[0].SerializeToString() + delimited(5, strings)
+    whole = delimited(1, b"double") + delimited(5, text)
+    return gzip_repeated(whole[: -len(strings)], b"\x42\x00", count)
 
 
 def costs(server, raw, message, *, compressed):
@@ -53,24 +53,28 @@ def costs(server, raw, message, *, compressed):
 
 
 @pytest.mark.parametrize(
-    ("message", "compressed"),
+    ("make_message", "compressed"),
     [
-        pytest.param(packed(ZEROS_8_MIB), True, id="gzip-zeros-8MiB"),
-        pytest.param(packed(bytes(64 * MIB)), True, id="gzip-zeros-64MiB"),
-        pytest.param(packed(b"\x2a\x00" * (32 * MIB - 8)), True, id="gzip-inputs-64MiB"),
-        pytest.param(packed(b"\x3a\x00" * (32 * MIB - 8)), True, id="gzip-raw-contents-64MiB"),
-        pytest.param(packed(b"\x08\x00" * (32 * MIB - 8)), True, id="gzip-unknown-64MiB"),
-        pytest.param(packed(typed(31 * MIB)), True, id="gzip-typed-64MiB"),
-        pytest.param(gibibyte_of_model_name(), True, id="gzip-1GiB"),
-        pytest.param(bytes(MIB - 100), False, id="zeros-1MiB"),
-        pytest.param(b"\x2a\x00" * (MIB // 2 - 50), False, id="inputs-1MiB"),
-        pytest.param(b"\x3a\x00" * (MIB // 2 - 50), False, id="raw-contents-1MiB"),
-        pytest.param(b"\x08\x00" * (MIB // 2 - 50), False, id="unknown-1MiB"),
-        pytest.param(b"\x0a\x00" * (MIB // 2 - 50), False, id="names-1MiB"),
-        pytest.param(ZEROS_8_MIB, False, id="zeros-8MiB"),
+        pytest.param(lambda: zeros(8), True, id="gzip-zeros-8MiB"),
+        pytest.param(lambda: zeros(64), True, id="gzip-zeros-64MiB"),
+        *(
+            pytest.param(
+                partial(gzip_repeated, b"", unit, 32 * MIB - 8), True, id=f"gzip-{name}-64MiB"
+            )
+            for name, unit in FIELDS.items()
+        ),
+        pytest.param(lambda: typed(31 * MIB), True, id="gzip-typed-64MiB"),
+        pytest.param(gibibyte_of_model_name, True, id="gzip-1GiB"),
+        pytest.param(lambda: bytes(MIB - 100), False, id="zeros-1MiB"),
+        *(
+            pytest.param(partial(mul, unit, MIB // 2 - 50), False, id=f"{name}-1MiB")
+            for name, unit in {**FIELDS, "names": b"\x0a\x00"}.items()
+        ),
+        pytest.param(lambda: bytes(8 * MIB), False, id="zeros-8MiB"),
     ],
 )
-def test_what_is_no_request_costs_little(server, neighbour, message, compressed):
+def test_what_is_no_request_costs_little(server, neighbour, make_message, compressed):
+    message = make_message()
     neighbour.check()
     with RawGrpc(server.grpc_port) as raw:
         raw.call(INFER, request(1))
@@ -86,7 +90,7 @@ def test_what_is_no_request_costs_little(server, neighbour, message, compressed)
 
 def test_a_message_beyond_the_limit_names_the_option(server):
     with RawGrpc(server.grpc_port) as raw:
-        answer = raw.call(INFER, packed(bytes(65 * MIB)), encoding="gzip")
+        answer = raw.call(INFER, zeros(65), encoding="gzip")
     assert answer.status == 8
     assert "--grpc-max-request-bytes" in answer.text
     assert str(64 * MIB) in answer.text
@@ -94,11 +98,12 @@ def test_a_message_beyond_the_limit_names_the_option(server):
 
 def test_the_limit_is_raised_by_its_option(serve):
     server = serve(f"--grpc-max-request-bytes={66 * MIB}")
+    content = bytes(65 * MIB)
     made = messages.ModelInferRequest(model_name="double")
     made.inputs.add(name="numbers", datatype="FP32", shape=[65 * MIB // 4])
-    made.raw_input_contents.append(bytes(65 * MIB))
+    head = made.SerializeToString() + delimited(7, content)[: -len(content)]
     with RawGrpc(server.grpc_port) as raw:
-        answer = raw.call(INFER, packed(made.SerializeToString()), encoding="gzip")
+        answer = raw.call(INFER, gzip_repeated(head, b"\0", len(content)), encoding="gzip")
     assert answer.status == 3  # it was read, and has the wrong shape
     assert "unexpected shape" in answer.text
 
@@ -108,7 +113,9 @@ def test_memory_after_many_explosions_is_what_is_permitted(serve):
     with RawGrpc(server.grpc_port) as raw:
         raw.call(INFER, request(1))
         before = server.peak_bytes
-        message = packed(delimited(1, b"double") + delimited(7, bytes(60 * MIB)))
+        content = bytes(60 * MIB)
+        head = delimited(1, b"double") + delimited(7, content)[: -len(content)]
+        message = gzip_repeated(head, b"\0", len(content))
         calls = [raw.start(INFER, message, encoding="gzip") for _ in range(12)]
         statuses = {raw.finish(call).status for call in calls}
     assert statuses <= {3, 8}

@@ -14,6 +14,7 @@ import pytest
 from onnx import helper
 
 from tests.attacks.conftest import AttackedServer, Neighbour, server_cpu_secs
+from tests.support.compressed import gzip_repeated
 from tests.support.fakes import WAIT_SECS
 from tests.support.onnx_models import model, value
 from tests.support.repositories import add_model, add_onnx, parameter
@@ -113,27 +114,29 @@ def of_size(unit, size, before=b"[", after=b"]"):
     return before + (unit + b",") * (size // (len(unit) + 1) - 1) + unit + after
 
 
+START = infer_body(b"")[: -len(b"}]}")]
+# What comes before, what is repeated and how often, and what comes after.
 EXPLODING = {
-    "lists": of_size(b"[]", 60 * MB),
-    "objects": of_size(b"{}", 60 * MB),
-    "members": of_size(b'"a":1', 60 * MB, b"{", b"}"),
-    "texts": of_size(b'""', 60 * MB),
-    "lists as data": infer_body(of_size(b"[]", 60 * MB)),
-    "too many numbers": infer_body(of_size(b"1", 60 * MB)),
-    "inputs": b'{"inputs":' + of_size(b'{"name":"a"}', 60 * MB) + b"}",
-    "nothing but brackets": b"[" * (60 * MB),
-    "a text": b'{"a":"' + b"A" * (60 * MB) + b'"}',
-    "a text of escapes": b'{"a":"' + b"\\n" * (30 * MB) + b'"}',
-    "a text of brackets": b'{"a":"' + b"[,{:" * (15 * MB) + b'"}',
-    "a text of 30 MB and NaN": b'{"b":NaN,"a":"' + b"A" * (30 * MB) + b'"}',
-    "a text of 15 MB and NaN": b'{"b":NaN,"a":"' + b"A" * (15 * MB) + b'"}',
-    "a text of 30 MB": b'{"a":"' + b"A" * (30 * MB) + b'"}',
-    "spaces": b'{"a":' + b" " * (30 * MB) + b"1}",
-    "digits": b'{"a":' + b"1" * (30 * MB) + b"}",
-    "keys": of_size(b'"data":1', 60 * MB, b'{"inputs":[{', b"}]}"),
-    "short data": of_size(b'"data":[1]', 60 * MB, b'{"inputs":[{', b"}]}"),
-    "escaped keys": of_size(b'"\\"data":[1]', 60 * MB, b'{"inputs":[{', b"}]}"),
-    "lists and NaN": b"[NaN," + of_size(b"[]", 60 * MB) + b"]",
+    "lists": (b"[", b"[],", 20 * MB, b"[]]"),
+    "objects": (b"[", b"{},", 20 * MB, b"{}]"),
+    "members": (b"{", b'"a":1,', 10 * MB, b'"a":1}'),
+    "texts": (b"[", b'"",', 20 * MB, b'""]'),
+    "lists as data": (START + b"[", b"[],", 20 * MB, b"[]]}]}"),
+    "too many numbers": (START + b"[", b"1,", 30 * MB, b"1]}]}"),
+    "inputs": (b'{"inputs":[', b'{"name":"a"},', 4_600_000, b'{"name":"a"}]}'),
+    "nothing but brackets": (b"", b"[", 60 * MB, b""),
+    "a text": (b'{"a":"', b"A", 60 * MB, b'"}'),
+    "a text of escapes": (b'{"a":"', b"\\n", 30 * MB, b'"}'),
+    "a text of brackets": (b'{"a":"', b"[,{:", 15 * MB, b'"}'),
+    "a text of 30 MB and NaN": (b'{"b":NaN,"a":"', b"A", 30 * MB, b'"}'),
+    "a text of 15 MB and NaN": (b'{"b":NaN,"a":"', b"A", 15 * MB, b'"}'),
+    "a text of 30 MB": (b'{"a":"', b"A", 30 * MB, b'"}'),
+    "spaces": (b'{"a":', b" ", 30 * MB, b"1}"),
+    "digits": (b'{"a":', b"1", 30 * MB, b"}"),
+    "keys": (b'{"inputs":[{', b'"data":1,', 6_600_000, b'"data":1}]}'),
+    "short data": (b'{"inputs":[{', b'"data":[1],', 5_400_000, b'"data":[1]}]}'),
+    "escaped keys": (b'{"inputs":[{', b'"\\"data":[1],', 4_600_000, b'"\\"data":[1]}]}'),
+    "lists and NaN": (b"[NaN,[", b"[],", 20 * MB, b"[]]]"),
 }
 
 
@@ -141,7 +144,7 @@ EXPLODING = {
 def test_json_that_explodes_when_it_is_decompressed(server, attack, kind):
     reset_peak(server)
     resident = server.resident_bytes
-    packed = gzip.compress(EXPLODING[kind], 9)
+    packed = gzip_repeated(*EXPLODING[kind])
     assert len(packed) < MB
     status, body = attack.post(INFER, packed, {"Content-Encoding": "gzip"}, MOST_CPU_SECS_INFLATED)
     assert status == 400

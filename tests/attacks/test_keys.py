@@ -14,7 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.attacks.conftest import Neighbour, server_cpu_secs
+from tests.attacks.conftest import AttackedServer, Neighbour, server_cpu_secs
 from tests.support.fakes import WAIT_SECS
 from tests.support.keys import bearer, key_of, write_keys
 
@@ -23,17 +23,21 @@ MOST_EXTRA_SECS = 0.25
 METADATA = "/inference.GRPCInferenceService/ServerMetadata"
 
 
-@pytest.fixture
-def server(serve, tmp_path):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("attacked")
     trusted = rsa.generate_private_key(65537, 2048)
     jwks = {"keys": [jwt.algorithms.RSAAlgorithm.to_jwk(trusted.public_key(), as_dict=True)]}
-    (tmp_path / "jwks.json").write_text(json.dumps(jwks))
-    return serve(
-        f"--api-keys={write_keys(tmp_path / 'keys.jsonl', app={})}",
-        f"--jwt-jwks={tmp_path / 'jwks.json'}",
+    (folder / "jwks.json").write_text(json.dumps(jwks))
+    attacked = AttackedServer(
+        folder,
+        f"--api-keys={write_keys(folder / 'keys.jsonl', app={})}",
+        f"--jwt-jwks={folder / 'jwks.json'}",
         "--jwt-issuer=me",
         "--jwt-audience=you",
     )
+    yield attacked
+    attacked.stop()
 
 
 @pytest.fixture

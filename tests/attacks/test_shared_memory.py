@@ -34,7 +34,6 @@ import numpy.typing as npt
 import shoal
 
 HERE = Path(__file__).parent
-held = 0
 
 
 @shoal.model
@@ -44,19 +43,17 @@ def add_one(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 @shoal.model
 def slow(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    global held
-    held += 1
-    (HERE / f"runs-{held}").touch()
+    (HERE / "runs").touch()
     while not (HERE / "go").exists():
         time.sleep(0.002)
     return numbers + 1
 """
 
 
-class Attacked:
-    """A server process, and a client of it."""
+class Server:
+    """A server process that all attacks share."""
 
-    def __init__(self, folder, kit):
+    def __init__(self, folder):
         self.folder = folder
         (folder / "app.py").write_text(APP)
         program = "import sys; from shoal.cli.main import main; sys.exit(main())"
@@ -66,20 +63,37 @@ class Attacked:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program, "serve", str(folder / "app.py"), *flags], stderr=log
             )
-        self.kit = kit
-        kind = kit.__name__.rpartition(".")[2]
-        ports = {
-            name: self._wait_for(rf"listening for {name} on \S+:(\d+)")[1]
+        self.addresses = {
+            name: f"127.0.0.1:{self._wait_for(rf'listening for {name} on .*:([0-9]+)')[1]}"
             for name in ("http", "grpc", "metrics")
         }
         self._wait_for("the server is")
-        self._metrics = f"http://127.0.0.1:{ports['metrics']}/metrics"
-        self.url = f"127.0.0.1:{ports[kind]}"
-        self.client = kit.InferenceServerClient(self.url)
 
     def _wait_for(self, pattern):
         log = self.folder / "log"
         return wait_until(lambda: re.search(pattern, log.read_text()), pattern)
+
+
+class Attacked:
+    """The server, and a client of it. The model 'slow' waits until `let_go`."""
+
+    def __init__(self, server, kit):
+        self.process = server.process
+        self.kit = kit
+        self._metrics = f"http://{server.addresses['metrics']}/metrics"
+        self.url = server.addresses[kit.__name__.rpartition(".")[2]]
+        self.client = kit.InferenceServerClient(self.url)
+        self._go, self._runs = server.folder / "go", server.folder / "runs"
+        for mark in (self._go, self._runs):
+            mark.unlink(missing_ok=True)
+
+    def wait_for_run(self):
+        """Until 'slow' has begun."""
+        wait_until(self._runs.exists, "a run of 'slow'")
+
+    def let_go(self):
+        """Let 'slow' end, and every later call of it in this test."""
+        self._go.touch()
 
     def plain(self, number):
         """An input that does not use shared memory."""
@@ -126,13 +140,20 @@ class Attacked:
         assert answer.tolist() == [42] * 4
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("attacked"))
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
 @pytest.fixture(params=[tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
-def attacked(request, tmp_path):
-    server = Attacked(tmp_path, request.param)
-    yield server
-    server.client.close()
-    server.process.kill()
-    server.process.wait()
+def attacked(request, server):
+    made = Attacked(server, request.param)
+    yield made
+    made.let_go()
+    made.client.close()
 
 
 @pytest.fixture
@@ -141,6 +162,7 @@ def region(attacked):
     system = SharedMemory(create=True, size=SIZE, name=f"shoal-{uuid.uuid4().hex}")
     attacked.client.register_system_shared_memory("tensors", system.name, SIZE)
     yield system
+    attacked.client.unregister_system_shared_memory("tensors")
     system.close()
     system.unlink()
 
@@ -154,10 +176,6 @@ def error_of(call):
     thread.join(60)
     assert isinstance(outcome[0], InferenceServerException), outcome
     return str(outcome[0])
-
-
-def wait_for_runs(attacked, count):
-    wait_until((attacked.folder / f"runs-{count}").exists, f"run {count} of 'slow'")
 
 
 def test_whole_regions_are_read_and_written(attacked, region):
@@ -181,11 +199,11 @@ def test_before_the_request(attacked, region):
 def test_between_request_and_execution(attacked, region, left):
     """A call that waits in the queue reads its inputs when its turn comes."""
     first = attacked.begin("slow", attacked.plain(1))
-    wait_for_runs(attacked, 1)
+    attacked.wait_for_run()
     second = attacked.begin("slow", attacked.shared())
     wait_until(lambda: attacked.pending() == 1, "the second call waits")
     truncate(region, left)
-    (attacked.folder / "go").touch()
+    attacked.let_go()
     assert f"truncated: it has {left} of" in error_of(second)
     first[0].join(60)
     assert first[1][0].as_numpy("output").tolist() == [2] * 4  # the neighbour in the queue
@@ -194,9 +212,9 @@ def test_between_request_and_execution(attacked, region, left):
 
 def test_between_execution_and_output(attacked, region):
     call = attacked.begin("slow", attacked.plain(1), attacked.to_shared())
-    wait_for_runs(attacked, 1)
+    attacked.wait_for_run()
     truncate(region)
-    (attacked.folder / "go").touch()
+    attacked.let_go()
     assert "truncated: it has 0 of" in error_of(call)
     attacked.check()
 
@@ -241,5 +259,6 @@ def test_a_region_larger_than_the_machine(attacked):
             attacked.client.infer("add_one", [tensor])
         attacked.check()
     finally:
+        attacked.client.unregister_system_shared_memory("huge")
         system.close()
         system.unlink()

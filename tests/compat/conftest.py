@@ -26,7 +26,14 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "label
 # of time: perf_analyzer counts requests only once a second. And the load goes on meanwhile, because
 # of a fixed number of requests all may have been sent before perf_analyzer begins to look, which it
 # takes for a failure.
-WINDOWS = ("--measurement-interval", "200", "--stability-percentage", "1000000", "--max-trials", "100")
+WINDOWS = (
+    "--measurement-interval",
+    "200",
+    "--stability-percentage",
+    "1000000",
+    "--max-trials",
+    "100",
+)
 # The only warning that depends on the machine.
 LONE_REQUEST = "WARNING: Pass contained only one request"
 
