@@ -111,22 +111,24 @@ def test_arguments_and_requests_are_complete(models, ask):
     assert response.parameters == {"a": True, "b": 2}
 
 
-TYPES = """
-input { name: "IN" data_type: TYPE_%s dims: [ -1 ] }
-output { name: "OUT" data_type: TYPE_%s dims: [ -1 ] }
-backend: "python"
-default_model_filename: "model.py"
+TYPES = 'backend: "python" default_model_filename: "model.py"' + "".join(
+    f"""
+input {{ name: "{kind.name}" data_type: {kind.config_name} dims: [ -1 ] optional: true }}
+output {{ name: "OUT_{kind.name}" data_type: {kind.config_name} dims: [ -1 ] }}
 """
+    for kind in dtypes.ALL
+)
 ECHO = """
+def same(tensor):
+    name = "OUT_" + tensor.name()
+    if tensor.triton_dtype() == 14:
+        return pb_utils.Tensor.from_dlpack(name, tensor)
+    return pb_utils.Tensor(name, tensor.as_numpy())
+
+
 class TritonPythonModel:
     def execute(self, requests):
-        tensors = [pb_utils.get_input_tensor_by_name(r, "IN") for r in requests]
-        if tensors[0].triton_dtype() == 14:
-            return [
-                pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", t)])
-                for t in tensors
-            ]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", t.as_numpy())]) for t in tensors]
+        return [pb_utils.InferenceResponse([same(t) for t in r.inputs()]) for r in requests]
 """
 
 
@@ -139,12 +141,12 @@ def sample(kind, count):
 
 
 def test_every_datatype_small_and_large(models):
+    model = models.load(ECHO, TYPES)
     for kind in dtypes.ALL:
-        config_name = kind.config_name.removeprefix("TYPE_")
-        model = models.load(ECHO, TYPES % (config_name, config_name), name=f"echo_{kind.name}")
         for count in (0, 3, 100_000):
             array = sample(kind, count)
-            tensor = Tensor("IN", kind, array.shape, raw=Tensor.from_array("IN", array, kind).raw)
+            raw = Tensor.from_array(kind.name, array, kind).raw
+            tensor = Tensor(kind.name, kind, array.shape, raw=raw)
             request, collector = make_request(tensor)
             model.run(request)
             response = collector.wait()
@@ -152,7 +154,6 @@ def test_every_datatype_small_and_large(models):
             (output,) = response.outputs
             assert output.datatype is kind
             assert bytes(output.raw) == bytes(tensor.raw)
-        models.close(model)
 
 
 def test_inputs_may_be_written_to(models, ask):
