@@ -33,10 +33,10 @@ PROCESSES = (os.cpu_count() or 2) + 1
 GROUPS = (
     ("tests/server",),
     ("tests/backends", "tests/gpu", "tests/unit/backends", "tests/unit/export"),
-    ("tests/compat", "tests/client"),
     ("tests/console", "tests/perf", "tests/tune"),
-    ("tests/docs",),
     ("tests/tasks", "tests/generation"),
+    ("tests/docs",),
+    ("tests/compat", "tests/client"),
     ("tests/chaos",),
     ("tests/examples",),
 )
