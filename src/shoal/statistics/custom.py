@@ -18,7 +18,21 @@ from shoal.statistics.exposition import Exposition, Number, labels_text, number_
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_KINDS = {
+    "increment": (COUNTER, GAUGE),
+    "set": (GAUGE,),
+    "observe": (HISTOGRAM,),
+    "value": (COUNTER, GAUGE),
+}
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def check_change(kind: str, operation: str, value: float) -> None:
+    """Raise ValueError if a metric of this kind does not support that: no call may fail later."""
+    if kind not in _KINDS[operation]:
+        raise ValueError(f"a {kind} does not support '{operation}'")
+    if kind == COUNTER and value < 0:
+        raise ValueError(f"a counter can only be incremented by a non-negative value: {value}")
 
 
 class CustomMetrics:
@@ -134,21 +148,19 @@ class CustomMetric:
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge; ValueError when a counter would go down."""
-        self._check("increment", COUNTER, GAUGE)
-        if self._family.kind == COUNTER and value < 0:
-            raise ValueError(f"a counter can only be incremented by a non-negative value: {value}")
+        check_change(self._family.kind, "increment", value)
         with self._owner._lock:
             self._metric.value += value
 
     def set(self, value: float) -> None:
         """Set a gauge."""
-        self._check("set", GAUGE)
+        check_change(self._family.kind, "set", value)
         with self._owner._lock:
             self._metric.value = value
 
     def observe(self, value: float) -> None:
         """Count a value into a histogram."""
-        self._check("observe", HISTOGRAM)
+        check_change(self._family.kind, "observe", value)
         metric = self._metric
         with self._owner._lock:
             metric.counts[bisect_left(metric.buckets, value)] += 1
@@ -156,7 +168,7 @@ class CustomMetric:
 
     def value(self) -> float:
         """The value of a counter or gauge."""
-        self._check("value", COUNTER, GAUGE)
+        check_change(self._family.kind, "value", 0)
         return self._metric.value
 
     def close(self) -> None:
@@ -165,10 +177,6 @@ class CustomMetric:
             self._metric.holds -= 1
             if not self._metric.holds:
                 self._family.metrics.pop(tuple(sorted(self._metric.labels.items())), None)
-
-    def _check(self, operation: str, *kinds: str) -> None:
-        if self._family.kind not in kinds:
-            raise ValueError(f"a {self._family.kind} does not support '{operation}'")
 
 
 local = CustomMetrics()  # of code that runs outside a server

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
 import triton_python_backend_utils as pb_utils
+from shoal.backends.python.process.remote_host import RemoteHost, RemoteMetric
 from shoal.statistics.custom import local
 from shoal.statistics.exposition import Exposition
 
@@ -111,3 +113,16 @@ def test_a_family_ends_with_the_last_who_holds_it():
     del two
     gc.collect()
     assert "unit_short" not in rendered()
+
+
+def test_a_process_does_not_wait_for_changes_of_its_metrics():
+    sent = []
+    link = SimpleNamespace(send=lambda *message: sent.append(message), wait_for_room=lambda _: None)
+    metric = RemoteMetric(RemoteHost(link, lambda: None), "counter", 3)
+    metric.increment(2.0)
+    assert sent == [("call", 0, "change_metric", (3, "increment", 2.0))]
+    with pytest.raises(ValueError, match="does not support 'observe'"):
+        metric.observe(1.0)
+    with pytest.raises(ValueError, match="non-negative"):
+        metric.increment(-1.0)
+    assert len(sent) == 1

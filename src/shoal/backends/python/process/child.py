@@ -28,7 +28,11 @@ from shoal.backends.python.api.response import InferenceResponse
 from shoal.backends.python.api.sender import ResponseStream
 from shoal.backends.python.instance import ModelInstance
 from shoal.backends.python.loading import ModelSource
-from shoal.backends.python.process.remote_host import RemoteHost, RemoteTrace
+from shoal.backends.python.process.remote_host import (
+    MOST_BACKLOG_BYTES,
+    RemoteHost,
+    RemoteTrace,
+)
 from shoal.backends.request_entry import Entry, request_of
 from shoal.core.request import Request
 from shoal.link.channel import ChannelClosed
@@ -36,7 +40,6 @@ from shoal.link.child import WorkReader, serve_link
 from shoal.link.link import Link
 
 _LONGEST_HOLD_NS = 200_000  # for responses of fast models, which are sent together
-_MOST_BACKLOG_BYTES = 1 << 20  # of messages that the server has still to read
 
 
 def main(connection: str) -> NoReturn:
@@ -238,7 +241,7 @@ class Child:
                 packed = self._link.pack(outputs)
                 parameters = response._parameters
                 self._link.send("response", key, final, None, parameters, packed, more=more)
-                self._link.wait_for_room(_MOST_BACKLOG_BYTES)
+                self._link.wait_for_room(MOST_BACKLOG_BYTES)
         except ChannelClosed:
             raise errors.Unavailable("the server is gone") from None
 

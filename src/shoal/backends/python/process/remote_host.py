@@ -21,7 +21,9 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import Link
+from shoal.statistics.custom import check_change
 
+MOST_BACKLOG_BYTES = 1 << 20  # of messages that the server has still to read
 _CLASSES = {
     kind.code.value: kind
     for kind in (
@@ -117,7 +119,7 @@ class RemoteHost:
 
     def metric_family(self, name: str, description: str, kind: str) -> FamilyHandle:
         """A family of metrics that the server keeps."""
-        return RemoteFamily(self, int(self.call("family", name, description, kind)))
+        return RemoteFamily(self, kind, int(self.call("family", name, description, kind)))
 
     def log(self, level: int, message: str, file: str, line: int) -> None:
         """Into the server's log."""
@@ -159,8 +161,14 @@ class RemoteHost:
         else:
             future.set_exception(_CLASSES[error[0]](error[1]))
 
+    def request(self, name: str, *arguments: Any) -> None:
+        """Call the server without waiting, for what does not fail there."""
+        self._check_process()
+        self._send("call", 0, name, arguments)
+        self._link.wait_for_room(MOST_BACKLOG_BYTES)
+
     def tell(self, name: str, *arguments: Any) -> None:
-        """Call the server without waiting."""
+        """Release something of the server's; it may be gone."""
         try:
             self._link.send("call", 0, name, arguments)
         except ChannelClosed:  # then there is nothing to release
@@ -170,14 +178,15 @@ class RemoteHost:
 class RemoteFamily:
     """A family of metrics at the other end."""
 
-    def __init__(self, server: RemoteHost, number: int) -> None:
+    def __init__(self, server: RemoteHost, kind: str, number: int) -> None:
         self._server = server
+        self._kind = kind
         self._number = number
 
     def metric(self, labels: Mapping[str, str], buckets: list[float] | None) -> MetricHandle:
         """The metric with these labels."""
         number = self._server.call("metric", self._number, dict(labels), buckets)
-        return RemoteMetric(self._server, int(number))
+        return RemoteMetric(self._server, self._kind, int(number))
 
     def close(self) -> None:
         """Let go of it."""
@@ -185,23 +194,32 @@ class RemoteFamily:
 
 
 class RemoteMetric:
-    """A metric at the other end."""
+    """A metric at the other end.
 
-    def __init__(self, server: RemoteHost, number: int) -> None:
+    Changes are checked here and not waited for: a model may make one for each word of a text. The
+    server makes them before it handles what is sent later, such as the response.
+    """
+
+    def __init__(self, server: RemoteHost, kind: str, number: int) -> None:
         self._server = server
+        self._kind = kind
         self._number = number
 
     def increment(self, value: float) -> None:
         """Add to a counter or a gauge."""
-        self._server.call("change_metric", self._number, "increment", value)
+        self._change("increment", value)
 
     def set(self, value: float) -> None:
         """Set a gauge."""
-        self._server.call("change_metric", self._number, "set", value)
+        self._change("set", value)
 
     def observe(self, value: float) -> None:
         """Count a value into a histogram."""
-        self._server.call("change_metric", self._number, "observe", value)
+        self._change("observe", value)
+
+    def _change(self, operation: str, value: float) -> None:
+        check_change(self._kind, operation, value)
+        self._server.request("change_metric", self._number, operation, value)
 
     def value(self) -> float:
         """What a counter or gauge shows."""
