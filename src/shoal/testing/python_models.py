@@ -64,12 +64,14 @@ class PythonModelRunner:
         config: str | Path | dict[str, Any] | None = None,
         models: Mapping[str, StandIn] | None = None,
         arguments: Mapping[str, str] | None = None,
+        version_folder: str | Path | None = None,
     ) -> None:
         """Import (unless `model` is the class itself) and initialise.
 
         `config` is a config.pbtxt's path or text, or a dict; without one the file in the folder
-        above is taken, if there is one. `arguments` replace those given to `initialize`. Raises
-        what the model raises.
+        above is taken, if there is one. `arguments` replace those given to `initialize`. For the
+        model.py of a Python-based backend, `version_folder` is that of a model which it serves.
+        Raises what the model raises.
         """
         self._module: loading.PrivateModule | None = None
         folder = Path.cwd()
@@ -77,8 +79,8 @@ class PythonModelRunner:
             found = model
         else:
             file = Path(model).resolve()
-            folder = file.parent
-            self._module = loading.PrivateModule(file)
+            folder = file.parent if version_folder is None else Path(version_folder).resolve()
+            self._module = loading.PrivateModule(file, loading.ModelSource(file, folder).folders)
             found = loading.model_class(self._module.module, file)
         self.config = self._complete(found, _read(config, folder))
         name = str(self.config["name"])

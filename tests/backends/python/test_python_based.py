@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 
 import pytest
 
@@ -24,22 +23,12 @@ REQUESTS = []
 
 
 class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        if not config.as_dict()["input"]:
-            config.add_input({"name": "IN", "data_type": "TYPE_STRING", "dims": [1]})
-            config.add_output({"name": "OUT", "data_type": "TYPE_STRING", "dims": [1]})
-        config.set_max_batch_size(0)
-        assert os.path.basename(pb_utils.get_model_dir()) == "1"
-        return config
-
     def initialize(self, args):
         self.args = args
 
     def execute(self, requests):
         REQUESTS.extend(requests)
-        config = json.loads(self.args.pop("model_config", "null")) or self.config
-        self.config = config
+        config = json.loads(self.args["model_config"])
         told = {
             **self.args,
             "greeting": GREETING,
@@ -49,29 +38,29 @@ class TritonPythonModel:
             "pid": os.getpid(),
             "seen": len(REQUESTS),
             "backend": [config["backend"], config["runtime"]],
-            "executable": sys.executable,
         }
         text = np.array([json.dumps(told)], np.object_)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", text)]) for _ in requests]
 """
-
-
-def write_backend(folder, source=WHERE, greeting="hello"):
-    helpers = folder / "helpers"  # without __init__.py, as that of Triton's vLLM backend
-    helpers.mkdir(parents=True)
-    (folder / "model.py").write_text(textwrap.dedent(source))
-    (helpers / "names.py").write_text(f"GREETING = {greeting!r}\n")
-    return folder
+CONFIG = """
+backend: "where"
+input { name: "IN" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }
+"""
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     home = tmp_path_factory.mktemp("python-based")
-    write_backend(home / "backends" / "where")
+    code = home / "backends" / "where"
+    helpers = code / "helpers"  # without __init__.py, as in Triton's vLLM backend
+    helpers.mkdir(parents=True)
+    (code / "model.py").write_text(WHERE)
+    (helpers / "names.py").write_text("GREETING = 'hello'\n")
     models = home / "models"
-    add_model(models, "first", 'backend: "where"')
-    add_model(models, "second", 'backend: "where"')
-    thread = 'backend: "where"' + parameter("python_execution", "thread")
+    add_model(models, "first", CONFIG)
+    add_model(models, "second", CONFIG)
+    thread = CONFIG + parameter("python_execution", "thread")
     add_model(models, "thread", thread)
     add_model(models, "thread2", thread)
     return home
@@ -108,7 +97,6 @@ def test_a_model_is_served_by_the_backends_model_py(server, places):
     assert str(places / "backends" / "where") in told["path"]
     config = server.config("first")
     assert (config["backend"], config["runtime"]) == ("where", "model.py")
-    assert [tensor["name"] for tensor in config["input"]] == ["IN"]
     assert server.get("/v2/models/first").json["platform"] == "where"
 
 
@@ -177,7 +165,7 @@ def test_a_backend_that_is_missing(server, places, config, text):
 
 def test_settings_of_python_and_of_the_backend(places, tmp_path):
     """--backend-config=python,… holds for the backend, as in Triton; its own settings win."""
-    add_model(tmp_path, "m", 'backend: "where"')
+    add_model(tmp_path, "m", CONFIG)
     for settings, on_thread in (
         ((("python", "execution", "thread"),), True),
         ((("where", "execution", "thread"), ("python", "execution", "process")), True),
@@ -198,7 +186,7 @@ def test_check_knows_them(places, capsys):
 
 
 def test_misspelt_parameters_are_the_models_own(places, tmp_path, capsys):
-    add_model(tmp_path, "m", 'backend: "where"' + parameter("isolatio", "x"))
+    add_model(tmp_path, "m", CONFIG + parameter("isolatio", "x"))
     directory = f"--backend-directory={places / 'backends'}"
     assert check.run([str(tmp_path), directory]) == 0
     assert "warning" not in capsys.readouterr().out

@@ -63,6 +63,38 @@ def test_an_environment_inside_the_model(folder):
     assert chosen.execution == "process"
 
 
+def of_backend(folder, parameters=None, given=None):
+    """The settings of a model whose backend has the folder `code`."""
+    code = folder.parent / "code"
+    code.mkdir(exist_ok=True)
+    wrapped = {key: ModelParameter(text) for key, text in (parameters or {}).items()}
+    config = ModelConfig(name="m", backend="mine", parameters=wrapped)
+    return settings.read(config, folder, folder / "1", given or {}, code)
+
+
+def test_models_of_a_python_based_backend_have_processes(folder):
+    assert of_backend(folder).execution == "process"
+    assert of_backend(folder, given={"execution": "auto"}).execution == "process"
+    assert of_backend(folder, given={"execution": "thread"}).execution == "thread"
+    assert of_backend(folder, {"python_execution": "thread"}).execution == "thread"
+    assert of_backend(folder, {"isolation": "none"}).execution == "thread"
+
+
+def test_the_environment_of_a_python_based_backend(folder):
+    (folder / "1" / "requirements.txt").write_text("")  # a file of the model, not of the code
+    assert not of_backend(folder).brings_python
+    code = folder.parent / "code"
+    (code / "requirements.txt").write_text("")
+    assert of_backend(folder).requirements == code / "requirements.txt"
+    archive = code / "pb_exec_env_model.py.tar.gz"  # Triton's name
+    archive.write_bytes(b"")
+    assert of_backend(folder).environment == archive
+    assert of_backend(folder).requirements is None
+    (folder / "env").mkdir()
+    own = {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/env"}
+    assert of_backend(folder, own).environment == folder / "env"
+
+
 @pytest.mark.parametrize(
     ("parameters", "given", "text"),
     [
