@@ -8,10 +8,12 @@ MINUTES ?= 10
 SEED ?= $(shell date +%s)
 STOPS := tests/server/test_stops.py::test_what_was_received_is_answered
 
-# For `make accept`; see CONTRIBUTING.md.
+# For `make accept` and `make upstream`; see CONTRIBUTING.md.
 ACCEPTANCE ?=
 UPSTREAM_SERVER ?=
 UPSTREAM_CLIENT ?=
+UPSTREAM_PYTHON_BACKEND ?=
+UPSTREAM_TUTORIALS ?=
 SUITE ?= examples L0_string_io L0_scalar_io L0_nan_inf L0_output_name L0_client_nobatch L0_batcher L0_model_update
 
 BIN := $(VENV)/bin
@@ -22,7 +24,7 @@ SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-quick test-modes chaos fuzz coverage check docs layers dashboard constraints dist \
-    bench bench-quick accept clean
+    bench bench-quick accept upstream clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -107,6 +109,10 @@ bench-quick: $(VENV)/.installed ## the tiny model and four servers of that compa
 accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests; needs clones of its repositories (see CONTRIBUTING.md)
 	@PATH="$(abspath $(BIN)):$$PATH" ACCEPTANCE="$(ACCEPTANCE)" UPSTREAM_SERVER="$(UPSTREAM_SERVER)" \
 	    UPSTREAM_CLIENT="$(UPSTREAM_CLIENT)" PYTHON="$(PYTHON)" tools/accept.sh $(SUITE)
+
+upstream: $(if $(UPSTREAM_PYTHON_BACKEND)$(UPSTREAM_TUTORIALS),$(VENV)/.installed-dev) ## run NVIDIA's examples; needs clones of them (see docs/upstream-examples.md)
+	@UPSTREAM_PYTHON_BACKEND="$(UPSTREAM_PYTHON_BACKEND)" UPSTREAM_TUTORIALS="$(UPSTREAM_TUTORIALS)" \
+	    $(BIN)/python tools/upstream_examples.py $(ARGS)
 
 clean: ## remove everything that the other targets create
 	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
