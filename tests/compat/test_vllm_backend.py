@@ -45,11 +45,11 @@ def home(tmp_path_factory):
     models = folder / "samples" / "model_repository"
     thread = parameter("python_execution", "thread")
     metrics = parameter("REPORT_CUSTOM_METRICS", "true")
-    add_vllm(models, "noted", metrics, events=str(folder / "noted"))
-    add_vllm(models, "on_thread", thread + metrics, events=str(folder / "on_thread"))
+    for name, more in (("noted", metrics), ("on_thread", thread + metrics)):
+        add_vllm(models, name, more, events=str(folder / name), pace_secs=0.001)
     add_vllm(models, "embedder", tasks=["embed"])
     add_vllm(models, "missing", engine="missing")
-    add_vllm(models, "ill", parameter("ENABLE_VLLM_HEALTH_CHECK", "true"), healthy=False)
+    add_vllm(models, "ill", parameter("ENABLE_VLLM_HEALTH_CHECK", "true"), healthy_checks=0)
     lora = add_vllm(models, "lora", enable_lora=True, events=str(folder / "lora"))
     (lora / "1" / "multi_lora.json").write_text('{"alpaca": "/weights/alpaca"}')
     return folder
@@ -126,7 +126,7 @@ def test_openai(server):
     document = response.json
     assert document["choices"][0]["text"] == WORDS
     assert document["choices"][0]["finish_reason"] == "length"
-    assert document["usage"] == {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
+    assert document["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
     response = server.post("/v1/completions", {**body, "stream": True})
     pieces = stream_of(response.body.removesuffix(b"data: [DONE]\n\n"))
     assert "".join(piece["choices"][0]["text"] for piece in pieces) == WORDS
@@ -171,7 +171,7 @@ def test_additional_outputs_over_grpc(server, model):
     assert result.as_numpy("finish_reason").tolist() == [b"length"]
     assert result.as_numpy("cumulative_logprob").tolist() == [-1]
     assert json.loads(result.as_numpy("logprobs")[0])[0]["0"]["logprob"] == -0.5
-    assert result.as_numpy("num_input_tokens").tolist() == 2
+    assert result.as_numpy("num_input_tokens").tolist() == 3
     assert result.as_numpy("num_output_tokens").tolist() == [2]
 
 

@@ -28,8 +28,8 @@ Examples:
 Options:
   --format pbtxt|json           protobuf text, as in config.pbtxt, or JSON [default: pbtxt]
 
-The options of `shoal serve` are accepted too; --backend-config, --model-config-name,
---gpu-fallback and --disable-auto-complete-config have an effect here.
+The options of `shoal serve` are accepted too; --backend-config, --backend-directory,
+--model-config-name, --gpu-fallback and --disable-auto-complete-config have an effect here.
 """
 _FORMATS = ("pbtxt", "json")
 

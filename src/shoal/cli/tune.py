@@ -69,7 +69,7 @@ Results:
 
 Without --output and --write the config is printed. The exit code is 0; 2 if no config met the limit
 (then no config is written); 1 for other errors. The options of `shoal serve` are accepted too;
---backend-config and --gpu-fallback have an effect here.
+--backend-config, --backend-directory and --gpu-fallback have an effect here.
 """
 LIMIT_NOT_MET = 2
 _TIMES = {"us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}

@@ -237,7 +237,7 @@ TABLE = (
         "python_execution",
         one_of("thread", "process", "auto"),
         "[Where instances run](python_models.md). `auto`: a thread for a "
-        "single instance, processes for several.",
+        "single instance, processes for several and for Python-based backends.",
         "`auto`",
         in_settings=False,
     ),

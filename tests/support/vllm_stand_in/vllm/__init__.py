@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Optional
 
 __version__ = "0.0.stand-in"
-_PACE_SECS = 0.002  # between two words of an endless prompt
 
 
 @dataclass
@@ -138,7 +137,8 @@ class AsyncEngineArgs:
     aggregate_engine_logging: bool = False
     events: str = ""  # of the stand-in
     tasks: list[str] = field(default_factory=lambda: ["generate"])  # of the stand-in
-    healthy: bool = True  # of the stand-in
+    pace_secs: float = 0.0  # of the stand-in, for each word
+    healthy_checks: int = sys.maxsize  # of the stand-in: how often it is healthy
 
     def create_engine_config(self, usage_context: str) -> VllmConfig:
         assert usage_context == UsageContext.OPENAI_API_SERVER
@@ -206,7 +206,8 @@ class AsyncLLM:
         return self._args.tasks
 
     async def check_health(self) -> None:
-        if not self._args.healthy:
+        self._args.healthy_checks -= 1
+        if self._args.healthy_checks < 0:
             raise RuntimeError("the engine is dead")
 
     async def generate(
@@ -219,14 +220,10 @@ class AsyncLLM:
         text = prompt["prompt"] if isinstance(prompt, dict) else prompt
         aborted = self._running[request_id] = asyncio.Event()
         self._note(f"generate {text.strip()} {lora_request.lora_path if lora_request else ''}")
-        endless = "endless" in text
-        most = sys.maxsize if endless else sampling_params.max_tokens or 16
+        most = sys.maxsize if "endless" in text else sampling_params.max_tokens or 16
         try:
             for count in range(1, most + 1):
-                if endless:
-                    await asyncio.sleep(_PACE_SECS)
-                else:
-                    await asyncio.sleep(0)
+                await asyncio.sleep(self._args.pace_secs)
                 if aborted.is_set():
                     return
                 if "broken" in text and count > 1:
@@ -246,22 +243,21 @@ class AsyncLLM:
             text="".join(words),
             token_ids=list(range(count)),
             cumulative_logprob=-0.5 * count,
-            logprobs=logprobs if params.logprobs else None,
+            logprobs=None if params.logprobs is None else logprobs,
             finish_reason="length" if done else None,
         )
-        tokens = list(range(len(text.split())))
-        return RequestOutput(request_id, text, tokens, [output] * params.n, done)
+        return RequestOutput(request_id, text, _tokens(text), [output] * params.n, done)
 
     def _record(self, text: str, count: int, params: SamplingParams) -> None:
-        tokens = len(text.split())
+        tokens, intervals = len(_tokens(text)), [0.01] * (count - 1)
         finished = [FinishedRequestStats(0.25, tokens, count)]
-        stats = IterationStats(tokens, count, [0.015], [0.01] * count, [params.n], finished)
+        stats = IterationStats(tokens, count, [0.015], intervals, [params.n], finished)
         for logger in self._loggers:
             logger.record(scheduler_stats=None, iteration_stats=stats)
 
     async def encode(self, prompt: Any, params: PoolingParams, _request_id: str) -> Any:
         found = PoolingRequestOutput([0.5] * (params.dimensions or 4))
-        found.prompt_token_ids = list(range(len(prompt.split())))
+        found.prompt_token_ids = _tokens(prompt)
         yield found
 
     async def abort(self, request_id: str) -> None:
@@ -270,6 +266,11 @@ class AsyncLLM:
 
     def shutdown(self) -> None:
         self._note("stopped")
+
+
+def _tokens(text: str) -> list[int]:
+    """A token for each word, and one for the beginning."""
+    return list(range(1 + len(text.split())))
 
 
 # ---- the modules in which the backend looks for all this
