@@ -1,10 +1,10 @@
 """Run NVIDIA's public examples against Shoal: `tools/upstream_examples.py [--only NAME]`.
 
-It needs git clones of triton-inference-server/python_backend and /tutorials (bare ones will do),
-named by UPSTREAM_PYTHON_BACKEND and UPSTREAM_TUTORIALS or by the options. Each example is laid out
-in a folder of its own as its README says, `shoal serve` is started there on the ports that the
-clients have written in, and the example's own client runs. Examples whose libraries are not
-installed are left out. The exit status is 1 if one failed.
+It needs git clones of triton-inference-server/python_backend, /tutorials and /vllm_backend (bare
+ones will do), named by UPSTREAM_PYTHON_BACKEND, UPSTREAM_TUTORIALS and UPSTREAM_VLLM_BACKEND or by
+the options. Each example is laid out in a folder of its own as its README says, `shoal serve` is
+started there on the ports that the clients have written in, and the example's own client runs.
+Examples whose clone or libraries are missing are left out. The exit status is 1 if one failed.
 
 The clients connect to localhost:8000 to 8002. To run this where these ports are in use, and to be
 sure that nothing is downloaded, give it a network of its own:
@@ -36,6 +36,7 @@ TABLES = (python_backend, tutorials)
 CLONES = {
     "python_backend": "UPSTREAM_PYTHON_BACKEND",
     "tutorials": "UPSTREAM_TUTORIALS",
+    "vllm_backend": "UPSTREAM_VLLM_BACKEND",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from upstream.run import FAILED, LEFT_OUT, PASSED, Result
 
 BEGIN = "<!-- results: written by tools/upstream_examples.py --markdown -->\n"
 END = "<!-- end of results -->\n"
+_COMMIT = re.compile(r"(\w+) at ([0-9a-f]+)")
 HEAD = ("Example", "Result", "Seconds", "Remark")
 
 
@@ -26,7 +28,7 @@ def write_markdown(
 ) -> None:
     """Write the rows of `results` between the two markers of `page`; rows of others stay.
 
-    `order` is the names of all examples: rows of others are dropped.
+    `order` is the names of all examples: rows of no example are dropped.
     """
     text = page.read_text("utf-8")
     if BEGIN not in text or END not in text:
@@ -34,7 +36,8 @@ def write_markdown(
     head, rest = text.split(BEGIN)
     old, tail = rest.split(END)
     rows = _rows(old) | {result.name: _cells(result) for result in results}
-    table = _markdown([rows[name] for name in order if name in rows], commits)
+    versions = dict(_COMMIT.findall(old)) | dict(commits)
+    table = _markdown([rows[name] for name in order if name in rows], versions)
     page.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}", "utf-8")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from upstream import onnx_files, transformers_files
 from upstream.example import Block, Client, Edited, Example, Place, Source, StandIn
 from upstream.stand_ins import (
@@ -17,6 +19,7 @@ _VIT = "google/vit-base-patch16-224-in21k"
 _LANGUAGE = "Quick_Deploy/HuggingFaceTransformers"
 _LANGUAGE_NEEDS = ("accelerate", "transformers>=5")  # 4 looks into the cache of their container
 _OPENVINO = "Quick_Deploy/OpenVINO/README.md"
+_VLLM = Path(__file__).resolve().parents[2] / "tests" / "support" / "vllm_stand_in"
 
 _IMAGE = picture("img1.jpg")
 _SCORE = r"-?\d+\.\d+:\d+"
@@ -217,10 +220,33 @@ EXAMPLES = (
     ),
     Example(
         name="tutorials/Quick_Deploy/vLLM",
-        clone="tutorials",
-        files={},
-        clients=(),
-        left_out="needs vLLM and a GPU",
+        clone="vllm_backend",  # its page takes everything from there
+        files={
+            "backends/vllm": "src",
+            "models/vllm_model": "samples/model_repository/vllm_model",
+            "client.py": "samples/client.py",
+            "prompts.txt": "samples/prompts.txt",
+        },
+        serve=("--backend-directory=backends",),
+        clients=(
+            Client(
+                "curl -X POST localhost:8000/v2/models/vllm_model/generate",
+                ('"text_output": ?"What is Triton Inference Server',),
+                page="README.md",
+            ),
+            Client("python client.py", ("PASS: vLLM example",)),
+            Client(
+                "python client.py --streaming-mode --exclude-inputs-in-outputs",
+                ("PASS: vLLM example",),
+            ),
+        ),
+        stand_ins=(
+            StandIn(
+                "a module in place of vLLM that answers with fixed words",
+                lambda place: place.environment.update(PYTHONPATH=str(_VLLM)),
+                ("PIL",),
+            ),
+        ),
     ),
     Example(
         name="tutorials/Feature_Guide/Data_Pipelines",

@@ -137,16 +137,17 @@ def test_rows_are_written_between_the_markers_and_others_stay(runner, table, tmp
     page = tmp_path / "page.md"
     page.write_text(f"# Results\n{table.BEGIN}old\n{table.END}The end.\n")
 
-    def write(*results):
-        order = ["a/one", "a/two", "b/three"]
-        table.write_markdown(page, results, order, {"a": "1234567"})
+    def write(commits, *results):
+        table.write_markdown(page, results, ["a/one", "a/two", "b/three"], commits)
 
     write(
+        {"a": "1234567", "b": "abcdef0"},
         runner.Result("b/three", "passed", 1, ""),
         runner.Result("a/two", "failed", 4, ""),
         runner.Result("no/longer", "passed", 4, ""),
     )
     write(
+        {"a": "7654321"},
         runner.Result("a/two", "left out", 0, "needs x | y"),
         runner.Result("a/one", "passed", 2.4, "Stand-in: weights"),
     )
@@ -154,7 +155,7 @@ def test_rows_are_written_between_the_markers_and_others_stay(runner, table, tmp
         "# Results",
         table.BEGIN.strip(),
         "",
-        "2 passed, 0 failed, 1 left out (a at 1234567).",
+        "2 passed, 0 failed, 1 left out (a at 7654321, b at abcdef0).",
         "",
         "| Example | Result | Seconds | Remark |",
         "| --- | --- | --- | --- |",
@@ -167,7 +168,7 @@ def test_rows_are_written_between_the_markers_and_others_stay(runner, table, tmp
     ]
     page.write_text("# No markers\n")
     with pytest.raises(SystemExit, match="lacks the lines"):
-        write()
+        write({})
 
 
 @pytest.mark.parametrize(
