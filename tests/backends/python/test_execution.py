@@ -278,8 +278,9 @@ def test_an_exception_is_an_internal_error_with_its_traceback(models, request_of
     assert isinstance(error, BackendFailure)
     start = "Failed to process the request(s) for model 'm_0_0', message: NameError: name 'lorem"
     assert error.message.startswith(start)
-    assert "model.py(" in error.message
-    assert start in caplog.text
+    (record,) = [r for r in caplog.records if r.getMessage() == error.message]
+    assert f"{record.pathname}({record.lineno}): execute" in error.message
+    assert record.filename == "model.py"
     assert sum(model.statistics.read().failures.values()) == 1
 
 

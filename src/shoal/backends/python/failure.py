@@ -29,7 +29,7 @@ def describe(error: BaseException) -> str:
     frames = [
         f"  {frame.filename}({frame.lineno}): {frame.name}"
         for frame in reversed(traceback.extract_tb(error.__traceback__))
-        if _OURS not in frame.filename and not frame.filename.startswith(_BETWEEN)
+        if _is_of_the_model(frame)
     ]
     text = printable(_text(error, ours=not frames))
     if len(text) > _MOST_CHARACTERS:
@@ -40,6 +40,19 @@ def describe(error: BaseException) -> str:
         half = _MOST_FRAMES // 2
         frames[half:-half] = [f"  ... {len(frames) - _MOST_FRAMES} more calls ..."]
     return f"{text}\n\nAt:\n" + "\n".join(frames) + "\n"
+
+
+def place(error: BaseException) -> tuple[str, int]:
+    """File and line where the model's code raised it, else where it was caught. Never raises."""
+    frames = traceback.extract_tb(error.__traceback__)
+    raised = [frame for frame in frames if _is_of_the_model(frame)]
+    for frame in [*raised[-1:], *frames[:1]]:
+        return frame.filename, frame.lineno or 0
+    return __file__, 0  # it was never raised
+
+
+def _is_of_the_model(frame: traceback.FrameSummary) -> bool:
+    return _OURS not in frame.filename and not frame.filename.startswith(_BETWEEN)
 
 
 def _text(error: BaseException, *, ours: bool) -> str:

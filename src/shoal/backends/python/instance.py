@@ -120,7 +120,7 @@ class ModelInstance:
         """Fail requests without a response with the exception, and log it."""
         text = f"Failed to process the request(s) for model '{self.name}', message: "
         text += failure.describe(error)
-        self._context.host.log(logging.ERROR, text, __file__, 0)
+        self._context.host.log(logging.ERROR, text, *failure.place(error))
         for request in requests:
             assert request._stream is not None
             request._release_flags = 0
@@ -177,7 +177,7 @@ class ModelInstance:
                 text = f"is_ready of '{self.name}' took longer than {timeout_secs:g} s"
             else:
                 text = f"is_ready of '{self.name}' failed: {failure.describe(error)}"
-            self._context.host.log(logging.ERROR, text, __file__, 0)
+            self._context.host.log(logging.ERROR, text, *failure.place(error))
             return False
 
     def _ask(self, future: Future[bool]) -> None:
@@ -213,7 +213,7 @@ class ModelInstance:
                 self._model.finalize()
         except BaseException as error:  # noqa: BLE001 - it has to go all the same
             text = f"finalize of '{self.name}' failed: {failure.describe(error)}"
-            self._context.host.log(logging.ERROR, text, __file__, 0)
+            self._context.host.log(logging.ERROR, text, *failure.place(error))
         finally:
             host.leave(token)
         del self._model

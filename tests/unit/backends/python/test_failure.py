@@ -84,3 +84,14 @@ def test_of_the_import_only_the_model_is_shown(tmp_path, monkeypatch):
 
 def test_our_own_exceptions_are_just_their_text():
     assert failure.describe(TritonModelException("it must be a list")) == "it must be a list"
+
+
+def test_the_place_is_the_models_line_that_raised(tmp_path, monkeypatch):
+    (tmp_path / "failing_model.py").write_text("\n\nraise ValueError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    error = caught(importlib.import_module, "failing_model")
+    assert failure.place(error) == (str(tmp_path / "failing_model.py"), 3)
+
+
+def test_the_place_of_an_exception_that_was_never_raised_is_here():
+    assert failure.place(ValueError()) == (failure.__file__, 0)
