@@ -21,6 +21,8 @@ from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import QueueRejected
 
+LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
+
 
 class BatchReplies(Protocol):
     """Takes the responses of a batch at once. Callable from any thread; must not raise or block."""
@@ -53,6 +55,7 @@ class RequestTemplate:
     sent_shapes: tuple[tuple[int, ...], ...] = ()  # of the inputs, before a `reshape`
     model: weakref.ref[Any] | None = None  # the version that accepted it
     expired: bool = False  # another version serves that name now
+    large: bool = False  # an input has LARGE_BYTES or more: the loop runs such requests one by one
 
     @classmethod
     def of(
@@ -69,6 +72,7 @@ class RequestTemplate:
         tensors = [accepted.inputs[name] for name in sent]
         if any(tensor.datatype is BYTES for tensor in tensors):
             return None
+        sizes = tuple([tensor.nbytes for tensor in sent.values()])
         return cls(
             accepted.model_name,
             accepted.model_version,
@@ -80,9 +84,10 @@ class RequestTemplate:
             accepted.rows,
             accepted.batch_key,
             replies,
-            tuple([tensor.nbytes for tensor in sent.values()]),
+            sizes,
             tuple([tensor.shape for tensor in sent.values()]),
             weakref.ref(model),
+            large=max(sizes, default=0) >= LARGE_BYTES,
         )
 
     def live_model(self) -> Any:

@@ -84,6 +84,16 @@ class Coalescer(ABC):
             if requests:
                 self._submit_group(template, model, requests)
 
+    def submit_large(self) -> None:
+        """Submit the group of the last request, if such requests run one by one anyway: while its
+        tensors are in the processor's cache, and with their memory free for the next one."""
+        template = self.template
+        if template is not None and template.large:
+            model, requests = self._groups.pop(template)
+            self.template = self.model = None
+            self.requests = []
+            self._submit_group(template, model, requests)
+
     def _submit_group(
         self, template: RequestTemplate, model: Any, requests: Sequence[PlannedRequest]
     ) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, RequestExecutor
-from shoal.core.planned import PlannedRequest
+from shoal.core.planned import LARGE_BYTES, PlannedRequest
 from shoal.core.request import Request
 from shoal.instance.busy_poll import LIMIT_NS, BusyPoll
 from shoal.instance.execution import ComputeTime, Execution
@@ -32,7 +32,7 @@ from shoal.scheduler.base import Scheduler
 logger = logging.getLogger(__name__)
 
 _ITERATION_NS = 200_000  # in which the loop starts batches of a model; then sockets are read again
-_LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
+_MOST_EARLY_NS = 2 * SLOW_NS  # of executions before all sockets are read, in one iteration
 
 ENOUGH_GAIN = 0.15  # requests that a repoll has to bring, for each that was there before
 TRY_EVERY = 32  # batches, while repolls are not worth it
@@ -46,9 +46,9 @@ def runs_apart(batch: Sequence[Request]) -> bool:
     if first.turn is not None:
         return False
     if isinstance(first, PlannedRequest) and first.template is not None:
-        return max(first.template.sizes, default=0) >= _LARGE_BYTES
+        return first.template.large
     tensors = first.inputs.values()
-    return any(tensor.has_raw and tensor.nbytes >= _LARGE_BYTES for tensor in tensors)
+    return any(tensor.has_raw and tensor.nbytes >= LARGE_BYTES for tensor in tensors)
 
 
 class SocketRepoll:
@@ -110,6 +110,7 @@ class LoopHandle:
         self._after_batches: list[Callable[[], None]] = []
         self._scheduled = False
         self.sockets_are_read = False  # while callbacks run: all of this iteration's requests exist
+        self.early_ns = 0  # that executions took in this iteration before that
         self._busy_poll = BusyPoll() if polls_for_lone_client else None
         self._poll_until_ns = 0
         self._ran = 0  # requests in this iteration
@@ -170,6 +171,7 @@ class LoopHandle:
         they add to others is for the next iteration."""
         arrived_ns = time.monotonic_ns()
         self.sockets_are_read = True
+        self.early_ns = 0
         first, self._after_reading = self._after_reading, []
         for callback in first:
             self._call(callback)
@@ -264,16 +266,24 @@ class LoopInstance:
 
     def run_lone(self, requests: Sequence[Request]) -> bool:
         """Run a group of one request at once, if it would be the next batch anyway; false, with
-        nothing done, if not."""
-        if self._scheduled or not self._handle.sockets_are_read or self._repoll.is_due():
+        nothing done, if not. A request that runs apart need not wait for others."""
+        handle = self._handle
+        if self._scheduled:
             return False
+        begun_ns = 0
+        if not handle.sockets_are_read or self._repoll.is_due():
+            if handle.early_ns > _MOST_EARLY_NS or not runs_apart(requests):
+                return False
+            begun_ns = time.monotonic_ns()
         with self._executing:
             if self._stopped or not self._batcher.start_lone(requests[0]):
                 return False
             self.busy_with = 1
             mode = self._execute(requests)
             self.busy_with = 0
-        self._handle.ran(requests)
+        if begun_ns:
+            handle.early_ns += time.monotonic_ns() - begun_ns
+        handle.ran(requests)
         if mode is THREADS:
             self._batcher.hand_to_instances()
         return True

@@ -86,7 +86,7 @@ class Batcher:
         self._waiting = 0  # instances, for a batch
         self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        # Why the last request that was alone in the queue was taken at once, and its rows.
+        # Why the last lone request was taken at once, and its rows.
         self._lone_cut: tuple[Reason, int] | None = None
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
@@ -424,8 +424,6 @@ class Batcher:
             if self._any_cancelled or self._queue.next_deadline_ns is not None:
                 dropped = self._prune(now_ns)
             batch, wait_ns = self._cut(now_ns)
-            if len(batch) == 1 and not self._queue and not self._max_delay_ns:
-                self._lone_cut = self.recent[-1]
         self._drop(dropped)
         return batch, wait_ns
 
@@ -434,14 +432,21 @@ class Batcher:
         at once. False, with nothing done, if others wait or it might have to wait itself.
 
         Without a delay, what the policy decides about a request that is alone in the queue depends
-        on its rows only, so that it is not asked again.
+        on its rows only, so that it is asked once.
         """
-        known = self._lone_cut
-        if known is None or known[1] != request.rows or request.cancelled:
+        if request.cancelled:
             return False
         with self._lock:
             if self._on_arrival is None or self._queue or self._order is not None:
                 return False
+            known = self._lone_cut
+            if known is None or known[1] != request.rows:
+                if self._max_delay_ns or self._hold_until:
+                    return False
+                cut = self._policy.cut((_rows_and_key(request),), 0, 1)
+                if cut.count != 1:
+                    return False
+                known = self._lone_cut = (cut.reason, request.rows)
             request.queued_ns = self._clock()
             request.state = EXECUTING
             self.recent.append(known)

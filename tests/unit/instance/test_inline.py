@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.core import dtypes
+from shoal.core.planned import LARGE_BYTES
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
 from shoal.instance import busy_poll, inline
@@ -121,17 +122,31 @@ def test_what_one_turn_brought_is_one_batch(run):
 
 def test_a_lone_request_runs_at_once(run):
     async def scenario(stage):
-        request, collector = stage.request(5)
-        assert not await stage.run_lone(request)  # the policy has decided about none so far
-        stage.batcher.enqueue(request)
-        await until(lambda: collector.answered)
         for value in range(3):
             request, collector = stage.request(value)
             assert await stage.run_lone(request)
             assert collector.wait().outputs[0].array.tolist() == [[value]]
             assert request.queued_ns > 0
-        assert [reason.name for reason, _ in stage.batcher.recent] == ["NO_DELAY"] * 4
+        assert [reason.name for reason, _ in stage.batcher.recent] == ["NO_DELAY"] * 3
         assert stage.on_loop.busy_with == 0
+
+    run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+
+
+def test_a_large_request_runs_before_all_sockets_are_read(run):
+    async def scenario(stage):
+        def large():
+            return make_request(Tensor("x", dtypes.UINT8, (1, LARGE_BYTES), raw=bytes(LARGE_BYTES)))
+
+        request, collector = large()
+        assert stage.on_loop.run_lone([request])
+        assert collector.answered
+        assert stage.handle.early_ns > 0
+        stage.handle.early_ns = inline._MOST_EARLY_NS + 1  # from now on the others come first
+        request, _ = large()
+        assert not stage.on_loop.run_lone([request])
+        assert await stage.run_lone(request)  # in the next iteration
+        assert stage.handle.early_ns == 0
 
     run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
 

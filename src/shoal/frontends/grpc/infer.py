@@ -77,6 +77,7 @@ class GrpcInferCall:
                 if planned is not None:
                     self._message = planned_message(planned)
                     self._call.on_cancel = planned.cancel
+                    fast_path.submit_large()
                     return
             tracer = inference.engine.tracer
             arrived_ns = time.monotonic_ns() if tracer.active else 0

@@ -391,6 +391,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._pattern = pattern
         self._exchange = call
         self.phase = _BUSY
+        if self._state.access_log is not None:
+            self._began()
+        fast_path.submit_large()
         return True
 
     def _find_pattern(self, fast_path: HttpFastPath, head: Head, data: bytes) -> bool:

@@ -594,6 +594,21 @@ def test_large_messages_match_and_are_answered_as_a_group(client):
         assert (request_id, sums[:2], len(sums)) == (str(number), [number, number + 1], LARGE)
 
 
+def test_a_message_that_would_not_be_joined_is_submitted_at_once(client):
+    client.peer.send(WindowUpdateFrame(0, window_increment=1 << 20))
+    for width in (LARGE, 4 * LARGE):
+        client.ask(make_message(0, width=width))
+    client.run()
+    model, later = client.engine.model, []
+    client.inbox.after_reading = later.append
+    client.ask(make_message(1, width=LARGE))
+    assert model.batcher.pending() == 0  # with others of this iteration
+    later.pop()()
+    client.run()
+    client.ask(make_message(2, width=4 * LARGE))
+    assert model.batcher.pending() == 1
+
+
 def test_the_input_of_a_large_message_is_where_it_was_received(client, monkeypatch):
     client.ask(make_message(0, width=LARGE))
     client.run()
