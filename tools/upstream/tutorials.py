@@ -180,8 +180,8 @@ EXAMPLES = (
         clients=(Client("python client.py", (f"b'{_SCORE}'",)),),
         stand_ins=(torchvision_weights("resnet50", "IMAGENET1K_V2"), _IMAGE),
         needs=("openvino",),
-        remark="The name in the printed configuration ends with a space, which Triton refuses too;"
-        " it is left out",
+        remark="The client has the names of the tensors changed, as the README says. The name in"
+        " the printed configuration ends with a space, which Triton refuses too; it is removed",
     ),
     Example(
         name="tutorials/Quick_Deploy/OpenVINO/TensorFlow",
