@@ -70,7 +70,7 @@ coverage: $(VENV)/.installed-dev ## run tests under coverage.py: unit and server
 
 check: $(VENV)/.installed-dev ## ruff, Bandit, mypy --strict, import-linter, GitHub's schemas, and the documentation builds
 	$(BIN)/ruff check .
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src demo tools fuzz
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src demo packages tools fuzz
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
@@ -94,9 +94,10 @@ dashboard: $(VENV)/.installed-dev ## write the Grafana dashboard into deploy/mon
 constraints: $(VENV)/bin/python ## pin the newest versions of all dependencies in constraints.txt
 	@$(BIN)/python tools/constraints.py
 
-dist: $(VENV)/.installed-dev ## build sdists and wheels of shoal and shoal-demo into dist/
+dist: $(VENV)/.installed-dev ## build sdists and wheels of shoal, shoal-demo and shoal-tritonserver into dist/
 	@$(BIN)/python -m build --outdir dist .
 	@$(BIN)/python -m build --outdir dist demo
+	@$(BIN)/python -m build --outdir dist packages/tritonserver
 
 bench: $(VENV)/.installed ## compare Shoal with its peers, side by side; about half an hour (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.startup
@@ -118,10 +119,10 @@ upstream: $(if $(UPSTREAM_PYTHON_BACKEND)$(UPSTREAM_TUTORIALS),$(VENV)/.installe
 clean: ## remove everything that the other targets create
 	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	    .import_linter_cache .coverage .coverage.*
-	find src demo tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src demo packages tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Time stamps of the installations: each is repeated when one of these files has changed.
-PINNED := pyproject.toml demo/pyproject.toml constraints.txt
+PINNED := pyproject.toml demo/pyproject.toml packages/tritonserver/pyproject.toml constraints.txt
 
 $(VENV)/bin/python:
 	@tools/make_venv.sh "$(PYTHON)" "$(VENV)"
@@ -133,7 +134,8 @@ $(VENV)/.installed: $(PINNED) | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: $(PINNED) | $(VENV)/bin/python
 	@echo "installing shoal and its development tools into $(VENV)"
-	@$(PIP) --editable '.[dev,docs,demo]' --editable demo
+	@$(PIP) --editable '.[dev,docs,demo,tritonserver]' --editable demo \
+	    --editable packages/tritonserver
 	@touch $(VENV)/.installed $(VENV)/.installed-docs $@
 
 $(VENV)/.installed-docs: $(PINNED) | $(VENV)/bin/python

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = {"shoal", "shoal-demo"}
+OURS = {"shoal", "shoal-demo", "shoal-tritonserver"}
 HEAD = """\
 # The versions with which `make test` runs; written by `make constraints` (tools/constraints.py).
 # Lines for another Python or platform are ignored by pip.
@@ -47,7 +47,8 @@ def main() -> None:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
         command += ["--quiet", "--disable-pip-version-check", "--report", str(report)]
-        command += ["--editable", ".[dev,docs,demo]", "--editable", "demo"]
+        command += ["--editable", ".[dev,docs,demo,tritonserver]", "--editable", "demo"]
+        command += ["--editable", "packages/tritonserver"]
         subprocess.run(command, cwd=ROOT, check=True)
         found = json.loads(report.read_text("utf-8"))
     (ROOT / "constraints.txt").write_text(pins(found, environment), "utf-8")

@@ -9,19 +9,16 @@ what is accepted.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shoal.config.options import BY_FLAG, TABLE, Option, OptionError, Options
 from shoal.config.options.values import BOOLEANS, accepted, convert
 
 
-def parse(
-    words: Sequence[str], *, paths: bool = True, defaults: Mapping[str, Any] | None = None
-) -> Options:
+def parse(words: Sequence[str], *, paths: bool = True) -> Options:
     """The options in `words`. Words that belong to no option are repositories; without `paths`
-    they are an error. `defaults` are values of options that `words` do not set. Raises
-    OptionError."""
+    they are an error. Raises OptionError."""
     given: dict[str, list[Any]] = {}
     repositories: list[str] = []
     position = 0
@@ -54,7 +51,7 @@ def parse(
         option = BY_FLAG["--model-repository"]
         found = [convert(option, "the repository's PATH", path) for path in repositories]
         given[option.attribute] = [*given.get(option.attribute, ()), *found]
-    return Options(**{**(defaults or {}), **_merged(given)}, given=frozenset(given))
+    return Options(**_merged(given), given=frozenset(given))
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:

@@ -126,6 +126,20 @@ class Taken(NamedTuple):
     array: np.ndarray | None
 
 
+class Described(NamedTuple):
+    """Type, shape and memory of a tensor that its producer keeps."""
+
+    datatype: DataType
+    shape: tuple[int, ...]
+    device: tuple[int, int]
+    address: int
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its memory."""
+        return math.prod(self.shape) * self.datatype.itemsize
+
+
 def export(array: np.ndarray, datatype: DataType, owner: object = None) -> object:
     """A capsule of a contiguous array's memory, which lives as long as the capsule's taker does,
     and with it the `owner`."""
@@ -152,17 +166,15 @@ def is_capsule(candidate: object) -> bool:
     return type(candidate) is _Capsule
 
 
-def take(capsule: object) -> Taken:
-    """Take the content of a capsule; on a GPU only read its description, to pass it on.
+def peek(capsule: object) -> Described:
+    """The content of a capsule, which stays with its producer.
 
     Raises TritonModelException for a capsule that was taken already, and for memory that is not
     contiguous or of a type the protocol does not have.
     """
     if not _is_valid(capsule, _FRESH):
         raise TritonModelException("The capsule holds no DLPack tensor, or it was taken already.")
-    address = _pointer_of(capsule, _FRESH)
-    managed = _DLManagedTensor.from_address(address)
-    tensor = managed.dl_tensor
+    tensor = _DLManagedTensor.from_address(_pointer_of(capsule, _FRESH)).dl_tensor
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     _check_contiguous(shape, tensor.strides[: tensor.ndim] if tensor.strides else None)
     device = (tensor.device.device_type, tensor.device.device_id)
@@ -173,16 +185,31 @@ def take(capsule: object) -> Taken:
             f"The DLPack tensor's type (code {tensor.dtype.code}, {tensor.dtype.bits} bits, "
             f"{tensor.dtype.lanes} lanes) has no counterpart among Triton's."
         )
-    if device[0] == CUDA:
-        return Taken(datatype, shape, device, None)
+    return Described(datatype, shape, device, (tensor.data or 0) + tensor.byte_offset)
+
+
+def take(capsule: object) -> Taken:
+    """Take the content of a capsule; on a GPU only read its description, to pass it on.
+
+    Raises as `peek`.
+    """
+    found = peek(capsule)
+    if found.device[0] == CUDA:
+        return Taken(found.datatype, found.shape, found.device, None)
+    address = _pointer_of(capsule, _FRESH)
     _rename(capsule, _USED)
-    owner = _Owner(address)
-    size = math.prod(shape) * datatype.itemsize
+    array = memory_at(found.address, found.nbytes, _Owner(address))
+    return Taken(found.datatype, found.shape, found.device, array)
+
+
+def memory_at(address: int, size: int, owner: object) -> np.ndarray:
+    """Memory of the CPU as an array of bytes, which keeps `owner`."""
     if not size:
-        return Taken(datatype, shape, device, np.empty(0, np.uint8))
-    memory = (ctypes.c_ubyte * size).from_address(tensor.data + tensor.byte_offset)
+        return np.empty(0, np.uint8)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
     memory.owner = owner
-    return Taken(datatype, shape, device, np.frombuffer(memory, np.uint8))
+    array: np.ndarray = np.frombuffer(memory, np.uint8)
+    return array
 
 
 def check_device(device_type: int) -> None:
