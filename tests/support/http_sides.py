@@ -312,15 +312,15 @@ class Side:
 
 
 class World:
-    """An engine on an event loop of the test's, with models in a folder."""
+    """An engine on an event loop of the test's, with models in a folder, by default all above."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, configs=CONFIGS):
         self.loop = asyncio.new_event_loop()
         handle = LoopHandle()
         handle.bind(self.loop)
         self.inbox = LoopInbox(self.loop, handle.after_reading)
         self.backend = Models(compute)
-        for name, text in CONFIGS.items():
+        for name, text in configs.items():
             versions = (1, 2) if name == "sum" else (1,)
             policy = "version_policy { all { } }\n" if name == "sum" else ""
             add_model(folder, name, text + policy, {"labels": LABELS}, versions=versions)

@@ -22,6 +22,7 @@ from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import QueueRejected
 
 LARGE_BYTES = 64 << 10  # to copy such an input into a batch takes longer than another execution
+_NO_PARAMETERS: Mapping[str, ParameterValue] = {}
 
 
 class BatchReplies(Protocol):
@@ -78,7 +79,7 @@ class RequestTemplate:
             accepted.model_version,
             tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors]),
             accepted.requested_outputs,
-            dict(accepted.parameters),
+            dict(accepted.parameters) or _NO_PARAMETERS,
             accepted.priority,
             accepted.timeout_us,
             accepted.rows,

@@ -79,6 +79,9 @@ class ExecutionAbandoned(BaseException):
 class Execution:
     """What an instance needs to know of its model in order to run a batch."""
 
+    # Together in memory, because each execution reads them; everything else is in the dictionary.
+    __slots__ = ("__dict__", "_bound", "_bound_run_was_long", "_last_bound", "_statistics")
+
     def __init__(
         self,
         signature: Signature,
@@ -105,6 +108,10 @@ class Execution:
             tuple[Executor | RequestExecutor, RequestTemplate | None, int],
             tuple[BoundRun, ResponseLayout] | None,
         ] = {}
+        # The last one that ran: template, executor, number of requests, and what is bound.
+        self._last_bound: (
+            tuple[RequestTemplate, Executor | RequestExecutor, int, BoundRun, ResponseLayout] | None
+        ) = None
         self._bound_run_was_long = False
         # Padding, ragged batches and states are made on the CPU.
         self._plain = assembly is None and not signature.state_outputs
@@ -117,8 +124,12 @@ class Execution:
     def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
         """Execute `batch` and answer every request in it; returns what computing took.
 
-        Never raises, except for ExecutionAbandoned.
+        Never raises, except for ExecutionAbandoned. There is a copy for each model: it is short, so
+        that the code of many models does not fill the processor's caches.
         """
+        return self._run(executor, batch)
+
+    def _run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
         start_ns = time.monotonic_ns()
         if self._bound:
             took = self._run_bound(executor, batch, start_ns)
@@ -164,11 +175,17 @@ class Execution:
         """As `run`, from bytes to bytes; None, with nothing done, where nothing is bound for such a
         batch, or where it fails."""
         template = shared_template(batch)
-        bound = self._bound.get((executor, template, len(batch)))
-        if template is None or bound is None:
-            return None
-        run, layout = bound
-        requests = cast("Sequence[PlannedRequest]", batch)
+        count = len(batch)
+        last = self._last_bound
+        if last is not None and last[0] is template and last[1] is executor and last[2] == count:
+            run, layout = last[3:]
+        else:
+            bound = self._bound.get((executor, template, count))
+            if template is None or bound is None:
+                return None
+            run, layout = bound
+            self._last_bound = (template, executor, count, run, layout)
+        requests: Sequence[PlannedRequest] = batch  # type: ignore[assignment]
         contents = joined_contents(requests)
         # Reading the CPU time is a tenth of such a run. After a long one, the next is measured.
         reads_cpu_time = self._bound_run_was_long
@@ -177,6 +194,7 @@ class Execution:
         try:
             results = run(contents)
         except Exception:  # noqa: BLE001 - what happens without it counts
+            self._last_bound = None
             return None
         end_ns = time.monotonic_ns()
         elapsed_ns = end_ns - input_end_ns
@@ -293,11 +311,13 @@ class Execution:
         for oldest in list(self._planned_outputs)[:-_MOST_TEMPLATES]:
             self._planned_outputs.pop(oldest, None)
             self._bound = {}  # all at once: this is rare
+            self._last_bound = None
         return outputs
 
     def close(self, executor: Executor | RequestExecutor) -> None:
         """Close an executor, which has no batch, and what was bound to it."""
         self._bound = {key: bound for key, bound in self._bound.items() if key[0] is not executor}
+        self._last_bound = None
         executor.close()
 
     def _compute_on_device(

@@ -59,6 +59,16 @@ THREADS = ExecutionMode.THREADS
 class ExecutionPlacement:
     """Where one model's executions happen, from how long they take."""
 
+    # Together in memory, because each execution reads them; everything else is in the dictionary.
+    __slots__ = (
+        "__dict__",
+        "_debt_ns",
+        "_forced",
+        "_slow_among_recent",
+        "_until_sample",
+        "mode",
+    )
+
     def __init__(
         self,
         *,

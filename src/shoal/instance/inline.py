@@ -223,6 +223,21 @@ class LoopHandle:
 class LoopInstance:
     """The loop as an instance of one model; idle while the worker threads have the queue."""
 
+    __slots__ = (
+        "_batcher",
+        "_executing",
+        "_execution",
+        "_executor",
+        "_handle",
+        "_placement",
+        "_repoll",
+        "_rest",
+        "_run_batch",
+        "_scheduled",
+        "_stopped",
+        "busy_with",
+    )
+
     def __init__(
         self,
         handle: LoopHandle,
@@ -234,6 +249,7 @@ class LoopInstance:
         self._handle = handle
         self._batcher = batcher
         self._execution = execution
+        self._run_batch = execution.run
         self._executor = executor
         self._placement = placement
         self._repoll = SocketRepoll()
@@ -345,7 +361,7 @@ class LoopInstance:
         return mode
 
     def _execute(self, batch: Sequence[Request]) -> ExecutionMode:
-        rows, model_ns, elapsed_ns = self._execution.run(self._executor, batch)
+        rows, model_ns, elapsed_ns = self._run_batch(self._executor, batch)
         self._batcher.finished(batch)
         return self._placement.observe(rows, model_ns, elapsed_ns)
 

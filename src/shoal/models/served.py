@@ -30,6 +30,8 @@ class ServedModel(ABC):
 
     execution_placement: ExecutionPlacement
 
+    __slots__ = ("__dict__", "__weakref__", "_cache")  # what each request reads, next to the object
+
     def __init__(self, spec: ModelSpec, version: int, signature: Signature) -> None:
         """Subclasses call `_use_scheduler`, then `_open_task` when they can take requests."""
         self.spec = spec

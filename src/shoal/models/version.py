@@ -43,6 +43,8 @@ from shoal.statistics.model import FailureReason
 class Model(ServedModel):
     """A version with a backend and instances."""
 
+    __slots__ = ("_batcher", "_on_loop")
+
     def __init__(
         self,
         spec: ModelSpec,

@@ -42,6 +42,20 @@ class Batcher:
 
     instances_linger = False
 
+    # Together in memory, because each execution reads them; everything else is in the dictionary.
+    __slots__ = (
+        "__dict__",
+        "_admission",
+        "_clock",
+        "_concurrent",
+        "_lock",
+        "_lone_cut",
+        "_on_arrival",
+        "_order",
+        "_queue",
+        "recent",
+    )
+
     def __init__(
         self,
         policy: Policy,

@@ -58,6 +58,19 @@ class _PriorityLevel:
 class RequestQueue:
     """Requests in the order they will run: level by level, oldest first."""
 
+    __slots__ = (
+        "_count",
+        "_default",
+        "_levels",
+        "_most_kept",
+        "_next_deadline_ns",
+        "_numbers",
+        "_plain",
+        "_policies",
+        "_policy",
+        "_size",
+    )
+
     def __init__(
         self,
         policy: QueuePolicy,

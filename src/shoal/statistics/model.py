@@ -157,6 +157,17 @@ class ModelStatistics:
     Any thread may call any method.
     """
 
+    # Together in memory, because each execution reads them; everything else is in the dictionary.
+    __slots__ = (
+        "__dict__",
+        "_clock",
+        "_keeps_lone",
+        "_last_inference_ns",
+        "_lock",
+        "_lone",
+        "_wall_clock",
+    )
+
     def __init__(
         self,
         name: str,

@@ -46,6 +46,8 @@ _LENGTH_FIELD = LENGTH_NAME.lower()
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 _LONGEST_LINE_BYTES = 512  # of requests on the fast path
 _MOST_PATTERNS = 16  # with one request line
+_MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
+_MISSES_PER_SEARCH = 64
 _LARGEST_REQUEST_BYTES = 64 * 1024  # what a connection reads at once
 
 
@@ -74,9 +76,13 @@ class HttpFastPath(Coalescer):
         route.on_accepted = self._learn
         self.limits = HttpLimits()  # of the listener, which sets them
         self._templates: TemplateCache[_HttpTemplate] = TemplateCache()
+        self._last_after = b""  # the id, of the last pattern
         # By request line, for all connections. A model has few: one for each kind of client and
         # each length of its ids.
         self._patterns: TemplateCache[tuple[HttpPattern, ...]] = TemplateCache()
+        # Searches in a row without success, by request line: the first request to each of many
+        # models has none, and says nothing about the others.
+        self._misses: TemplateCache[int] = TemplateCache()
 
     # ---- in
 
@@ -84,6 +90,19 @@ class HttpFastPath(Coalescer):
         """The patterns that `data` may match: those with its request line."""
         end = data.find(b"\r\n", 0, _LONGEST_LINE_BYTES)
         return self._patterns.get(data[:end]) or ()
+
+    def search(self, head: Head, data: bytes) -> HttpPattern | None:
+        """As `find`, unless several searches for requests like `data` had no success."""
+        line = head.raw[: head.raw.index(b"\r\n")]
+        misses = self._misses.get(line) or 0
+        pattern = None
+        if misses < _MOST_MISSES or not misses % _MISSES_PER_SEARCH:
+            pattern = self.find(head, data)
+        if pattern is None:
+            self._misses.put(line, misses + 1, len(line))
+        else:
+            self._misses.evict(line)
+        return pattern
 
     def find(self, head: Head, data: bytes) -> HttpPattern | None:
         """A new pattern for requests like `data`, which is one with `head` and matches no other;
@@ -128,6 +147,9 @@ class HttpFastPath(Coalescer):
             id_bytes = len(request_id)
         before = data[:id_at]
         after = data[id_at + id_bytes : body_at + offset]
+        if after == self._last_after:  # requests to many models read the same memory
+            after = self._last_after
+        self._last_after = after
         template, _, binary = known
         pattern = self.binary_pattern(
             self, template, target, head, before, after, id_bytes, binary=binary

@@ -84,8 +84,8 @@ class BinaryPattern:
         not match or the template no longer holds."""
         if (
             len(data) != self._length
+            or not data.startswith(self._before)  # which names the model
             or not data.startswith(self._after, self._after_at)
-            or not data.startswith(self._before)
         ):
             return None
         request_id = b""

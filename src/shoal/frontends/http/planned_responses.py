@@ -48,6 +48,8 @@ class BinaryWriter:
 
     __slots__ = ("_json", "_made", "_tensor_bytes")
 
+    _last_front = b""
+
     def __init__(self, json: bytes, tensor_bytes: int) -> None:
         """`json` is the JSON after the id."""
         self._json = json
@@ -81,6 +83,9 @@ class BinaryWriter:
             json_bytes = len(opening) - 2 + id_bytes + len(after)
             length = b"Content-Length: %d\r\n" % (json_bytes + self._tensor_bytes)
             front = b"".join((_BINARY_LINES % json_bytes, length, date_line, opening))
+            if front != BinaryWriter._last_front:
+                BinaryWriter._last_front = front
+            front = BinaryWriter._last_front  # many models have the same one in memory
             self._made = (id_bytes, date_line, front, after)
         return front, after
 

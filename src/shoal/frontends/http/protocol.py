@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_BYTES = 64 * 1024  # what a client may send before it has a response
-_MOST_MISSES = 8  # searches for a pattern in a row without success; then there are fewer
-_MISSES_PER_SEARCH = 64
 _TURN_NS = 5_000_000  # of one connection, before the others have theirs
 
 
@@ -56,8 +54,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_clocks",
         "_exchange",
+        "_last_candidate",
         "_linger_left",
-        "_misses",
         "_pattern",
         "_reader",
         "_reading",
@@ -84,8 +82,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(state.heads.parse, state.limits, state.memory)
         self._transport: asyncio.Transport | None = None
         self._exchange: ConnectionExchange | HttpFastPathCall | None = None  # while BUSY
-        self._pattern: HttpPattern | None = None  # of the last request on the fast path
-        self._misses = 0  # requests in a row for which there was no pattern
+        self._pattern: HttpPattern | None = None  # of the last requests on the fast path
+        self._last_candidate: HttpPattern | None = None  # the last that was searched and matched
         self._reading = True
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
@@ -360,10 +358,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         pattern = self._pattern
         call = None if pattern is None else pattern.take(self, data)
         if call is None:
-            for pattern in fast_path.candidates(data):
-                call = pattern.take(self, data)
+            for candidate in fast_path.candidates(data):
+                call = candidate.take(self, data)
                 if call is not None:
-                    self._pattern = pattern
+                    # Requests that go to many models in turn are not compared with the last one.
+                    self._pattern = candidate if candidate is self._last_candidate else None
+                    self._last_candidate = candidate
                     break
             else:
                 return False
@@ -384,7 +384,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 if call is not None:
                     break
             else:
-                pattern = self._search(fast_path, head, front)
+                pattern = fast_path.search(head, front)
                 call = None if pattern is None else pattern.take_large(self, front, body)
         if call is None:
             return False
@@ -398,22 +398,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _find_pattern(self, fast_path: HttpFastPath, head: Head, data: bytes) -> bool:
         """As `_match`, for the first request of its kind."""
-        pattern = self._search(fast_path, head, data)
+        pattern = fast_path.search(head, data)
         if pattern is None:
             return False
         self._pattern = pattern
         return self._match(fast_path, data)
-
-    def _search(self, fast_path: HttpFastPath, head: Head, data: bytes) -> HttpPattern | None:
-        """A new pattern for requests like this one, unless several searches had no success."""
-        misses = self._misses
-        self._misses += 1
-        if misses >= _MOST_MISSES and misses % _MISSES_PER_SEARCH:
-            return None
-        pattern = fast_path.find(head, data)
-        if pattern is not None:
-            self._misses = 0
-        return pattern
 
     def _serve(self) -> None:
         """Hand requests to the application, one after the other, as far as they have arrived."""
