@@ -15,6 +15,7 @@ UPSTREAM_CLIENT ?=
 UPSTREAM_PYTHON_BACKEND ?=
 UPSTREAM_TUTORIALS ?=
 UPSTREAM_VLLM_BACKEND ?=
+UPSTREAM_CORE ?=
 SUITE ?= examples L0_string_io L0_scalar_io L0_nan_inf L0_output_name L0_client_nobatch L0_batcher L0_model_update
 
 BIN := $(VENV)/bin
@@ -112,9 +113,10 @@ accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests; needs 
 	@PATH="$(abspath $(BIN)):$$PATH" ACCEPTANCE="$(ACCEPTANCE)" UPSTREAM_SERVER="$(UPSTREAM_SERVER)" \
 	    UPSTREAM_CLIENT="$(UPSTREAM_CLIENT)" PYTHON="$(PYTHON)" tools/accept.sh $(SUITE)
 
-upstream: $(if $(UPSTREAM_PYTHON_BACKEND)$(UPSTREAM_TUTORIALS),$(VENV)/.installed-dev) ## run NVIDIA's examples; needs clones of them (see docs/upstream-examples.md)
+upstream: $(if $(UPSTREAM_PYTHON_BACKEND)$(UPSTREAM_TUTORIALS)$(UPSTREAM_CORE),$(VENV)/.installed-dev) ## run NVIDIA's examples; needs clones of them (see docs/upstream-examples.md)
 	@UPSTREAM_PYTHON_BACKEND="$(UPSTREAM_PYTHON_BACKEND)" UPSTREAM_TUTORIALS="$(UPSTREAM_TUTORIALS)" \
-	    UPSTREAM_VLLM_BACKEND="$(UPSTREAM_VLLM_BACKEND)" $(BIN)/python tools/upstream_examples.py $(ARGS)
+	    UPSTREAM_VLLM_BACKEND="$(UPSTREAM_VLLM_BACKEND)" UPSTREAM_CORE="$(UPSTREAM_CORE)" \
+	    UPSTREAM_SERVER="$(UPSTREAM_SERVER)" $(BIN)/python tools/upstream_examples.py $(ARGS)
 
 clean: ## remove everything that the other targets create
 	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -1,7 +1,7 @@
 """Run NVIDIA's public examples against Shoal: `tools/upstream_examples.py [--only NAME]`.
 
-It needs git clones of triton-inference-server/python_backend, /tutorials and /vllm_backend (bare
-ones will do), named by UPSTREAM_PYTHON_BACKEND, UPSTREAM_TUTORIALS and UPSTREAM_VLLM_BACKEND or by
+It needs git clones of triton-inference-server/python_backend, /tutorials, /vllm_backend, /core and
+/server (bare ones will do), named by UPSTREAM_PYTHON_BACKEND, UPSTREAM_TUTORIALS and so on, or by
 the options. Each example is laid out in a folder of its own as its README says, `shoal serve` is
 started there on the ports that the clients have written in, and the example's own client runs.
 Examples whose clone or libraries are missing are left out. The exit status is 1 if one failed.
@@ -26,17 +26,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from upstream import python_backend, tutorials
+from upstream import python_api, python_backend, tutorials
 from upstream.clone import Clone
 from upstream.example import Example
 from upstream.run import FAILED, PORTS, Result, run, why_left_out
 from upstream.table import as_text, write_markdown
 
-TABLES = (python_backend, tutorials)
+TABLES = (python_backend, tutorials, python_api)
 CLONES = {
     "python_backend": "UPSTREAM_PYTHON_BACKEND",
     "tutorials": "UPSTREAM_TUTORIALS",
     "vllm_backend": "UPSTREAM_VLLM_BACKEND",
+    "core": "UPSTREAM_CORE",
+    "server": "UPSTREAM_SERVER",
 }
 
 
