@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -25,11 +26,18 @@ from shoal.errors import Internal, Unavailable
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.closing import LAST_RESPONSES_SECS, LINGER_SECS
+from shoal.frontends.clouds import sagemaker
+from shoal.frontends.clouds.rewriting import RewritingApplication
+from shoal.frontends.clouds.sagemaker import SageMakerApplication
+from shoal.frontends.clouds.sagemaker_models import SageMakerModels
+from shoal.frontends.clouds.vertex_ai import VertexAiApplication
+from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http import health_port
 from shoal.frontends.http.application import Application
 from shoal.frontends.http.health_port import HealthApplication
 from shoal.frontends.http.listener import HttpListener
+from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.opening import open_port, open_unix
 from shoal.frontends.shared_memory import SharedMemory
@@ -125,8 +133,11 @@ class Server:
             most_input_bytes=options.http_max_body_size,
             most_ahead_bytes=options.max_buffered_bytes,
         )
-        self._application: Application | None = None
+        self._application: Application | None = None  # of the HTTP port
+        self._applications: list[Application] = []
         self._http: HttpListener | None = None
+        self._clouds: dict[str, HttpListener] = {}  # the ports for platforms, by protocol
+        self._vertex_ai: VertexAiApplication | None = None
         self._grpc: GrpcPort | None = None
         self._tcp: TcpListener | None = None
         self._metrics: HttpListener | None = None
@@ -135,6 +146,8 @@ class Server:
         self._started = False  # whether clients may have seen the server ready
         self.http_port = 0  # the actual ports, once it listens
         self.grpc_port = 0
+        self.sagemaker_port = 0
+        self.vertex_ai_port = 0
         self.tcp_port = 0
         self.metrics_port = 0
         self.health_port = 0
@@ -186,6 +199,10 @@ class Server:
             await self._listen_for_http(inbox, https, clients)
         if options.allow_grpc:
             await self._listen_for_grpc(inbox, clients)
+        if options.allow_sagemaker:
+            await self._listen_for_sagemaker(inbox, clients)
+        if options.allow_vertex_ai:
+            await self._listen_for_vertex_ai(inbox, clients)
         if options.tcp_port >= 0:
             self._tcp = TcpListener(
                 self.engine,
@@ -210,15 +227,8 @@ class Server:
         self, inbox: LoopInbox, tls: ServerTls | None, clients: ClientLimits
     ) -> None:
         options = self.options
-        application = self._application = Application(
-            self.engine,
-            inbox,
-            self._http_options,
-            self._render_metrics,
-            self._memory,
-            settings.console(self.engine, options),
-            self._access,
-        )
+        console = settings.console(self.engine, options)
+        application = self._application = self._serving(inbox, self._http_options, console)
         listener = self._http = HttpListener(
             application.handle,
             settings.http_limits(options),
@@ -238,6 +248,59 @@ class Server:
         if options.http_unix_socket:
             mode = int(options.unix_socket_mode, 8)
             await open_unix("http", options.http_unix_socket, mode, listener.start_unix)
+
+    def _serving(
+        self, inbox: LoopInbox, options: HttpOptions, console: ConsoleState | None = None
+    ) -> Application:
+        """An application for one port of HTTP."""
+        application = Application(
+            self.engine,
+            inbox,
+            options,
+            self._render_metrics,
+            self._memory,
+            console,
+            self._access,
+        )
+        self._applications.append(application)
+        return application
+
+    async def _listen_for_sagemaker(self, inbox: LoopInbox, clients: ClientLimits) -> None:
+        options = self.options
+        form = replace(self._http_options, length_type=sagemaker.BINARY_TYPE.encode())
+        application = SageMakerApplication(
+            self._serving(inbox, form), SageMakerModels(self.engine), settings.sagemaker(options)
+        )
+        address = (options.sagemaker_address, options.sagemaker_port)
+        self.sagemaker_port = await self._open_cloud("sagemaker", address, application, clients)
+
+    async def _listen_for_vertex_ai(self, inbox: LoopInbox, clients: ClientLimits) -> None:
+        options = self.options
+        application = self._vertex_ai = VertexAiApplication(
+            self._serving(inbox, self._http_options), settings.vertex_ai(options)
+        )
+        address = (options.vertex_ai_address, options.vertex_ai_port)
+        self.vertex_ai_port = await self._open_cloud("vertex-ai", address, application, clients)
+
+    async def _open_cloud(
+        self,
+        name: str,
+        address: tuple[str, int],
+        application: RewritingApplication,
+        clients: ClientLimits,
+    ) -> int:
+        """Listen for a platform, which speaks plain HTTP; returns the port."""
+        own = application.application
+        listener = self._clouds[name] = HttpListener(
+            application.handle,
+            settings.http_limits(self.options),
+            own.fast_path,
+            clients,
+            own.check_head,
+            self._access_log,
+            application.rewrite,
+        )
+        return await open_port(name, address, listener.start)
 
     async def _listen_for_grpc(self, inbox: LoopInbox, clients: ClientLimits) -> None:
         options = self.options
@@ -279,16 +342,35 @@ class Server:
         self._loading = asyncio.ensure_future(_in_thread(self.repository.start))
         # Cancelling this only stops the waiting: loads cannot be interrupted.
         failures = await asyncio.shield(self._loading)
-        _log_models(await _in_thread(self.engine.index))
+        index = await _in_thread(self.engine.index)
+        _log_models(index)
         reasons = [_one_line(failures[name]) for name in sorted(failures)]
         if reasons and self.options.exit_on_error:
             raise ModelsFailed(reasons)
         for reason in reasons:
             logger.error("%s", reason)
+        if self._vertex_ai is not None:
+            lazy = self.options.model_control_mode == "lazy"
+            served = {row["name"] for row in index if lazy or row.get("state") == "READY"}
+            self._vertex_ai.models_loaded(served)
         memory.exclude_started()
         self.engine.started()
         self._started = True
+        self._log_services()
         logger.info("the server is %s", "ready" if self.engine.ready() else "up, but not ready")
+
+    def _log_services(self) -> None:
+        """Log where requests are served, in the words that scripts for Triton wait for."""
+        options = self.options
+        for service, address, port in (
+            ("GRPCInferenceService", options.grpc_address, self.grpc_port),
+            ("HTTPService", options.http_address, self.http_port),
+            ("Sagemaker HTTPService", options.sagemaker_address, self.sagemaker_port),
+            ("Vertex AI HTTPService", options.vertex_ai_address, self.vertex_ai_port),
+            ("Metrics Service", options.metrics_listen_address, self.metrics_port),
+        ):
+            if port:
+                logger.info("Started %s at %s:%d", service, address, port)
 
     # ---- stop
 
@@ -322,8 +404,8 @@ class Server:
     async def _announce_stop(self) -> None:
         """Report "not ready", and serve for `--drain-secs` until load balancers have noticed."""
         self.engine.begin_exit()
-        if self._http is not None:
-            self._http.announce_close()
+        for listener in self._http_listeners:
+            listener.announce_close()
         if self._started and self.options.drain_secs:
             logger.info("no longer ready; serving for %g more seconds", self.options.drain_secs)
             await asyncio.sleep(self.options.drain_secs)
@@ -335,17 +417,17 @@ class Server:
         stops: list[Coroutine[Any, Any, None]] = []
         if self._grpc is not None:
             stops.append(self._grpc.stop_accepting(max(0.0, deadline - loop.time())))
-        if self._http is not None:
-            stops.append(self._http.stop_accepting(linger_secs))
+        stops += [listener.stop_accepting(linger_secs) for listener in self._http_listeners]
         if self._tcp is not None:
             stops.append(self._tcp.stop_accepting(linger_secs))
         await asyncio.gather(*stops)
         next_log = loop.time()
         while True:
             left_secs = max(0.0, deadline - loop.time())
-            connections = 0
-            if self._http is not None and not await self._http.drain(min(_POLL_SECS, left_secs)):
-                connections = self._http.open_connections
+            listeners = self._http_listeners
+            poll_secs = min(_POLL_SECS, left_secs)
+            await asyncio.gather(*(listener.drain(poll_secs) for listener in listeners))
+            connections = sum(listener.open_connections for listener in listeners)
             if self._grpc is not None:
                 connections += self._grpc.open_connections
             if self._tcp is not None:
@@ -363,14 +445,15 @@ class Server:
                     requests,
                     connections,
                 )
-            if self._http is None or not self._http.open_connections:
+            if not any(listener.open_connections for listener in listeners):
                 await asyncio.sleep(_POLL_SECS)
 
     async def _give_up(self) -> None:
         """The exit timeout has passed: answer what is left with an error."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LAST_RESPONSES_SECS
-        listeners = [each for each in (self._http, self._tcp) if each is not None]
+        listeners: list[HttpListener | TcpListener] = [*self._http_listeners]
+        listeners += [] if self._tcp is None else [self._tcp]
         for listener in listeners:
             listener.give_up()
         if self._grpc is not None:
@@ -392,16 +475,16 @@ class Server:
         """Close all connections, those of the metrics and health ports last."""
         self.reloads.close()
         self._loop.release()
-        if self._http is not None:
-            self._http.abort_all()
+        for http in self._http_listeners:
+            http.abort_all()
         if self._grpc is not None:
             await self._grpc.close()
         if self._tcp is not None:
             self._tcp.abort_all()
         last = [each for each in (self._metrics, self._health) if each is not None]
         await asyncio.gather(*(_close_last(listener) for listener in last))
-        if self._application is not None:
-            self._application.close()
+        for application in self._applications:
+            application.close()
         if self._workers is not None:
             self._workers.close()
         if self._access_log is not None:
@@ -410,10 +493,21 @@ class Server:
         if self._cache is not None:
             await _in_thread(self._cache.close)
 
+    @property
+    def _http_listeners(self) -> list[HttpListener]:
+        """Those that serve inference."""
+        own = [] if self._http is None else [self._http]
+        return [*own, *self._clouds.values()]
+
     def _read(self) -> ServerReading:
         """What the metrics show of the server itself; any thread may call it."""
         readiness = self.engine.readiness()
-        listeners = {"http": self._http, "grpc": self._grpc, "tcp": self._tcp}
+        listeners = {
+            "http": self._http,
+            "grpc": self._grpc,
+            "tcp": self._tcp,
+            **self._clouds,
+        }
         connections, memory = self._clients.connections, self._clients.memory
         return ServerReading(
             ready=readiness.ready,

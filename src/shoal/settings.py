@@ -22,6 +22,13 @@ from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument, NotFound, Unsupported
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
+from shoal.frontends.clouds.sagemaker import (
+    INFERENCE_TYPES,
+    PING_MODES,
+    UNSPECIFIED_MODEL,
+    SageMakerSettings,
+)
+from shoal.frontends.clouds.vertex_ai import VertexAiSettings
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
@@ -119,6 +126,37 @@ def http_options(options: Options) -> HttpOptions:
         restricted_apis=options.http_restrictions(),
         plans=options.plans,
     )
+
+
+def sagemaker(options: Options) -> SageMakerSettings:
+    """What SageMaker requests mean, by the environment. Raises InvalidArgument."""
+    return SageMakerSettings(
+        model=os.environ.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME") or UNSPECIFIED_MODEL,
+        inference_type=_chosen("SAGEMAKER_TRITON_INFERENCE_TYPE", INFERENCE_TYPES),
+        ping_mode=_chosen("SAGEMAKER_TRITON_PING_MODE", PING_MODES),
+        max_json_bytes=options.http_max_input_size,
+    )
+
+
+def _chosen(variable: str, choices: Sequence[str]) -> str:
+    """The value of an environment variable; by default the first of `choices`."""
+    value = os.environ.get(variable) or choices[0]
+    if value not in choices:
+        raise InvalidArgument(f"{variable} is '{value}'. Must be one of: {', '.join(choices)}")
+    return value
+
+
+def vertex_ai(options: Options) -> VertexAiSettings:
+    """The routes of Vertex AI, by the environment. Raises InvalidArgument."""
+    routes = {name: os.environ.get(f"AIP_{name}_ROUTE", "") for name in ("PREDICT", "HEALTH")}
+    for name, path in routes.items():
+        if not path.startswith("/"):
+            found = f"is '{path}'" if path else "is not defined for Vertex AI endpoint"
+            raise InvalidArgument(
+                f"AIP_{name}_ROUTE {found}; set it to a path such as /{name.lower()}, or start "
+                "with --allow-vertex-ai=false"
+            )
+    return VertexAiSettings(routes["PREDICT"], routes["HEALTH"], options.vertex_ai_default_model)
 
 
 def key_files(options: Options) -> KeyFiles | None:

@@ -8,11 +8,11 @@ Rules for authors of pages (README.md, CONTRIBUTING.md, docs/*.md, examples/**/R
   whole page. Each command must end with status 0, and an HTTP error counts as a failure. In the
   folder are `examples/` as in a clone, a repository `models/` (three models of the demo, and a
   small `resnet`), `resnet50.onnx` and `mug.jpg`; see samples.py.
-- `shoal serve ...`, `tritonserver ...` and `make serve` start a server on free ports and wait until
-  it is ready. The commands below use it, until the page starts another. A page that starts none
+- `shoal serve ...`, `tritonserver ...` and `make serve`, also after `NAME=value`, start a server on
+  free ports and wait until it is ready. The commands below use it, until the page starts another. A page that starts none
   uses `shoal serve --demo --tcp-port=9999`, which all pages share: start a separate server before
-  you change models or settings. `localhost:8000`, `:8001`, `:8002` and `localhost 9999` are replaced
-  by that server's addresses; `shoal perf`, `shoal image`, `shoal ask` and `python examples/....py`
+  you change models or settings. `localhost:8000`, `:8001`, `:8002`, `:8080` (SageMaker, Vertex AI)
+  and `localhost 9999` are replaced by that server's addresses; `shoal perf`, `shoal image`, `shoal ask` and `python examples/....py`
   without arguments get its address. `.venv/bin/shoal` is `shoal`.
 - `shoal perf`, `tune` and `stress` run as written, but with short windows and with latency limits
   that a busy machine meets.

@@ -20,7 +20,7 @@ from servers import DEMO, Background, Shoal, Uvicorn, server_words
 from sessions import Done, Python, Shell, commands
 from wording import needs_server, typed
 
-_SERVES = re.compile(r"^(shoal serve|tritonserver|make serve)\b(?!.*--help)")
+_SERVES = re.compile(r"^(\w+=\S+ )*(shoal serve|tritonserver|make serve)\b(?!.*--help)")
 _FILE_NAME = re.compile(r"^# ([\w/]+\.py)$")
 _RUN_TARGETS = {"help"}
 _TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002, "tcp": 9999}
+PORTS |= {"sagemaker": 8080, "vertex-ai": 8080}
 # Commands for the server that all pages share; it is started with the last one.
 DEMO = ("shoal serve --demo", "shoal serve --demo --tcp-port=9999")
-_LISTENING = re.compile(r'listening for (\w+) on (\S+?):(\d+)(?: \(TLS\))?"?$')
+_LISTENING = re.compile(r'listening for ([\w-]+) on (\S+?):(\d+)(?: \(TLS\))?"?$')
 _READY = "the server is ready"
-_PORT_FLAG = re.compile(r"--(\w+)-port[= ](\d+)")
+_PORT_FLAG = re.compile(r"--([\w-]+?)-port[= ](\d+)")
 _ADDRESS = re.compile(r"\b(?:localhost|127\.0\.0\.1)([: ])(\d+)\b")
 _UVICORN = re.compile(r"Uvicorn running on https?://(\S+):(\d+)")
 
@@ -110,9 +111,14 @@ class Shoal(Background):
         ]
         if "--tcp-port" in command:
             flags += ["--tcp-port=0", "--tcp-address=127.0.0.1"]
+        for name in ("sagemaker", "vertex-ai"):
+            flags += [f"--{name}-port=0", f"--{name}-address=127.0.0.1"]
         words = server_words(command)
         self.asked_for = (tuple(words), folder)
         self._named = {name: int(port) for name, port in _PORT_FLAG.findall(command)}
+        env = dict(env)
+        while "=" in words[0]:  # NAME=value before the command
+            name, _, env[name] = words.pop(0).partition("=")
         self.clean = words[0] != "make"  # make itself fails on a signal
         if words[0] == "make":
             venv = Path(sys.executable).parent.parent

@@ -60,6 +60,14 @@ def test_restricted_apis():
     assert "'state': 'READY'" in shown
 
 
+def test_sagemaker_client(monkeypatch):
+    monkeypatch.setenv("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "add_sub")
+    port = {"sagemaker_address": "127.0.0.1", "sagemaker_port": 0}
+    with running_server(repository(), allow_sagemaker=True, **port) as running:
+        shown = run("sagemaker_client.py", f"127.0.0.1:{running.server.sagemaker_port}")
+    assert shown == f"{[2 * number for number in range(16)]}\n"
+
+
 def test_checksums(tmp_path):
     model = shutil.copytree(Path(repository()) / "digits", tmp_path / "digits")
     with (model / "config.pbtxt").open("a") as config:

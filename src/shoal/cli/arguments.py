@@ -9,16 +9,19 @@ what is accepted.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shoal.config.options import BY_FLAG, TABLE, Option, OptionError, Options
 from shoal.config.options.values import BOOLEANS, accepted, convert
 
 
-def parse(words: Sequence[str], *, paths: bool = True) -> Options:
+def parse(
+    words: Sequence[str], *, paths: bool = True, defaults: Mapping[str, Any] | None = None
+) -> Options:
     """The options in `words`. Words that belong to no option are repositories; without `paths`
-    they are an error. Raises OptionError."""
+    they are an error. `defaults` are values of options that `words` do not set. Raises
+    OptionError."""
     given: dict[str, list[Any]] = {}
     repositories: list[str] = []
     position = 0
@@ -51,7 +54,7 @@ def parse(words: Sequence[str], *, paths: bool = True) -> Options:
         option = BY_FLAG["--model-repository"]
         found = [convert(option, "the repository's PATH", path) for path in repositories]
         given[option.attribute] = [*given.get(option.attribute, ()), *found]
-    return Options(**_merged(given), given=frozenset(given))
+    return Options(**{**(defaults or {}), **_merged(given)}, given=frozenset(given))
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:

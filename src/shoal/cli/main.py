@@ -35,6 +35,7 @@ COMMANDS = (
     Command("ask", "ask questions about a text, at a prompt or in a pipe", "shoal.cli.ask"),
     Command("key", "make, list and remove the keys of clients", "shoal.cli.key"),
     Command("stress", "measure questions by sessions and clients", "shoal.cli.stress"),
+    Command("sagemaker", "serve in a container of Amazon SageMaker", "shoal.cli.sagemaker"),
 )
 
 _HELP_WORDS = ("-h", "--help", "help")

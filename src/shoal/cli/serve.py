@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.cli import arguments, demo
+from shoal.cli import arguments, demo, vertex_ai
 from shoal.cli.help import serve_help
 from shoal.cli.parser import help_requested
 from shoal.config.options import OptionError, Options
@@ -24,7 +25,8 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
     if help_requested(words):
         print(serve_help(program, paths=paths), end="")
         return 0
-    options = with_repositories(arguments.parse(words, paths=paths), program, paths=paths)
+    options = arguments.parse(words, paths=paths, defaults=vertex_ai.defaults(os.environ))
+    options = with_repositories(options, program, paths=paths)
 
     from shoal.cli import process
 

@@ -279,6 +279,14 @@ class Engine(ABC):
     def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model; see `ModelRepository.unload`."""
 
+    @abstractmethod
+    def register_repository(self, path: Path, names: Mapping[str, str]) -> None:
+        """Add a model repository; see `ModelRepository.register`."""
+
+    @abstractmethod
+    def unregister_repository(self, path: Path, *, wait_secs: float = 0.0) -> bool:
+        """Remove a model repository; see `ModelRepository.unregister`."""
+
 
 def described_server(server_id: str, *, has_gpus: bool) -> dict[str, Any]:
     """Name, version and extensions of a server."""

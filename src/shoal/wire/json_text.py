@@ -26,6 +26,14 @@ TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
 DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+# Triton's words for what orjson found.
+_PROBLEMS = {
+    "unexpected character, expected a JSON value": "Invalid value.",
+    "unexpected character, expected a string key": "Missing a name for object member.",
+    "unexpected character, expected ',' or ']'": "Missing a comma or ] after an array element.",
+    "unexpected character, expected ',' or '}'": "Missing a comma or } after an object member.",
+    "unexpected content after document": "The document root must not be followed by other values.",
+}
 
 
 class TooDeep(InvalidArgument):
@@ -50,7 +58,7 @@ def loads(text: Buffer, *, most_bytes_with_tokens: int | None = None) -> Any:
             return _loads_with_tokens(raw)
     if "limit" in problem or "ecursion" in problem:
         raise TooDeep
-    raise _unreadable(problem, position)
+    raise _unreadable(_PROBLEMS.get(problem, problem), position)
 
 
 def dumps(value: Any) -> bytes:

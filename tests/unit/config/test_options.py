@@ -154,6 +154,20 @@ def test_defaults():
             "--http-port and --health-port are both 8000; give each listener a port of its own",
         ),
         (
+            {"allow_sagemaker": True, "allow_vertex_ai": True},
+            (
+                "--vertex-ai-port and --sagemaker-port are both 8080; give each listener a port of "
+                "its own"
+            ),
+        ),
+        (
+            {"allow_sagemaker": True, "sagemaker_safe_port_range": "8001-9000"},
+            (
+                "The server cannot listen to HTTP requests at port 8000, allowed port range is "
+                "[8001, 9000]; change --http-port or --sagemaker-safe-port-range"
+            ),
+        ),
+        (
             {"http_port": -1},
             "--http-port=off needs --http-unix-socket=<path>; to switch the protocol off, write --allow-http=false",
         ),

@@ -55,6 +55,22 @@ def test_unreadable_texts_say_where(text):
         json_text.loads(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"AAAA", "Invalid value. at 0"),
+        (b"{a:1}", "Missing a name for object member. at 1"),
+        (b"[1 2]", "Missing a comma or ] after an array element. at 3"),
+        (b'{"a":1 2}', "Missing a comma or } after an object member. at 7"),
+        (b"{} {}", "The document root must not be followed by other values. at 3"),
+    ],
+)
+def test_unreadable_texts_have_triton_s_words(text, problem):
+    with pytest.raises(InvalidArgument) as caught:
+        json_text.loads(text)
+    assert caught.value.message == f"failed to parse the request JSON buffer: {problem}"
+
+
 @pytest.mark.parametrize("depth", [2_000, 10_000, 250_000])
 @pytest.mark.parametrize("core", [b"1", b"NaN", b""])
 def test_deep_nesting_is_refused(depth, core):

@@ -70,6 +70,22 @@ def check_ports(listeners: Iterable[tuple[str, str, int]]) -> None:
             taken.append((flag, address, port))
 
 
+def check_safe_range(text: str, others: Iterable[tuple[str, str, int]]) -> None:
+    """On SageMaker every other (flag, address, port) must be in the range of ports, if one is
+    given."""
+    if not text:
+        return
+    first, last = map(int, text.split("-"))
+    for flag, _, port in others:
+        if not first <= port <= last:
+            service = flag.removeprefix("--").removesuffix("-port")
+            service = service.upper() if service in ("http", "grpc") else service
+            raise OptionError(
+                f"The server cannot listen to {service} requests at port {port}, allowed port "
+                f"range is [{first}, {last}]; change {flag} or --sagemaker-safe-port-range"
+            )
+
+
 def check_sockets(name: str, allowed: bool, port: int, path: str) -> None:
     """A protocol that is served needs a port or a Unix socket, and a Unix socket needs it."""
     if path and not allowed:

@@ -42,8 +42,8 @@ _cache = Group("Response cache")
 _rate = Group("Rate limiter")
 _trace = Group("Tracing")
 _agent = Group("Repository agents", no_effect="agents are Python packages")
-_sagemaker = Group("SageMaker", no_effect="the SageMaker endpoints are not served yet")
-_vertex = Group("Vertex AI", no_effect="the Vertex AI endpoints are not served yet")
+_sagemaker = Group("SageMaker")
+_vertex = Group("Vertex AI")
 _deprecated = Group("Deprecated")
 
 
@@ -629,21 +629,51 @@ class Options:
 
     repoagent_directory: str = _agent("", "Folder with agent libraries.", form="<path>")
 
-    allow_sagemaker: bool = _sagemaker(False, "Listen for SageMaker requests.", honoured=False)
-    sagemaker_port: int = _sagemaker(8080, "Port for SageMaker requests.", limits=PORT)
+    allow_sagemaker: bool = _sagemaker(
+        False, "Listen for SageMaker requests: /ping, /invocations and /models."
+    )
+    sagemaker_address: str = _sagemaker(
+        "0.0.0.0", "Address to listen on for SageMaker.", form="<address>"
+    )
+    sagemaker_port: int = _sagemaker(
+        8080, "Port for SageMaker requests; 0 takes a free one.", limits=PORT
+    )
     sagemaker_safe_port_range: str = _sagemaker(
-        "", "Ports other endpoints may use.", form="<first>-<last>", pattern=r"\d+-\d+"
+        "",
+        "Ports that all other listeners must have.",
+        form="<first>-<last>",
+        pattern=r"[0-9]{1,5}-[0-9]{1,5}",
     )
     sagemaker_thread_count: int = _sagemaker(
-        8, "Threads that handle SageMaker requests.", limits=(1, None)
+        8,
+        "Threads that handle SageMaker requests.",
+        limits=(1, None),
+        no_effect="one event loop handles every connection",
     )
 
-    allow_vertex_ai: bool = _vertex(False, "Listen for Vertex AI requests.", honoured=False)
-    vertex_ai_port: int = _vertex(8080, "Port for Vertex AI requests.", limits=PORT)
-    vertex_ai_thread_count: int = _vertex(
-        8, "Threads that handle Vertex AI requests.", limits=(1, None)
+    allow_vertex_ai: bool = _vertex(
+        False,
+        "Listen for Vertex AI requests, on the routes in AIP_PREDICT_ROUTE and AIP_HEALTH_ROUTE. "
+        "If AIP_MODE is PREDICTION, the default is true, and that of --allow-http and --allow-grpc "
+        "false.",
     )
-    vertex_ai_default_model: str = _vertex("", "Model for requests that name none.", form="<name>")
+    vertex_ai_address: str = _vertex(
+        "0.0.0.0", "Address to listen on for Vertex AI.", form="<address>"
+    )
+    vertex_ai_port: int = _vertex(
+        8080,
+        "Port for Vertex AI requests; 0 takes a free one. AIP_HTTP_PORT sets another default.",
+        limits=PORT,
+    )
+    vertex_ai_thread_count: int = _vertex(
+        8,
+        "Threads that handle Vertex AI requests.",
+        limits=(1, None),
+        no_effect="one event loop handles every connection",
+    )
+    vertex_ai_default_model: str = _vertex(
+        "", "Model for requests that name none; default: the only one.", form="<name>"
+    )
 
     strict_model_config: bool = _deprecated(
         False,
@@ -700,8 +730,13 @@ class Options:
             (self.allow_metrics, "--metrics-port", self.metrics_listen_address, self.metrics_port),
             (self.tcp_port >= 0, "--tcp-port", self.tcp_address, self.tcp_port),
             (self.health_port >= 0, "--health-port", self.health_listen_address, self.health_port),
+            (self.allow_vertex_ai, "--vertex-ai-port", self.vertex_ai_address, self.vertex_ai_port),
+            (self.allow_sagemaker, "--sagemaker-port", self.sagemaker_address, self.sagemaker_port),
         ]
-        checks.check_ports(listener[1:] for listener in listeners if listener[0])
+        opened = [listener[1:] for listener in listeners if listener[0]]
+        checks.check_ports(opened)
+        if self.allow_sagemaker:
+            checks.check_safe_range(self.sagemaker_safe_port_range, opened[:-1])
         checks.check_sockets("http", self.allow_http, self.http_port, self.http_unix_socket)
         checks.check_sockets("grpc", self.allow_grpc, self.grpc_port, self.grpc_unix_socket)
         checks.check_socket_files(
@@ -755,6 +790,8 @@ class Options:
             return self.allow_client_shm in ("true", "1")
         addresses = [self.http_address] if self.opens_http_port else []
         addresses += [self.grpc_address] if self.opens_grpc_port else []
+        addresses += [self.sagemaker_address] if self.allow_sagemaker else []
+        addresses += [self.vertex_ai_address] if self.allow_vertex_ai else []
         return all(checks.is_loopback(address) for address in addresses)
 
     @property
@@ -859,10 +896,11 @@ class Options:
         """A warning if clients on other machines can load and unload models without a secret."""
         if self.model_control_mode not in ("explicit", "lazy") or self.requires_keys:
             return
-        kind = "model-repository"
+        kind, http = "model-repository", self.http_restrictions()
         ports = [
-            ("--http-address", self.opens_http_port, self.http_address, self.http_restrictions()),
+            ("--http-address", self.opens_http_port, self.http_address, http),
             ("--grpc-address", self.opens_grpc_port, self.grpc_address, self.grpc_restrictions()),
+            ("--sagemaker-address", self.allow_sagemaker, self.sagemaker_address, http),
         ]
         reached = [
             flag

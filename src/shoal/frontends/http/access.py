@@ -41,7 +41,7 @@ def access_record(
     )
     if head is None:
         return record
-    record.method = head.method
+    record.method = head.sent_method
     record.path = head.target
     record.version = f"HTTP/{head.version}"
     record.user_agent = head.fields.get(b"user-agent", b"").decode("latin-1")

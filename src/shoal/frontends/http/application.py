@@ -34,13 +34,13 @@ from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.openai.endpoints import OpenAiEndpoints
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import HttpEndpoint, Target, bind, resolve
+from shoal.frontends.http.routes import Handler, HttpEndpoint, Target, bind, resolve
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
 from shoal.frontends.http.tasks import TaskRoutes
 from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.frontends.shared_memory import SharedMemory
 
-Serve = Callable[[Exchange, HttpEndpoint, Target], None]
+Serve = Callable[[Exchange, HttpEndpoint, Target, Handler], None]
 
 
 class Application:
@@ -69,7 +69,7 @@ class Application:
         self.check_head = self._keys.check_head if self._keys is not None else None
         self._cors = Cors(self._options.cors_origins) if self._options.cors_origins else None
         self._browsers = BrowserRules(self._options.cors_origins, self._options.allowed_hosts)
-        self._control = ControlRoutes(engine, self._options)
+        self.control = ControlRoutes(engine, self._options)
         memory = memory or SharedMemory(allowed=False)
         hidden = access.secret_headers if access is not None else frozenset[str]()
         self._options = replace(self._options, hidden_headers=hidden)
@@ -86,7 +86,7 @@ class Application:
         self._handlers = bind(
             [
                 infer,
-                self._control,
+                self.control,
                 HealthRoutes(engine, self._keys),
                 MetadataRoutes(engine, render_metrics),
                 ExplainRoute(engine),
@@ -100,8 +100,11 @@ class Application:
             ]
         )
 
-    def handle(self, exchange: Exchange) -> None:
-        """Respond to `exchange`, exactly once, now or later. Never raises."""
+    def handle(self, exchange: Exchange, handler: Handler | None = None) -> None:
+        """Respond to `exchange`, exactly once, now or later. Never raises.
+
+        `handler` takes the place of the route's own; the rules of the route apply to it.
+        """
         try:
             if self._cors is not None:
                 admitted = self._cors.admit(exchange)
@@ -110,15 +113,15 @@ class Application:
                 exchange = admitted
             request = exchange.request
             self._browsers.check(request.method, request.header)
-            self._dispatch(exchange)
+            self._dispatch(exchange, handler)
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
 
     def close(self) -> None:
         """Release the threads. Pending requests still get their response."""
-        self._control.close()
+        self.control.close()
 
-    def _dispatch(self, exchange: Exchange) -> None:
+    def _dispatch(self, exchange: Exchange, handler: Handler | None) -> None:
         method = exchange.request.method
         path = exchange.request.path
         if method == "OPTIONS" and path == "*":  # about the server, not about a path
@@ -136,9 +139,11 @@ class Application:
             else:
                 send_refusal(exchange, 405, "Method Not Allowed", allow)
             return
-        self._serve(exchange, endpoint, target)
+        self._serve(exchange, endpoint, target, handler or self._handlers[endpoint])
 
-    def _serve_guarded(self, exchange: Exchange, endpoint: HttpEndpoint, target: Target) -> None:
+    def _serve_guarded(
+        self, exchange: Exchange, endpoint: HttpEndpoint, target: Target, handler: Handler
+    ) -> None:
         """Serve a request that has the required header and key."""
         if self._refused(exchange, endpoint.api):
             return
@@ -148,12 +153,13 @@ class Application:
             api = endpoint.api or endpoint.key_api
             exchange = self._keys.admit(exchange, api, target.model)
         try:
-            self._serve_open(exchange, endpoint, target)
+            self._serve_open(exchange, endpoint, target, handler)
         except Exception as error:  # noqa: BLE001 - becomes the response, which ends the request
             send_error(exchange, as_shoal_error(error))
 
-    def _serve_open(self, exchange: Exchange, endpoint: HttpEndpoint, target: Target) -> None:
-        handler = self._handlers[endpoint]
+    def _serve_open(
+        self, exchange: Exchange, endpoint: HttpEndpoint, target: Target, handler: Handler
+    ) -> None:
         try:
             handler(exchange, target)
         except ModelLoading as pending:

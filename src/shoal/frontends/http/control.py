@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
@@ -21,6 +21,8 @@ from shoal.frontends.http.responses import respond_from_thread
 from shoal.frontends.http.routes import REPOSITORY, Target, route
 from shoal.frontends.uploads import UploadRule
 from shoal.wire import http_body, json_limits, json_text
+
+Result = TypeVar("Result")
 
 _THREADS = 16
 _FILE_PREFIX = "file:"
@@ -52,7 +54,7 @@ class ControlRoutes:
             rows = self._engine.index(ready_only)
             return rows if caller is None else [row for row in rows if caller.may_use(row["name"])]
 
-        self._run(exchange, work)
+        self.run(exchange, work)
 
     @route(
         f"POST {REPOSITORY}/models/{{model}}/load",
@@ -77,7 +79,7 @@ class ControlRoutes:
             config, files = read_load(body, self._options.max_input_bytes, check)
             self._engine.load(target.model, config, files)
 
-        self._run(exchange, work)
+        self.run(exchange, work)
 
     @route(
         f"POST {REPOSITORY}/models/{{model}}/unload",
@@ -92,20 +94,27 @@ class ControlRoutes:
         """
         _check_repository(target)
         dependents = read_unload(exchange.request.body, self._options.max_input_bytes)
-        self._run(exchange, lambda: self._engine.unload(target.model, dependents))
+        self.run(exchange, lambda: self._engine.unload(target.model, dependents))
 
     def close(self) -> None:
         """Accept no more work; calls that have begun finish."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, exchange: Exchange, work: Callable[[], Any]) -> None:
-        respond_from_thread(exchange, work, threads=self._threads)
+    def run(
+        self,
+        exchange: Exchange,
+        work: Callable[[], Result],
+        *,
+        respond: Callable[[Result], None] | None = None,
+    ) -> None:
+        """Run `work` on a thread and respond; see `respond_from_thread`."""
+        respond_from_thread(exchange, work, respond=respond, threads=self._threads)
 
 
 def read_index(body: Buffer, most_bytes: int) -> bool:
     """Whether the client requests only models that are ready."""
     try:
-        ready = _object(body, most_bytes).get("ready", False)
+        ready = read_object(body, most_bytes).get("ready", False)
     except json_text.TooDeep as error:  # the only member is 'ready', which does not nest
         raise InvalidArgument(
             f"Invalid value for 'ready': expected a boolean. {error.message}"
@@ -164,13 +173,13 @@ def _check_repository(target: Target) -> None:
 
 
 def _parameters(body: Buffer, most_bytes: int) -> dict[str, Any]:
-    parameters = _object(body, most_bytes).get("parameters", {})
+    parameters = read_object(body, most_bytes).get("parameters", {})
     if type(parameters) is not dict:
         raise InvalidArgument("Unable to parse 'parameters': attempt to get members for non-object")
     return parameters
 
 
-def _object(body: Buffer, most_bytes: int) -> dict[str, Any]:
+def read_object(body: Buffer, most_bytes: int) -> dict[str, Any]:
     """The body as a JSON object; an empty body stands for an empty one."""
     if not len(body):
         return {}

@@ -265,6 +265,7 @@ class HttpFastPath(Coalescer):
         writer: ResponseWriter | None = layout.encoded
         if writer is None:
             call: Any = requests[0].reply
-            writer = layout.encoded = writer_for(layout, binary=call.pattern.binary)
+            binary = call.pattern.binary
+            writer = layout.encoded = writer_for(layout, self.route.options, binary=binary)
         if writer is None or not writer.write(responses, requests):
             self.write_individually(responses, requests)

@@ -27,6 +27,7 @@ _TLS_HANDSHAKE = 0x16
 _A, _Z = b"AZ"
 _SPACE = b" \t"
 CheckHead = Callable[[Head], None]
+RewriteHead = Callable[[Head], Head | None]
 _MOST_LENGTH_DIGITS = 19  # as many as 64 bits need, with leading zeros
 
 
@@ -132,14 +133,22 @@ class HeadCache:
     compared, so a hit is the same head.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rewrite: RewriteHead | None = None) -> None:
+        """`rewrite` returns the head that is used in place of another; None if there is none, and
+        then it is asked again the next time."""
         self._heads: dict[bytes, Head] = {}
+        self._rewrite = rewrite
 
     def parse(self, data: bytes, limits: HttpLimits) -> Head:
         """As `parse_head`, which it calls for new `data`."""
         head = self._heads.get(data)
         if head is None:
             head = parse_head(data, limits)
+            if self._rewrite is not None:
+                rewritten = self._rewrite(head)
+                if rewritten is None:
+                    return head
+                head = rewritten
             if len(data) <= _LONGEST_KEPT_HEAD_BYTES:
                 if len(self._heads) >= _MOST_KEPT_HEADS:
                     del self._heads[next(iter(self._heads))]
@@ -150,9 +159,9 @@ class HeadCache:
 class CheckedHeads(HeadCache):
     """Heads that are checked, each time, before their bodies are read."""
 
-    def __init__(self, check: CheckHead) -> None:
+    def __init__(self, check: CheckHead, rewrite: RewriteHead | None = None) -> None:
         """`check` raises HttpFault to refuse a request."""
-        super().__init__()
+        super().__init__(rewrite)
         self._check = check
 
     def parse(self, data: bytes, limits: HttpLimits) -> Head:

@@ -52,6 +52,13 @@ _COMPRESS_OFF_LOOP_BYTES = 64 * 1024
 _CHECK_ROOM_BYTES = 64 * 1024  # larger bodies are not decoded for a queue that is full
 
 
+def binary_headers(json_bytes: bytes, options: HttpOptions) -> list[Header]:
+    """The headers of a response with bytes after its JSON, which has this length."""
+    if options.length_type:
+        return [(b"Content-Type", options.length_type + json_bytes)]
+    return [(b"Content-Type", http_body.BINARY_TYPE), (LENGTH_NAME, json_bytes)]
+
+
 class InferRoute:
     """Serves inference requests."""
 
@@ -284,7 +291,7 @@ class HttpInferCall:
         exchange = self._exchange
         headers: list[Header] = [(b"Content-Type", encoded.content_type)]
         if encoded.header_length is not None:
-            headers.append((LENGTH_NAME, b"%d" % encoded.header_length))
+            headers = binary_headers(b"%d" % encoded.header_length, self._route.options)
         accepted = exchange.request.header(b"accept-encoding")
         coding = compression.negotiate(accepted) if accepted else IDENTITY
         if coding == IDENTITY:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.closing import EXIT_TIMEOUT, LINGER_SECS
-from shoal.frontends.http.head import CheckHead
+from shoal.frontends.http.head import CheckHead, RewriteHead
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.listener_state import Handler, ListenerState
 from shoal.frontends.http.message import date_line
@@ -43,12 +43,14 @@ class HttpListener:
         clients: ClientLimits | None = None,
         check_head: CheckHead | None = None,
         access_log: AccessLog | None = None,
+        rewrite: RewriteHead | None = None,
     ) -> None:
         """`handle` gets what does not match a template of `fast_path`; `clients` may be shared with
-        other listeners. `check_head` may refuse a request before its body arrives."""
+        other listeners. `check_head` may refuse a request before its body arrives; `rewrite` makes
+        requests of another API to ours."""
         self._limits = limits or HttpLimits()
         self._state = ListenerState(
-            handle, self._limits, fast_path, clients, check_head, access_log
+            handle, self._limits, fast_path, clients, check_head, access_log, rewrite
         )
         self._connection_type = HttpConnection if fast_path is None else fast_path.connection_type
         self._state.on_empty = self._all_gone

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.http.exchange import ConnectionExchange
-from shoal.frontends.http.head import CheckedHeads, CheckHead, HeadCache
+from shoal.frontends.http.head import CheckedHeads, CheckHead, HeadCache, RewriteHead
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import date_line
 
@@ -52,6 +52,7 @@ class ListenerState:
         clients: ClientLimits | None = None,
         check_head: CheckHead | None = None,
         access_log: AccessLog | None = None,
+        rewrite: RewriteHead | None = None,
     ) -> None:
         """`clients` may be shared with other listeners."""
         self.handle = handle
@@ -63,7 +64,7 @@ class ListenerState:
         self.fast_path = fast_path
         if fast_path is not None:
             fast_path.limits = limits
-        self.heads = HeadCache() if check_head is None else CheckedHeads(check_head)
+        self.heads = HeadCache(rewrite) if check_head is None else CheckedHeads(check_head, rewrite)
         self.defer: Callable[[Callable[[], None]], object] = _call_soon
         self.connections: set[HttpConnection] = set()
         self.draining = False  # whether each response is the last one of its connection

@@ -96,6 +96,11 @@ class Head:
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
 
+    @property
+    def sent_method(self) -> str:
+        """The method of the request line."""
+        return self.method
+
 
 class HttpRequest:
     """One complete request.

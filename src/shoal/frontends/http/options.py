@@ -19,5 +19,8 @@ class HttpOptions:
     allowed_hosts: tuple[str, ...] = ()  # names by which web pages may reach the server
     # API kind -> (header, value) that requests of that kind must carry.
     restricted_apis: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    # The start of the Content-Type of a response with bytes after its JSON, whose length follows;
+    # empty: that is in a header of its own.
+    length_type: bytes = b""
     compress_from_bytes: int = 1024  # smaller responses are not compressed
     plans: bool = True  # whether repeated requests may take the fast path

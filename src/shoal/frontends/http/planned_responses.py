@@ -12,20 +12,22 @@ from typing import Any, TypeAlias
 
 from shoal.core.dtypes import BYTES
 from shoal.core.planned import PlannedRequest, PlannedResponses, ResponseLayout
-from shoal.frontends.http.infer import LENGTH_NAME
+from shoal.frontends.http.infer import binary_headers
 from shoal.frontends.http.message import response_lines
+from shoal.frontends.http.options import HttpOptions
 from shoal.wire import json_data
-from shoal.wire.http_body import BINARY_TYPE, JSON_TYPE, binary_json, json_around_data
+from shoal.wire.http_body import JSON_TYPE, binary_json, json_around_data
 
 _LARGEST_BINARY_BYTES = 16 * 1024  # larger responses are sent from where they are
 _LARGEST_JSON_BYTES = 64 * 1024  # of the outputs; more of them would keep the loop too long
-_BINARY_LINES = response_lines(200, [(b"Content-Type", BINARY_TYPE), (LENGTH_NAME, b"%d")])
 _JSON_LINES = response_lines(200, [(b"Content-Type", JSON_TYPE)])
 _WITH_ID = b'\r\n{"id":"'
 _WITHOUT_ID = b"\r\n{"
 
 
-def writer_for(layout: ResponseLayout, *, binary: bool) -> ResponseWriter | None:
+def writer_for(
+    layout: ResponseLayout, options: HttpOptions, *, binary: bool
+) -> ResponseWriter | None:
     """What writes responses of `layout`; None if each of them takes the slow path."""
     datatypes = [datatype for _, datatype, _ in layout.outputs]
     if BYTES in datatypes:
@@ -40,19 +42,21 @@ def writer_for(layout: ResponseLayout, *, binary: bool) -> ResponseWriter | None
     json = binary_json(layout.model_name, layout.model_version, tuple(outputs))
     if json is None or layout.total_bytes > _LARGEST_BINARY_BYTES:
         return None
-    return BinaryWriter(json, layout.total_bytes)
+    lines = response_lines(200, binary_headers(b"%d", options))
+    return BinaryWriter(json, layout.total_bytes, lines)
 
 
 class BinaryWriter:
     """Responses whose outputs are bytes after the JSON."""
 
-    __slots__ = ("_json", "_made", "_tensor_bytes")
+    __slots__ = ("_json", "_lines", "_made", "_tensor_bytes")
 
     _last_front = b""
 
-    def __init__(self, json: bytes, tensor_bytes: int) -> None:
-        """`json` is the JSON after the id."""
+    def __init__(self, json: bytes, tensor_bytes: int, lines: bytes) -> None:
+        """`json` is the JSON after the id, `lines` the headers without the length of the JSON."""
         self._json = json
+        self._lines = lines
         self._tensor_bytes = tensor_bytes
         self._made = (-1, b"", b"", b"")  # for the last length of an id, and the last second
 
@@ -82,7 +86,7 @@ class BinaryWriter:
             opening = _WITH_ID if id_bytes else _WITHOUT_ID
             json_bytes = len(opening) - 2 + id_bytes + len(after)
             length = b"Content-Length: %d\r\n" % (json_bytes + self._tensor_bytes)
-            front = b"".join((_BINARY_LINES % json_bytes, length, date_line, opening))
+            front = b"".join((self._lines % json_bytes, length, date_line, opening))
             if front != BinaryWriter._last_front:
                 BinaryWriter._last_front = front
             front = BinaryWriter._last_front  # many models have the same one in memory

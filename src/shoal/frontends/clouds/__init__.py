@@ -1,0 +1,1 @@
+"""Ports for cloud platforms, which send requests by their own rules: SageMaker and Vertex AI."""
