@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from fuzz.outcomes import outcome, pieces
 from shoal.core import buffers
 from shoal.errors import InvalidArgument
+from shoal.frontends.clouds.sagemaker import SageMakerApplication, SageMakerSettings
+from shoal.frontends.clouds.vertex_ai import VertexAiApplication, VertexAiSettings
 from shoal.frontends.http.head import HeadCache, check_partial_head, parse_head
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.message import CHUNKED, HttpFault
@@ -16,6 +19,11 @@ from shoal.frontends.memory_budget import MemoryBudget
 from shoal.statistics import trace_context
 from shoal.wire import compression, multipart
 
+_NOTHING: Any = None  # what rewriting does not use
+_PLATFORMS = (
+    SageMakerApplication(_NOTHING, _NOTHING, SageMakerSettings("m")),
+    VertexAiApplication(_NOTHING, VertexAiSettings("/predict", "/health", "m")),
+)
 _LIMITS = HttpLimits(max_body_bytes=1 << 16)
 _MOST_BYTES = 1 << 16
 
@@ -32,6 +40,11 @@ def http_head(data: bytes) -> None:
         for end in range(1, len(data)):
             check_partial_head(head_bytes[:end], 0, _LIMITS)
     resolve(head.path)
+    for platform in _PLATFORMS:
+        rewritten = platform.rewrite(head)
+        if rewritten is not None:
+            assert rewritten.raw == head.raw
+            assert resolve(rewritten.path) is not None
     trace_context.read(head.target, head.query)
     compression.negotiate(head.fields.get(b"accept-encoding"))
     compression.coding(head.fields.get(b"content-encoding"))

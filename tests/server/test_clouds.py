@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -9,15 +10,16 @@ import re
 import numpy as np
 import pytest
 
+from shoal.backends.registry import BackendRegistry
 from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument
 from shoal.frontends.clouds import sagemaker_models
 from shoal.testing.server import HttpCall, running_server, wait_until
 from tests.support import onnx_models
 from tests.support.client import LENGTH_HEADER, Infer, check_empty
-from tests.support.fakes import WAIT_SECS
+from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.keys import bearer, write_keys
-from tests.support.repositories import add_model, add_onnx
+from tests.support.repositories import add_fake, add_model, add_onnx
 
 ROW = np.arange(16, dtype=np.int32)[None]
 SAGEMAKER_TYPE = "application/vnd.sagemaker-triton.binary+json;json-header-size="
@@ -133,6 +135,16 @@ def platforms(serve):
         yield Platforms(running, serve.root / "archives")
 
 
+async def started_stop(server):
+    """A stop of the server that goes on while the test does something else."""
+    stopping = asyncio.ensure_future(server.stop())
+
+    async def finished():
+        return await stopping
+
+    return finished()
+
+
 def request(*, binary=False, media=""):
     """The body and headers of an inference request."""
     infer = Infer().add("INPUT0", ROW, binary=binary).add("INPUT1", ROW)
@@ -236,6 +248,25 @@ class TestSageMaker:
     def test_metrics_count_connections(self, platforms):
         assert platforms.running.metric("shoal_connections", protocol="sagemaker") == 0
         assert platforms.running.metric("shoal_connections", protocol="vertex-ai") == 0
+
+    def test_requests_in_flight_are_answered_at_exit(self, serve, tmp_path):
+        fake = FakeBackend()
+        add_fake(tmp_path, "sum")
+        options = {"allow_http": False, "allow_grpc": False, "allow_vertex_ai": False}
+        backends = BackendRegistry({"fake": lambda: fake})
+        fake.gate.clear()
+        with running_server(tmp_path, backends=backends, **{**PLATFORMS, **options}) as running:
+            body, _ = Infer().add("INPUT0", np.array([[7]], np.int32)).body()
+            port = running.server.sagemaker_port
+            call = HttpCall(port, "POST", "/invocations", body)
+            assert fake.started.acquire(timeout=WAIT_SECS)
+            stopping = running.run(started_stop(running.server))
+            wait_until(running.server.engine.exiting, "the server stops")
+            fake.gate.set()
+            response = call.response()
+            assert response.json["outputs"][0]["data"] == [7]
+            assert response.headers["connection"] == "close"
+            assert running.run(stopping)
 
     def test_generate(self, serve, monkeypatch):
         monkeypatch.setenv("SAGEMAKER_TRITON_INFERENCE_TYPE", "generate")
@@ -456,8 +487,15 @@ class TestVertexAi:
         assert response.status == 400
         assert response.error.startswith("this port serves /health and /predict; use the HTTP port")
 
-    def test_the_only_model_is_the_default(self, serve):
-        with serve(load_model=("sum",), vertex_ai_default_model="") as running:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"load_model": ("sum",), "vertex_ai_default_model": ""},
+            {"model_control_mode": "lazy", "load_model": (), "vertex_ai_default_model": "sum"},
+        ],
+    )
+    def test_default_models(self, serve, options):
+        with serve(**options) as running:
             check_sum(Platforms(running, None).vertex("POST", "/predict", request()[0]))
 
     @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ UNSPECIFIED_MODEL = "unspecified_SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 _TARGET_FIELD = b"x-amzn-sagemaker-target-model"
 _MODELS = re.compile(r"/models(?:/(?P<name>[^/]+)(?P<invoke>/invoke)?|/)?")
 _INDEX = "/v2/repository/index"
+_MOST_LOAD_BYTES = 1 << 20  # of a request to load a model, which is read before its key is checked
 _ALLOWED = {True: b"POST", False: b"DELETE, GET, POST"}
 # Statuses that say what happened before the model was asked: they stay as they are.
 _OWN_STATUSES = frozenset((401, 403, 405, 409, 413, 429))
@@ -67,7 +68,7 @@ class SageMakerApplication(RewritingApplication):
     ) -> None:
         super().__init__(application)
         self._models = models
-        self._max_json_bytes = settings.max_json_bytes
+        self._max_load_bytes = min(settings.max_json_bytes, _MOST_LOAD_BYTES)
         model = quote(settings.model, safe="")
         self._invocations = f"/v2/models/{model}/{settings.inference_type}"
         self._ping = f"/v2/health/{settings.ping_mode}"
@@ -138,7 +139,7 @@ class SageMakerApplication(RewritingApplication):
 
     def _load(self, exchange: ConnectionExchange) -> None:
         request = exchange.request
-        document = read_object(request.body, self._max_json_bytes)
+        document = read_object(request.body, self._max_load_bytes)
         name, url = _text(document, "model_name"), _text(document, "url")
         target = _target(request.head) or name
 
