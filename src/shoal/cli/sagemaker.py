@@ -21,6 +21,7 @@ MODEL_FOLDER = Path("/opt/ml/model")  # where the platform unpacks the archive
 
 _DEFAULT_MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 _INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
+_INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 _PING_MODE = "SAGEMAKER_TRITON_PING_MODE"
 _ALWAYS = ("--allow-sagemaker=true", "--allow-http=false", "--model-control-mode=explicit")
 
@@ -66,14 +67,21 @@ Example, in a Dockerfile:
 
 
 def run(words: Sequence[str]) -> int:
-    """Serve until a signal arrives; returns the exit code. Raises OptionError."""
+    """Serve until a signal arrives; returns the exit code. Raises OptionError for the words.
+
+    What is wrong with the environment is printed as Triton's container prints it.
+    """
     if help_requested(words):
         print(_HELP, end="")
         return 0
     options = list(words[1:] if words[:1] == ["serve"] else words)
     many = is_multi_model(os.environ)
     with TemporaryDirectory(prefix="shoal-sagemaker-") as empty:
-        own, variables = command_line(os.environ, Path(empty) if many else MODEL_FOLDER)
+        try:
+            own, variables = command_line(os.environ, Path(empty) if many else MODEL_FOLDER)
+        except OptionError as error:
+            print(f"ERROR: {error.message}", file=sys.stderr)
+            return 1
         os.environ.update(variables)
         return serve.run([*own, *options], program="shoal sagemaker")
 
@@ -89,6 +97,12 @@ def command_line(environ: Mapping[str, str], folder: Path) -> tuple[list[str], d
     `folder` is the repository; with many models an empty one.
     """
     many = is_multi_model(environ)
+    inference_type = environ.get(_INFERENCE_TYPE)
+    if inference_type and inference_type not in _INFERENCE_TYPES:
+        raise OptionError(
+            f"Invalid {_INFERENCE_TYPE} '{inference_type}'. Must be one of: "
+            f"{', '.join(_INFERENCE_TYPES)}"
+        )
     ping_mode = environ.get("SAGEMAKER_TRITON_OVERRIDE_PING_MODE") or ("live" if many else "ready")
     variables = {_PING_MODE: ping_mode}
     words = [*_ALWAYS, f"--model-repository={folder}"]
@@ -130,7 +144,7 @@ def _only_model(environ: Mapping[str, str], folder: Path) -> str:
             f"provide a single one, or set {_DEFAULT_MODEL} to the name of the ensemble"
         )
     print(
-        f"warning: No {_DEFAULT_MODEL} provided; starting with the only existing model directory "
+        f"WARNING: No {_DEFAULT_MODEL} provided. Starting with the only existing model directory "
         f"{found[0]}",
         file=sys.stderr,
     )

@@ -81,6 +81,8 @@ def test_what_cannot_be_served(folder):
     (folder / "config.pbtxt").touch()
     with pytest.raises(OptionError, match="Incorrect directory structure"):
         sagemaker.command_line(named, folder)
+    with pytest.raises(OptionError, match="Invalid SAGEMAKER_TRITON_INFERENCE_TYPE 'guess'"):
+        sagemaker.command_line({"SAGEMAKER_TRITON_INFERENCE_TYPE": "guess"}, folder)
     with pytest.raises(OptionError, match="No model found in model repository"):
         sagemaker.command_line({}, folder / "bert")
 
@@ -90,4 +92,4 @@ def test_the_command(capsys, monkeypatch, tmp_path):
     assert "usage: shoal sagemaker [serve] [OPTION ...]" in capsys.readouterr().out
     monkeypatch.setattr(sagemaker, "MODEL_FOLDER", tmp_path)
     assert main.main(["sagemaker", "serve"]) == 1
-    assert capsys.readouterr().err == f"error: No model found in model repository {tmp_path}\n"
+    assert capsys.readouterr().err == f"ERROR: No model found in model repository {tmp_path}\n"
