@@ -21,7 +21,6 @@ MODEL_FOLDER = Path("/opt/ml/model")  # where the platform unpacks the archive
 
 _DEFAULT_MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 _INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
-_INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 _PING_MODE = "SAGEMAKER_TRITON_PING_MODE"
 _ALWAYS = ("--allow-sagemaker=true", "--allow-http=false", "--model-control-mode=explicit")
 
@@ -98,11 +97,14 @@ def command_line(environ: Mapping[str, str], folder: Path) -> tuple[list[str], d
     """
     many = is_multi_model(environ)
     inference_type = environ.get(_INFERENCE_TYPE)
-    if inference_type and inference_type not in _INFERENCE_TYPES:
-        raise OptionError(
-            f"Invalid {_INFERENCE_TYPE} '{inference_type}'. Must be one of: "
-            f"{', '.join(_INFERENCE_TYPES)}"
-        )
+    if inference_type:
+        from shoal.frontends.clouds.sagemaker import INFERENCE_TYPES  # imports the frontends
+
+        if inference_type not in INFERENCE_TYPES:
+            raise OptionError(
+                f"Invalid {_INFERENCE_TYPE} '{inference_type}'. Must be one of: "
+                f"{', '.join(INFERENCE_TYPES)}"
+            )
     ping_mode = environ.get("SAGEMAKER_TRITON_OVERRIDE_PING_MODE") or ("live" if many else "ready")
     variables = {_PING_MODE: ping_mode}
     words = [*_ALWAYS, f"--model-repository={folder}"]
