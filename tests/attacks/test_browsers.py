@@ -244,7 +244,7 @@ def test_templates_do_not_let_pages_in(running):
 
 def test_a_page_that_may_call_takes_the_fast_path(running):
     """Its head was checked when the template was found, and the same bytes are the same head."""
-    fast_path = running.server._application.fast_path
+    fast_path = running.server.ports.application.fast_path
     found, taken = fast_path.find, []
 
     def find(head, data):

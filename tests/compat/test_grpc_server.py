@@ -180,7 +180,9 @@ def test_requests_in_flight_get_responses(serve, fake, transport):
         idle = grpcclient.InferenceServerClient(running.grpc_address)
         ended = queue.Queue()
         idle.start_stream(lambda result, error: ended.put(error))
-        wait_until(lambda: len(running.server._grpc._service._stream._open) == 2, "two streams")
+        wait_until(
+            lambda: len(running.server.ports.grpc._service._stream._open) == 2, "two streams"
+        )
         stopping = asyncio.run_coroutine_threadsafe(running.server.stop(), running._loop.loop)
         error = ended.get(timeout=WAIT_SECS)
         assert (error.status(), error.message()) == ("StatusCode.UNAVAILABLE", SHUTTING_DOWN)

@@ -260,7 +260,7 @@ def test_over_grpc(running, owner):
 
     async def make():
         inbox = LoopInbox(asyncio.get_running_loop())
-        return GrpcService(running.server.engine, inbox, memory=running.server._memory)
+        return GrpcService(running.server.engine, inbox, memory=running.server.ports.memory)
 
     service = running.run(make())
 

@@ -334,7 +334,7 @@ def test_a_client_that_disconnects_mid_body(running):
         with socket.create_connection(place, timeout=WAIT_SECS) as client:
             head = f"{HEAD}Content-Length: 100000\r\n\r\n".encode()
             client.sendall((head + bytes(99_999))[: len(head) + cut])
-    wait_until(lambda: not running.server._http.open_connections, "every connection is gone")
+    wait_until(lambda: not running.server.ports.http.open_connections, "every connection is gone")
 
 
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
@@ -355,7 +355,9 @@ def test_a_client_that_disconnects_mid_response(tmp_path, mode):
             assert len(response.read(1000)) == 1000
             response.close()
             connection.close()
-        wait_until(lambda: not server.server._http.open_connections, "every connection is gone")
+        wait_until(
+            lambda: not server.server.ports.http.open_connections, "every connection is gone"
+        )
         assert server.statistics("echo")["inference_stats"]["success"]["count"] == 2
         small = Infer().add("INPUT0", array[:, :2]).send(server, "echo")
         assert outputs(small)["OUTPUT0"].tolist() == [[0, 0]]

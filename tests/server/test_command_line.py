@@ -427,7 +427,7 @@ def test_requests_in_flight_get_responses_before_the_server_stops(repository, fa
             answer = asyncio.ensure_future(get(server, "/v2/models/echo/infer", ONE_ROW))
             assert await asyncio.to_thread(fake.started.acquire, timeout=WAIT_SECS)
             stopping = asyncio.ensure_future(server.stop())
-            await asyncio.to_thread(wait_until, lambda: not server._http._accepting)
+            await asyncio.to_thread(wait_until, lambda: not server.ports.http._accepting)
             with pytest.raises(urllib.error.URLError):
                 await get(server, "/v2/health/live")
             assert not stopping.done()

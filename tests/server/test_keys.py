@@ -131,7 +131,7 @@ def test_no_route_answers_without_a_key(running, headers):
 
 
 def test_no_method_answers_without_a_key(running, line):
-    methods = running.server._grpc._service._methods
+    methods = running.server.ports.grpc._service._methods
     assert len(methods) > 20
     for keys in ((), tuple(WRONG.items()), (("x-key", "wrong"),)):
         answered = set()
@@ -509,7 +509,7 @@ def test_template_hits_have_quotas(folder, tmp_path, monkeypatch, protocol):
                 outcomes.append(response.status)
             connection.close()
             refused, fine = 429, 200
-            fast_path = running.server._application.fast_path
+            fast_path = running.server.ports.application.fast_path
         else:
             message = infer_message().SerializeToString()
             with grpc.insecure_channel(running.grpc_address) as line:
@@ -558,7 +558,7 @@ def test_large_template_hits_have_quotas(tmp_path, protocol):
         running_server(tmp_path / "models", api_keys=keys, plans=True) as running,
         grpc.insecure_channel(running.grpc_address) as line,
     ):
-        counts = running.server._access.identify(key_of("app").encode(), None).counts
+        counts = running.server.ports.access.identify(key_of("app").encode(), None).counts
         connection = http.client.HTTPConnection(running.http_address, timeout=WAIT_SECS)
         entry = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 50_000]}
         header = json.dumps(
@@ -606,7 +606,7 @@ def test_requests_in_flight(tmp_path, protocol):
         running_server(tmp_path / "models", backends=backend.registry(), api_keys=keys) as running,
         grpc.insecure_channel(running.grpc_address) as line,
     ):
-        counts = running.server._access.identify(key_of("app").encode(), None).counts
+        counts = running.server.ports.access.identify(key_of("app").encode(), None).counts
         call = line.unary_unary(SERVICE + "ModelInfer")
         stream = line.stream_stream(SERVICE + "ModelStreamInfer")
         try:
@@ -673,7 +673,7 @@ def test_a_removed_key_ends_at_once_also_for_template_hits(folder, tmp_path, pro
             return 200
 
         assert [ask() for _ in range(5)] == [200] * 5
-        counts = running.server._access.identify(key_of("app").encode(), None).counts
+        counts = running.server.ports.access.identify(key_of("app").encode(), None).counts
         write_keys(path, app={"models": ("other",)}, other={})
         running.server.reloads.request()
         wait_until(lambda: ask() == 403)

@@ -274,7 +274,9 @@ class TestFailures:
             waiting = partial(running.metric, "shoal_on_demand_waiting", model="a")
             wait_until(lambda: waiting() == 2, "both wait")
             gone.disconnect()
-            wait_until(lambda: running.server._http.open_connections == 1, "one client is left")
+            wait_until(
+                lambda: running.server.ports.http.open_connections == 1, "one client is left"
+            )
             fake.load_gate.set()
             assert outputs(stays.response())["OUTPUT0"][0, 0] == 2
             assert running.statistics("a")["inference_count"] == 1

@@ -134,5 +134,5 @@ def test_pipelined_requests(running):
 def test_clients_that_disconnect_in_the_middle(running, model):
     assert load(running, model, ["binary", "json"], leaves=True) == []
     pending = running.model(model).statistics.pending
-    wait_until(lambda: not pending() and not running.server._http.open_connections)
+    wait_until(lambda: not pending() and not running.server.ports.http.open_connections)
     assert load(running, model, ["binary"]) == []

@@ -252,7 +252,7 @@ def test_a_client_that_disconnects_while_its_request_runs(serve_held, fake):
     with serve_held("dynamic_batching { }") as running:
         first = hold(running, fake)
         first.disconnect()
-        wait_until(lambda: not running.server._http.in_flight, "the connection is gone")
+        wait_until(lambda: not running.server.ports.http.in_flight, "the connection is gone")
         fake.gate.set()
         check(ask(running, 1), 1)
         assert running.statistics("held")["inference_stats"]["success"]["count"] == 2

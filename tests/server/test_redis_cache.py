@@ -51,7 +51,7 @@ def counts(running, model="echo"):
 
 def kept(running, number):
     """Wait until so many answers have been put into the cache, which happens after they are sent."""
-    store = running.server._cache
+    store = running.server._serving.cache
     wait_until(lambda: store.read().insertions >= number, f"{number} answers are kept")
 
 

@@ -257,7 +257,7 @@ def test_what_outlasts_the_exit_timeout_gets_an_error(repository, fake):
 @pytest.mark.parametrize("port", ["http_port", "health_port"])
 def test_health_while_requests_finish(repository, fake, port, monkeypatch):
     """From SIGTERM to the end: not ready, but alive."""
-    monkeypatch.setattr("shoal.server.LINGER_SECS", WAIT_SECS)
+    monkeypatch.setattr("shoal.ports.LINGER_SECS", WAIT_SECS)
     add_fake(repository, "held", ONE)
     fake.gate.clear()
     with running_server(repository, backends=fake.registry(), health_port=0) as running:

@@ -24,6 +24,8 @@ DEFAULT_LOG = {
 class RuntimeSettings:
     """A part of an engine: a tracer that traces nothing, and an unused log."""
 
+    asks_process = False  # everything is in this process
+
     def __init__(self) -> None:
         self.tracer = Tracer()
         self.log = Log()

@@ -400,7 +400,7 @@ def test_many_clients_at_once(server):
 
     with ThreadPoolExecutor(50) as pool:
         assert all(pool.map(one_client, range(50)))
-    wait_until(lambda: server.server._tcp.open_connections == 0, "all clients have gone")
+    wait_until(lambda: server.server.ports.tcp.open_connections == 0, "all clients have gone")
 
 
 def test_a_client_that_disconnects_cancels_its_question(server):
@@ -451,4 +451,4 @@ def test_ipv6(repository):
 def test_off_by_default(repository):
     with running_server(repository, model_control_mode="explicit") as running:
         assert running.server.tcp_port == 0
-        assert running.server._tcp is None
+        assert running.server.ports.tcp is None

@@ -14,7 +14,9 @@ from shoal.errors import ShoalError, Unavailable
 
 
 class ModelLoading(Unavailable):
-    """The requested model has to be loaded first."""
+    """The requested model has to be loaded first, or looked up in the engine process."""
+
+    only_asks = False  # whether to wait for it loads nothing
 
     def then(
         self, settled: Callable[[ShoalError | None], None], *, inside: bool = False

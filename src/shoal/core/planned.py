@@ -57,6 +57,7 @@ class RequestTemplate:
     model: weakref.ref[Any] | None = None  # the version that accepted it
     expired: bool = False  # another version serves that name now
     large: bool = False  # an input has LARGE_BYTES or more: the loop runs such requests one by one
+    linked: Any = None  # what the other process knows of it, where the model is in one
 
     @classmethod
     def of(
@@ -104,14 +105,15 @@ class PlannedRequest(Request):
     def __init__(
         self,
         template: RequestTemplate,
-        message: Buffer,
-        places: tuple[slice, ...],
+        message: Any,
+        places: tuple[Any, ...],
         id: str,
         reply: Reply,
         model: Any,
         start_ns: int,
     ) -> None:
-        """The inputs are at `places` in `message`; `model` is about to accept it."""
+        """The inputs are at `places` in `message`: parts of one buffer, or one of several. `model`
+        is about to accept it."""
         self.template: RequestTemplate | None = template  # None once it was given other inputs
         self.message = message
         self.places = places

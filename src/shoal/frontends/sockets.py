@@ -23,7 +23,16 @@ from shoal.frontends.tls import ServerTls
 from shoal.frontends.tls_server import HANDSHAKE_SECS, TlsServer
 
 _BACKLOG = 1024
+_inherited: dict[tuple[str, int] | str, list[socket.socket]] = {}
 _PORT_TRIES = 8  # for a free port that is free in every address family
+
+
+def inherit(place: tuple[str, int] | str, sockets: list[socket.socket]) -> None:
+    """Use sockets that another process has bound, instead of binding some: the next time that
+    `place` is asked for, a host and port or the path of a Unix socket."""
+    for sock in sockets:
+        sock.setblocking(False)
+    _inherited[place] = sockets
 
 
 async def bind_tcp(host: str | None, port: int, *, reuse_port: bool) -> list[socket.socket]:
@@ -32,6 +41,9 @@ async def bind_tcp(host: str | None, port: int, *, reuse_port: bool) -> list[soc
     With port 0 the system picks one, the same for all addresses. Raises OSError, with EADDRINUSE
     for a taken port, and then nothing listens.
     """
+    inherited = _inherited.pop((host or "", port), None)
+    if inherited is not None:
+        return inherited
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(
@@ -122,6 +134,9 @@ class SocketFile:
 
 def bind_unix(path: str, mode: int) -> tuple[socket.socket, SocketFile]:
     """Listen on a Unix socket with these permissions; raises OSError as `clear_unix` does."""
+    inherited = _inherited.pop(path, None)
+    if inherited is not None:
+        return inherited[0], SocketFile(path)
     clear_unix(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,17 +57,19 @@ class ChildProcess:
         interpreter: Interpreter | None = None,
         start_secs: float = START_SECS,
         longer: str = "",
+        files: Sequence[int] = (),
     ) -> None:
         """Start the interpreter, which then runs `module`. Raises Internal.
 
         `name` completes "the process of …"; `longer` names the option that sets `start_secs`.
+        `files` are open in the process, too, with the same numbers.
         """
         self.name = name
         self._start_secs = start_secs
         self._longer = longer
         ours, theirs = socket.socketpair()
         try:
-            self._process = _launch(interpreter, theirs, module)
+            self._process = _launch(interpreter, theirs, module, files)
         except OSError as error:
             ours.close()
             raise Internal(f"cannot start a process for {name}: {error}") from None
@@ -177,7 +179,7 @@ class ChildProcess:
 
 
 def _launch(
-    interpreter: Interpreter | None, connection: socket.socket, module: str
+    interpreter: Interpreter | None, connection: socket.socket, module: str, files: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     python = sys.executable if interpreter is None else str(interpreter.python)
     variables = {**_MALLOC, **(os.environ if interpreter is None else interpreter.variables)}
@@ -196,7 +198,7 @@ def _launch(
         return process
     return subprocess.Popen(  # noqa: S603 - the interpreter that the operator chose
         [*command, str(connection.fileno()), module],
-        pass_fds=(connection.fileno(),),
+        pass_fds=(connection.fileno(), *files),
         stdin=subprocess.DEVNULL,
         env=variables,
     )

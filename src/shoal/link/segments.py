@@ -1,6 +1,7 @@
 """Shared memory between two processes: segments that one side writes and the other reads.
 
     SegmentPool.take(size) --fill--> number --> SegmentViews.lease(number) --last view--> released
+    SegmentPool.lend(size) --receive into it--> number, as often as it is sent --> ... released
 
 On Linux a segment is a file that exists in memory only: it has no name to collide or to be left
 behind, and the size of /dev/shm does not matter. A segment is reused when the other side has
@@ -16,7 +17,9 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -63,13 +66,20 @@ class SegmentPool:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards everything below
         self._lent: dict[int, Segment] = {}
+        self._holds: dict[int, int] = {}  # of those that have more than one, by their numbers
         self._idle: dict[int, list[Segment]] = {}
         self._idle_bytes = 0
         self._opened: list[Segment] = []  # not yet announced
         self._closed: list[int] = []  # likewise
+        self._loans: dict[int, _Loan] = {}  # by the id of the array that is lent
+        # Numbers of segments whose loan is over. Loans end wherever their last view goes, even
+        # inside the garbage collector, so no lock may be taken for it.
+        self._returned: deque[int] = deque()
 
     def take(self, size: int) -> Segment:
         """A segment of at least `size` bytes, until the other side releases its number."""
+        if self._returned:
+            self.released([self._returned.popleft() for _ in range(len(self._returned))])
         room = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
         with self._lock:
             idle = self._idle.get(room)
@@ -82,10 +92,46 @@ class SegmentPool:
             self._lent[segment.number] = segment
         return segment
 
-    def released(self, numbers: list[int]) -> None:
-        """The other side has released these."""
+    def lend(self, size: int, aligned_at: int = 0) -> memoryview:
+        """Memory of a segment to this side, until nothing refers to it; byte number `aligned_at`
+        lies on a 64-byte boundary. What is in it is sent without a copy: see `find`."""
+        skipped = -aligned_at % ALIGNMENT
+        segment = self.take(size + skipped)
+        lent = np.frombuffer(segment.memory, np.uint8, size, skipped)
+        loan = _Loan(lent, self._end_loan)
+        loan.key = id(lent)
+        loan.segment = segment.number
+        loan.address = _address(lent) - skipped
+        self._loans[loan.key] = loan
+        return lent.data
+
+    def _end_loan(self, loan: weakref.ref[np.ndarray]) -> None:
+        assert isinstance(loan, _Loan)
+        del self._loans[loan.key]
+        self._returned.append(loan.segment)
+
+    def find(self, view: memoryview) -> tuple[int, int, int] | None:
+        """The segment, start and end of a part of lent memory; None for other memory."""
+        loan = self._loans.get(id(view.obj))
+        if loan is None or not view.contiguous:
+            return None
+        start = _address(np.frombuffer(view, np.uint8)) - loan.address
+        return loan.segment, start, start + view.nbytes
+
+    def hold(self, number: int) -> None:
+        """A lent segment is sent: it is free when the other side has released it, too."""
+        with self._lock:
+            self._holds[number] = self._holds.get(number, 1) + 1
+
+    def released(self, numbers: Iterable[int]) -> None:
+        """The other side has released these, or this side those that it had lent to itself."""
         with self._lock:
             for number in numbers:
+                holds = self._holds.pop(number, 1) - 1
+                if holds:
+                    if holds > 1:
+                        self._holds[number] = holds
+                    continue
                 segment = self._lent.pop(number, None)
                 if segment is None:
                     continue
@@ -118,7 +164,23 @@ class SegmentPool:
                     os.close(segment.file)
             self._opened.clear()
             self._lent.clear()
+            self._holds.clear()
             self._idle.clear()
+
+
+class _Loan(weakref.ref[np.ndarray]):
+    """A segment that this side uses itself, until its array and all views of it are freed."""
+
+    __slots__ = ("address", "key", "segment")
+
+    key: int
+    segment: int
+    address: int  # of the segment's first byte
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 class SegmentViews:

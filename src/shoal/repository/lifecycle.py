@@ -74,8 +74,10 @@ class UnreadableModel(InvalidArgument):
 class ModelLifecycle:
     """One model name. Reading it takes no lock; changes to it are serialised."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, changed: Callable[[str], None] = lambda _name: None) -> None:
+        """`changed` is called with the name when other versions serve, or in another way."""
         self.name = name
+        self._changed = changed
         self.serving: Mapping[int, ServedModel] = MappingProxyType({})
         self.newest: ServedModel | None = None
         self.statuses: Mapping[int, VersionStatus] = MappingProxyType({})
@@ -208,6 +210,7 @@ class ModelLifecycle:
         self._set(
             {**gone, **{v: VersionStatus(VersionState.READY) for v in serving}}, drop_failed=True
         )
+        self._changed(self.name)
         retired = [model for v, model in before.items() if serving.get(v) is not model]
         del before  # a thread closes them: nothing else may keep them then
         if retired:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,8 @@ class ModelLoader:
         self._preparation = dataclasses.replace(settings.preparation, models=models)
         self._overrides: dict[str, Override] = {}
         self._dependencies = DependencyRegistry()  # of ensembles on models
+        # Called with the name of a model when other versions of it serve.
+        self.changed: Callable[[str], None] = lambda _name: None
         # Guards changes of lifecycles, by_name and _overrides.
         self._growing = threading.Lock()
 
@@ -274,13 +276,16 @@ class ModelLoader:
         ready = ", ".join(str(version) for version in sorted(lifecycle.serving))
         logger.info("successfully loaded '%s' version %s", name, ready)
 
+    def _tell(self, name: str) -> None:
+        self.changed(name)
+
     def _lifecycle(self, name: str) -> ModelLifecycle:
         with self._growing:
             lifecycle = self.lifecycles.get(name)
             if lifecycle is None:
                 plain = plain_name(name)
                 self.by_name = {**self.by_name, plain: (*self.by_name.get(plain, ()), name)}
-                lifecycle = self.lifecycles[name] = ModelLifecycle(name)
+                lifecycle = self.lifecycles[name] = ModelLifecycle(name, self._tell)
             return lifecycle
 
     def _check_circle(self, lifecycle: ModelLifecycle, folder: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shoal.backends.initialisation import released
@@ -44,6 +44,12 @@ class ModelRepository:
         self._lifecycles: Mapping[str, ModelLifecycle] = self._loader.lifecycles
         self._poller: RepositoryPoller | None = None
         self._lazy = LazyModels(settings, self._loader) if settings.control_mode == "lazy" else None
+
+    def on_change(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called, from any thread, with the name of each model of which other
+        versions serve from then on; with "" where several names may be meant."""
+        namespaced = self._settings.namespacing
+        self._loader.changed = (lambda _key: changed("")) if namespaced else changed
 
     # ---- start and stop
 

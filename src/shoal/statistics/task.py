@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 PREPROCESS, POSTPROCESS = "preprocess", "postprocess"
@@ -33,19 +34,18 @@ class TaskStatistics:
 
     def call(self, success: bool, elapsed_ns: int) -> None:
         """Count a call that took `elapsed_ns` in all."""
+        self.add("success" if success else "fail", 1, elapsed_ns)
+
+    def add(self, kind: str, count: int, elapsed_ns: int) -> None:
+        """Count calls, or the items of a stage, of one kind."""
         with self._lock:
-            self._counts["success" if success else "fail"].add(1, elapsed_ns)
+            self._counts[kind].add(count, elapsed_ns)
 
     def stage(self, kind: str) -> Callable[[int, int], None]:
         """A function that counts the work of one kind: `count(items, elapsed_ns)`."""
         if kind not in (PREPROCESS, POSTPROCESS):
             raise ValueError(f"stages are '{PREPROCESS}' and '{POSTPROCESS}', not '{kind}'")
-
-        def count(items: int, elapsed_ns: int) -> None:
-            with self._lock:
-                self._counts[kind].add(items, elapsed_ns)
-
-        return count
+        return partial(self.add, kind)
 
     def snapshot(self) -> dict[str, Any]:
         """The counts and total times, as in the statistics of a model."""

@@ -54,13 +54,14 @@ class TaskEndpoint:
         folder: Path,
         workers: Workers,
         kind: type[Task] | None = None,
+        statistics: TaskStatistics | None = None,
     ) -> None:
         """Create the task `name` for `model`; `kind` is its class where that is not installed.
 
         Raises ConfigError, and then holds no resources.
         """
         self.name = name
-        self.statistics = TaskStatistics(name)
+        self.statistics = statistics or TaskStatistics(name)
         context = TaskContext(model, folder, workers, self.statistics)
         self.task: Task = (kind or registry.get(name))(context)
         try:
@@ -160,7 +161,10 @@ class TaskCall:
 
 
 def open_endpoint(
-    model: TaskModel, folder: Path, workers: Callable[[], Workers] | None
+    model: TaskModel,
+    folder: Path,
+    workers: Callable[[], Workers] | None,
+    make_statistics: Callable[[str], TaskStatistics] = TaskStatistics,
 ) -> TaskEndpoint | None:
     """The endpoint of a model's task, where its config names one. Raises ConfigError."""
     name = task_of(model.config)
@@ -172,7 +176,7 @@ def open_endpoint(
             file="config.pbtxt",
             field="parameters['task']",
         )
-    return TaskEndpoint(name, model, folder, workers())
+    return TaskEndpoint(name, model, folder, workers(), statistics=make_statistics(name))
 
 
 def check_task(config: ModelConfig, signature: Signature, folder: Path) -> None:

@@ -18,7 +18,6 @@ from shoal.backends.base import (
     Placement,
     RequestExecutor,
 )
-from shoal.backends.isolation import failure
 from shoal.backends.isolation.executors import (
     DirectTensorExecutor,
     IsolatedExecutor,
@@ -30,6 +29,7 @@ from shoal.config import codec
 from shoal.config.model import ModelConfig
 from shoal.config.parameters import Parameters
 from shoal.errors import ConfigError, Internal
+from shoal.link import failure
 from shoal.link.process import ChildProcess
 from shoal.link.supervisor import Supervisor
 from shoal.statistics.footprint import resident_bytes

@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, RequestExecutor
-from shoal.backends.isolation import failure
 from shoal.backends.isolation.metrics import RemoteMetrics
 from shoal.backends.request_entry import Entry, request_of
 from shoal.config import codec
@@ -32,6 +31,7 @@ from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
 from shoal.errors import Internal, ShoalError
+from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.child import WorkReader, serve_link
 from shoal.link.link import Link

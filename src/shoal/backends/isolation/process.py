@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from shoal.backends.base import Backend, LoadContext, PendingRequest, Placement
-from shoal.backends.isolation import failure
 from shoal.backends.isolation.metrics import MetricCalls
 from shoal.backends.model_process import ModelProcess
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.errors import ProcessEnded, ShoalError, Unavailable
+from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.process import ChildProcess
 from shoal.link.supervisor import Supervisor

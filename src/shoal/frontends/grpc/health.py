@@ -7,6 +7,7 @@ server is ready.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from shoal.core.tensor import Buffer
 from shoal.engine import Engine
@@ -29,6 +30,10 @@ class HealthMethods:
         self._last_status = b""  # as last sent to watchers
         self._timer: asyncio.TimerHandle | None = None
 
+    def asks_process(self, _message: Buffer) -> bool:
+        """Whether `check` asks another process."""
+        return self._engine.asks_process
+
     def check(self, message: Buffer) -> bytes:
         """Check: SERVING or NOT_SERVING."""
         parse(messages.HealthCheckRequest, message)
@@ -44,12 +49,19 @@ class HealthMethods:
                 fail(call, error)
                 return
             if call not in self._watchers:
-                self._look()  # so that all watchers know the same
+                self._look(join)  # first, so that all watchers know the same
+
+        def join() -> None:
+            if not has_left:
                 self._watchers.add(call)
                 call.send([self._last_status])
                 self._wait()
 
+        has_left = False
+
         def leave() -> None:
+            nonlocal has_left
+            has_left = True
             self._watchers.discard(call)
 
         call.on_message = begin
@@ -57,7 +69,7 @@ class HealthMethods:
 
     def drain(self) -> None:
         """The server shuts down: send a last status and end the watches."""
-        self._look()
+        self._tell(_status_of(serving=False))
         while self._watchers:
             self._watchers.pop().finish(StatusCode.UNAVAILABLE, SHUTTING_DOWN)
         if self._timer is not None:
@@ -65,13 +77,24 @@ class HealthMethods:
             self._timer = None
 
     def _status(self) -> bytes:
-        serving = "SERVING" if self._engine.ready() else "NOT_SERVING"
-        status: bytes = messages.HealthCheckResponse(status=serving).SerializeToString()
-        return status
+        return _status_of(serving=self._engine.ready())
 
-    def _look(self) -> None:
-        """Tell the watchers if the status has changed."""
-        status = self._status()
+    def _look(self, then: Callable[[], None]) -> None:
+        """Tell the watchers if the status has changed, then go on."""
+        if not self._engine.asks_process:
+            self._tell(self._status())
+            then()
+            return
+
+        def done(future: asyncio.Future[bytes]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self._tell(future.result())
+                then()
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, self._status).add_done_callback(done)
+
+    def _tell(self, status: bytes) -> None:
         if status != self._last_status:
             self._last_status = status
             for call in self._watchers:
@@ -85,5 +108,10 @@ class HealthMethods:
     def _poll(self) -> None:
         self._timer = None
         if self._watchers:
-            self._look()
-            self._wait()
+            self._look(self._wait)
+
+
+def _status_of(*, serving: bool) -> bytes:
+    name = "SERVING" if serving else "NOT_SERVING"
+    status: bytes = messages.HealthCheckResponse(status=name).SerializeToString()
+    return status

@@ -33,6 +33,10 @@ class MetadataMethods:
         parse(messages.ServerReadyRequest, message)
         return _bytes(messages.ServerReadyResponse(ready=self._engine.ready()))
 
+    def asks_process(self, _message: Buffer) -> bool:
+        """Whether `server_ready` asks another process."""
+        return self._engine.asks_process
+
     def asks_readiness(self, message: Buffer) -> bool:
         """Whether `model_ready` will call the model itself, which may take a while."""
         request = parse(messages.ModelReadyRequest, message)
@@ -71,7 +75,7 @@ class MetadataMethods:
 
     def counts_all_models(self, message: Buffer) -> bool:
         """Whether `model_statistics` is about all models, which may take a while."""
-        return not parse(messages.ModelStatisticsRequest, message).name
+        return self._engine.asks_process or not parse(messages.ModelStatisticsRequest, message).name
 
     def model_statistics(self, permits: Callable[[str], bool], message: Buffer) -> bytes:
         """ModelStatistics, of all models that the client may see, of one, or of one version."""

@@ -20,6 +20,10 @@ class RuntimeSettingMethods:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    def asks_process(self, _message: Buffer) -> bool:
+        """Whether the settings are those of another process."""
+        return self._engine.asks_process
+
     def trace(self, message: Buffer) -> bytes:
         """TraceSetting, of a model or of all. A setting without a value is reset."""
         request = parse(messages.TraceSettingRequest, message)

@@ -138,7 +138,7 @@ class GrpcService:
 
     def _add_metadata(self, metadata: MetadataMethods) -> None:
         self._add_small("health", "ServerLive", metadata.server_live)
-        self._add_small("health", "ServerReady", metadata.server_ready)
+        self._add_small("health", "ServerReady", metadata.server_ready, asks=metadata.asks_process)
         ready = _respond_off_loop(metadata.model_ready, metadata.asks_readiness, self._threads)
         method = Method(Kind.UNARY, ready, _SMALL_REQUEST_BYTES, compress=False)
         self._add(
@@ -198,13 +198,15 @@ class GrpcService:
         self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
 
     def _add_settings(self, settings: RuntimeSettingMethods) -> None:
-        self._add_small("trace", "TraceSetting", settings.trace, check=check_trace)
-        self._add_small("logging", "LogSettings", settings.logging)
+        asks = settings.asks_process
+        self._add_small("trace", "TraceSetting", settings.trace, check=check_trace, asks=asks)
+        self._add_small("logging", "LogSettings", settings.logging, asks=asks)
 
     def _add_standard(self) -> None:
         """The services that are not Triton's."""
         health = "/grpc.health.v1.Health/"
-        self._add_small("health", "Check", self._health.check, health)
+        asks = self._health.asks_process
+        self._add_small("health", "Check", self._health.check, health, asks=asks)
         watch = Method(Kind.STREAM, self._health.watch, _SMALL_REQUEST_BYTES, compress=False)
         self._add("health", "Watch", watch, health)
         reflect = Method(Kind.STREAM, reflection.reflect, _SMALL_REQUEST_BYTES, compress=False)
@@ -219,9 +221,13 @@ class GrpcService:
         answer: Answer,
         service: str = INFERENCE,
         check: Check | None = None,
+        asks: Callable[[Buffer], bool] | None = None,
     ) -> None:
-        """A method that responds immediately, without tensors."""
-        method = Method(Kind.UNARY, _respond_at_once(answer), _SMALL_REQUEST_BYTES, compress=False)
+        """A method that responds immediately, without tensors, unless it `asks` another process."""
+        start = _respond_at_once(answer)
+        if asks is not None:
+            start = _respond_off_loop(answer, asks, self._threads)
+        method = Method(Kind.UNARY, start, _SMALL_REQUEST_BYTES, compress=False)
         self._add(category, name, method, service, check)
 
     def _add(

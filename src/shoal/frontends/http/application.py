@@ -163,7 +163,7 @@ class Application:
         try:
             handler(exchange, target)
         except ModelLoading as pending:
-            if not endpoint.loads_model:
+            if not (endpoint.loads_model or pending.only_asks):
                 raise
             respond_when_loaded(pending, exchange, partial(handler, exchange, target))
 

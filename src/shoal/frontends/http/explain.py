@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs
 
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.message import Header, HttpRequest
-from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.responses import respond_if_blocking, send_json
 from shoal.frontends.http.routes import JSON_MEDIA, MODEL_VERSION, TEXT_MEDIA, Target, route
 from shoal.scheduler.explain import as_text
 
@@ -44,14 +45,23 @@ class ExplainRoute:
     def explain(self, exchange: Exchange, target: Target) -> None:
         """Explain one model (its newest version unless the path names one), or all models."""
         prose = _wants_prose(exchange.request)
-        found = self._engine.explain(target.model, target.version)
-        if exchange.caller is not None:
-            found = [each for each in found if exchange.caller.may_use(each["name"])]
-        if prose:
-            text = "\n".join(as_text(model) for model in found) or _NO_MODEL
-            exchange.respond(200, [_TEXT], [text.encode()])
-        else:
-            send_json(exchange, found[0] if target.model else {"models": found})
+        caller = exchange.caller
+
+        def respond(found: list[dict[str, Any]]) -> None:
+            if caller is not None:
+                found = [each for each in found if caller.may_use(each["name"])]
+            if prose:
+                text = "\n".join(as_text(model) for model in found) or _NO_MODEL
+                exchange.respond(200, [_TEXT], [text.encode()])
+            else:
+                send_json(exchange, found[0] if target.model else {"models": found})
+
+        respond_if_blocking(
+            exchange,
+            self._engine.asks_process,
+            lambda: self._engine.explain(target.model, target.version),
+            respond=respond,
+        )
 
 
 def _wants_prose(request: HttpRequest) -> bool:

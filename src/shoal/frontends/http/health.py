@@ -16,7 +16,7 @@ from shoal.errors import Unavailable
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, send_refusal
 from shoal.frontends.http.keys import HttpKeys
-from shoal.frontends.http.responses import respond_from_thread, send_empty
+from shoal.frontends.http.responses import respond_if_blocking, send_empty
 from shoal.frontends.http.routes import MODEL_VERSION, Target, route
 from shoal.wire import json_text
 
@@ -54,17 +54,32 @@ class HealthRoutes:
         `--strict-repository`, while a model repository cannot be read. The body is empty, or with
         `?verbose` the reasons.
         """
+        engine = self._engine
         if exchange.request.query and _is_verbose(exchange.request.query):
-            self._send_reasons(exchange)
+            respond_if_blocking(
+                exchange,
+                engine.asks_process,
+                engine.readiness,
+                respond=lambda readiness: self._send_reasons(exchange, readiness),
+            )
             return
-        if self._engine.exiting():
+        if engine.exiting():
             raise Unavailable("Server exiting")
-        if self._engine.ready():
+        respond_if_blocking(
+            exchange,
+            engine.asks_process,
+            lambda: None if engine.ready() else engine.readiness(),
+            respond=lambda readiness: self._send_status(exchange, readiness),
+        )
+
+    def _send_status(self, exchange: Exchange, readiness: Readiness | None) -> None:
+        """Without a body, unless operators have to act. None: the server is ready."""
+        if readiness is None or readiness.ready:
             send_empty(exchange)
             return
-        lost = [one for one in self._engine.readiness().problems if one.blocks and one.repository]
-        if lost and self._keys is not None:  # the reason has names and paths
-            raise Unavailable("a model repository cannot be read")
+        lost = [one for one in readiness.problems if one.blocks and one.repository]
+        if lost and self._keys is not None and not all(one.public for one in lost):
+            raise Unavailable("a model repository cannot be read")  # the reason has names and paths
         if lost:
             raise Unavailable("; ".join(problem.text for problem in lost))
         send_empty(exchange, 400)
@@ -83,15 +98,14 @@ class HealthRoutes:
             else:
                 send_refusal(exchange, 400, "Model version not ready")
 
-        if self._engine.asks_readiness(model, version):
-            respond_from_thread(
-                exchange, lambda: self._engine.model_ready(model, version), respond=respond
-            )
-        else:
-            respond(self._engine.model_ready(model, version))
+        respond_if_blocking(
+            exchange,
+            self._engine.asks_readiness(model, version),
+            lambda: self._engine.model_ready(model, version),
+            respond=respond,
+        )
 
-    def _send_reasons(self, exchange: Exchange) -> None:
-        readiness = self._engine.readiness()
+    def _send_reasons(self, exchange: Exchange, readiness: Readiness) -> None:
         lost = any(problem.blocks and problem.repository for problem in readiness.problems)
         status = 200 if readiness.ready else 503 if lost or self._engine.exiting() else 400
         if self._keys is not None:

@@ -9,7 +9,7 @@ from shoal.engine import Engine
 from shoal.errors import NotFound
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON
-from shoal.frontends.http.responses import respond_from_thread, send_json
+from shoal.frontends.http.responses import respond_from_thread, respond_if_blocking, send_json
 from shoal.frontends.http.routes import MODEL_VERSION, TEXT_MEDIA, Target, route
 from shoal.frontends.metrics import send_metrics
 from shoal.wire import json_text
@@ -57,8 +57,12 @@ class MetadataRoutes:
     def statistics(self, exchange: Exchange, target: Target) -> None:
         """Statistics of all models, of one, or of one version."""
         if target.model:
-            counted = self._engine.statistics(target.model, target.version)
-            send_json(exchange, {"model_stats": counted})
+            respond_if_blocking(
+                exchange,
+                self._engine.asks_process,
+                lambda: self._engine.statistics(target.model, target.version),
+                respond=lambda counted: send_json(exchange, {"model_stats": counted}),
+            )
             return
         caller = exchange.caller
 

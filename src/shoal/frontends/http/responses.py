@@ -25,6 +25,20 @@ def send_empty(exchange: Exchange, status: int = 200) -> None:
     exchange.respond(status, [], [])
 
 
+def respond_if_blocking(
+    exchange: Exchange,
+    blocks: bool,
+    work: Callable[[], Result],
+    *,
+    respond: Callable[[Result], None],
+) -> None:
+    """`respond` with the result of `work`: from a thread if that `blocks`, else at once."""
+    if blocks:
+        respond_from_thread(exchange, work, respond=respond)
+    else:
+        respond(work())
+
+
 def respond_from_thread(
     exchange: Exchange,
     work: Callable[[], Result],

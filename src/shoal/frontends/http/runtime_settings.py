@@ -5,13 +5,14 @@ GET  --> the settings          POST {"name": value, ...} --> the settings after 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.responses import send_json
+from shoal.frontends.http.responses import respond_if_blocking, send_json
 from shoal.frontends.http.routes import Target, route
 from shoal.frontends.log_changes import read_log_changes
 from shoal.wire import http_body, json_limits
@@ -36,11 +37,12 @@ class RuntimeSettingRoutes:
     )
     def get_trace(self, exchange: Exchange, target: Target) -> None:
         """Send the settings; most are plain texts."""
-        shown = {
-            name: values if name in _LISTED else ",".join(values)
-            for name, values in self._engine.trace_settings(target.model).items()
-        }
-        send_json(exchange, shown)
+        respond_if_blocking(
+            exchange,
+            self._engine.asks_process,
+            lambda: _shown(self._engine.trace_settings(target.model)),
+            respond=lambda shown: send_json(exchange, shown),
+        )
 
     @route(
         f"POST {_TRACE}",
@@ -56,15 +58,24 @@ class RuntimeSettingRoutes:
         if exchange.caller is not None and not target.model:
             exchange.caller.check_all_models()
         document = self._read(exchange)
-        self._engine.trace_settings(target.model)  # an unknown model is reported first
-        changes = {name: _texts(name, value) for name, value in document.items()}
-        self._engine.update_trace_settings(target.model, changes)
-        self.get_trace(exchange, target)
+
+        def work() -> dict[str, Any]:
+            self._engine.trace_settings(target.model)  # an unknown model is reported first
+            changes = {name: _texts(name, value) for name, value in document.items()}
+            self._engine.update_trace_settings(target.model, changes)
+            return _shown(self._engine.trace_settings(target.model))
+
+        respond_if_blocking(
+            exchange,
+            self._engine.asks_process,
+            work,
+            respond=lambda shown: send_json(exchange, shown),
+        )
 
     @route("GET /v2/logging", api="logging", response="LogSettings", page="logging")
     def get_logging(self, exchange: Exchange, _target: Target) -> None:
         """The log settings."""
-        send_json(exchange, self._engine.log_settings())
+        self._change_logging(exchange, {})
 
     @route(
         "POST /v2/logging",
@@ -73,14 +84,28 @@ class RuntimeSettingRoutes:
         response="LogSettings",
         page="logging",
     )
-    def update_logging(self, exchange: Exchange, target: Target) -> None:
+    def update_logging(self, exchange: Exchange, _target: Target) -> None:
         """Change log settings.
 
         null leaves a setting as it is.
         """
         changes = read_log_changes(self._read(exchange), _bad_format)
-        self._engine.update_log_settings(changes)
-        self.get_logging(exchange, target)
+        self._change_logging(exchange, changes)
+
+    def _change_logging(self, exchange: Exchange, changes: Mapping[str, Any]) -> None:
+        """Change some settings and send them all."""
+
+        def work() -> dict[str, Any]:
+            if changes:
+                self._engine.update_log_settings(changes)
+            return self._engine.log_settings()
+
+        respond_if_blocking(
+            exchange,
+            self._engine.asks_process,
+            work,
+            respond=lambda settings: send_json(exchange, settings),
+        )
 
     def _read(self, exchange: Exchange) -> dict[str, Any]:
         """The body as a JSON object; an empty body stands for an empty one."""
@@ -113,3 +138,10 @@ def _bad_format(text: str) -> Unavailable:
     return Unavailable(
         f"invalid argument for --log_format, got: {text}; write 'default', 'ISO8601' or 'json'"
     )
+
+
+def _shown(settings: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The trace settings as clients read them: most are plain texts."""
+    return {
+        name: values if name in _LISTED else ",".join(values) for name, values in settings.items()
+    }
