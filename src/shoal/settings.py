@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.tcp import TcpLimits
 from shoal.frontends.tls import PemFile, ServerTls, TlsFiles
+from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.line_writer import LineWriter
@@ -280,6 +282,17 @@ def console(engine: LocalEngine, options: Options) -> ConsoleState | None:
         cpu=options.allow_cpu_metrics,
         gpu=options.allow_gpu_metrics,
     )
+
+
+def frontend_processes(options: Options) -> int:
+    """How many processes serve the ports. InvalidArgument where there can be only one."""
+    count = options.frontend_processes or max(1, device.available_cores() // 2)
+    if count > 1 and not sys.platform.startswith("linux"):
+        raise InvalidArgument(
+            "--frontend-processes needs Linux, because its processes pass each other descriptors "
+            "and shared memory; leave it out"
+        )
+    return count
 
 
 def tcp_limits(options: Options) -> TcpLimits:

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal import settings
 from shoal.config.options import Options
@@ -24,10 +24,13 @@ from shoal.logs import Log
 from shoal.repository import memory
 from shoal.server import ModelsFailed, Server
 
+if TYPE_CHECKING:
+    from shoal.processes.supervisor import Supervisor
+
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-OnReady = Callable[[Server], None]
+OnReady = Callable[["Server | Supervisor"], None]
 
 
 def run(options: Options, *, on_ready: OnReady | None = None) -> int:
@@ -56,8 +59,15 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
 
 async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[int, bool]:
     """Run the server. Returns the exit code and whether threads are still running."""
-    server = Server(options, log=log)
-    with _signals(server.reloads.request) as stop_requested:
+    frontends = settings.frontend_processes(options)
+    server: Server | Supervisor
+    if frontends == 1:
+        server = Server(options, log=log)
+    else:
+        from shoal.processes.supervisor import Supervisor
+
+        server = Supervisor(options, frontends)
+    with _signals(server.reload) as stop_requested:
         starting = asyncio.ensure_future(server.start())
         stopping = asyncio.ensure_future(stop_requested.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

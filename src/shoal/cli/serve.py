@@ -15,6 +15,7 @@ from shoal.cli.parser import help_requested
 from shoal.config.options import OptionError, Options
 
 if TYPE_CHECKING:  # the server is imported after the options are checked
+    from shoal.processes.supervisor import Supervisor
     from shoal.server import Server
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
 
     from shoal.cli import process
 
-    def ready(running: Server) -> None:
+    def ready(running: Server | Supervisor) -> None:
         if options.demo:
             for name, why in demo.models().skipped.items():
                 logger.warning("the demo is served without its model '%s': %s", name, why)

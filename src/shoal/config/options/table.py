@@ -97,6 +97,14 @@ class Options:
         "Address to listen on for probes; default: that of --http-address.",
         form="<address>",
     )
+    frontend_processes: int = _server(
+        1,
+        "Processes that serve the ports: they read, decode and answer requests for one engine "
+        "process, which has the models; auto (0) takes half of the cores. With 1 everything is "
+        "one process. Experimental; needs Linux.",
+        limits=(0, 64),
+        words={"auto": 0},
+    )
     drain_secs: float = _server(
         0.0,
         "Seconds to continue serving after SIGTERM while reporting not ready, so that load "

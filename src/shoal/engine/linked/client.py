@@ -1,0 +1,389 @@
+"""The engine as a front-end process has it: at the other end of a link.
+
+    find --known--> LinkedModel            infer, infer_group --> EngineConnection --> engine
+         '-not known--> ModelLookup: ask the engine, then try again
+
+Models are looked up when they are first asked for, and again when the engine says that another
+version serves. A request that was checked against an older version is checked again by the engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+from typing import Any
+
+from shoal.core.inbox import LoopInbox
+from shoal.core.model_loading import ModelLoading
+from shoal.core.planned import PlannedRequest
+from shoal.core.readiness import Problem, Readiness
+from shoal.core.request import Request
+from shoal.core.validate import validate
+from shoal.engine.contract import Engine, EngineModel, described_server
+from shoal.engine.linked.connection import EngineConnection, engine_gone
+from shoal.engine.linked.messages import ModelDescription
+from shoal.engine.linked.model import LinkedModel
+from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.link.link import Link
+from shoal.statistics.trace_settings import Changes
+from shoal.statistics.tracer import Tracer
+from shoal.tasks.workers import Workers
+
+_ANSWER_SECS = 10.0  # for what the engine answers at once, unless it is stopped
+_THREADS = 4  # that read the files of tasks
+
+Settled = Callable[["ShoalError | None"], None]
+Key = tuple[str, int]  # the name and version that a client asks for
+_ALL: Key = ("", 0)  # all models
+
+
+class LinkedEngine(Engine):
+    """The contract of the engine, for frontends in another process.
+
+    Methods that look up models may be called from any thread, and so may those that block.
+    """
+
+    def __init__(
+        self, *, server_id: str, has_gpus: bool, workers: Callable[[], Workers], tracer: Tracer
+    ) -> None:
+        """There is no engine before `connect`. `workers` are the threads of tasks."""
+        self.tracer = tracer
+        self._described = described_server(server_id, has_gpus=has_gpus)
+        self._workers = workers
+        self._connection: EngineConnection | None = None
+        self._exiting = False
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-lookup")
+        self._lock = threading.Lock()  # guards what follows
+        self._models: dict[Key, LinkedModel] = {}
+        self._all: list[LinkedModel] | None = None  # the newest of each
+        self._on_demand: dict[Key, str] = {}  # models that their first request loads
+        self._lookups: dict[Key, list[Settled]] = {}
+        self._changes = 0  # a lookup that began before the last one may be out of date
+
+    # ---- the link
+
+    def connect(self, link: Link, inbox: LoopInbox) -> None:
+        """Use the engine at the other end of `link`. On the loop's thread."""
+        self._connection = EngineConnection(link, inbox, self._forget, self._lost)
+
+    def _lost(self, connection: EngineConnection) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._forget("")
+
+    def begin_exit(self) -> None:
+        """The server shuts down."""
+        self._exiting = True
+
+    def close(self) -> None:
+        """End the link and the threads. On the loop's thread."""
+        if self._connection is not None:
+            self._connection.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is an engine process."""
+        return self._connection is not None
+
+    def in_flight(self) -> int:
+        """Requests that wait for a response."""
+        connection = self._connection
+        return 0 if connection is None else connection.in_flight
+
+    def _linked(self) -> EngineConnection:
+        connection = self._connection
+        if connection is None:
+            raise engine_gone()
+        return connection
+
+    def call(self, method: str, *arguments: Any, answer_secs: float | None = _ANSWER_SECS) -> Any:
+        """Call a method of the engine process and wait for its result. Not on the loop's thread.
+
+        Raises its error; Unavailable if there is no engine, or no answer within `answer_secs`.
+        """
+        answer: Future[Any] = Future()
+
+        def settled(value: Any, error: ShoalError | None) -> None:
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
+
+        self._linked().call(method, *arguments, settled=settled)
+        try:
+            return answer.result(answer_secs)
+        except FutureTimeoutError:
+            raise Unavailable("the engine process does not answer; try again later") from None
+
+    # ---- inference
+
+    def infer(self, request: Request) -> None:
+        """See `Engine`. The engine process validates it, too: another version may serve by then."""
+        connection = self._linked()
+        inputs = request.inputs
+        model = self._models.get((request.model_name, request.model_version))
+        if model is not None:
+            validate(request, model.signature)
+            request.served_by = model
+        connection.infer(request, inputs)
+
+    def infer_group(
+        self, requests: Sequence[PlannedRequest], model: Any
+    ) -> Sequence[PlannedRequest]:
+        """See `Engine`."""
+        first = requests[0]
+        if self._models.get((first.model_name, first.model_version)) is not model:
+            return requests
+        self._linked().infer_group(requests)
+        return ()
+
+    def check_room(self, name: str, version: int = -1) -> None:
+        """See `Engine`. The engine decides when the request arrives: decoding it here delays no
+        other process."""
+
+    # ---- health
+
+    @property
+    def asks_process(self) -> bool:
+        """See `Engine`."""
+        return True
+
+    def exiting(self) -> bool:
+        """See `Engine`."""
+        return self._exiting
+
+    def readiness(self) -> Readiness:
+        """See `Engine`."""
+        try:
+            ready, problems = self.call("readiness")
+        except Unavailable as error:
+            return Readiness(False, (Problem(error.message, public=True, repository=True),))
+        return Readiness(ready, tuple([Problem(*problem) for problem in problems]))
+
+    def model_ready(self, name: str, version: int = -1) -> bool:
+        """See `Engine`."""
+        ready: bool = self.call("model_ready", name, version, answer_secs=None)
+        return ready
+
+    def asks_readiness(self, name: str, version: int = -1) -> bool:
+        """See `Engine`."""
+        del name, version
+        return True
+
+    def knows(self, name: str) -> bool:
+        """See `Engine`."""
+        known: bool = self.call("knows", name)
+        return known
+
+    # ---- what there is
+
+    def server_metadata(self) -> dict[str, Any]:
+        """See `Engine`."""
+        return self._described
+
+    def find(self, name: str, version: int = -1) -> LinkedModel:
+        """See `Engine`."""
+        key = (name, version)
+        model: LinkedModel | None = self._models.get(key)
+        if model is None:
+            raise self._unknown(key)
+        return model
+
+    def newest_models(self) -> list[EngineModel]:
+        """See `Engine`."""
+        found = self._all
+        if found is None:
+            raise self._unknown(_ALL)
+        return list(found)
+
+    def ready_versions(self, name: str) -> list[int]:
+        """See `Engine`."""
+        return list(self.find(name).versions)
+
+    def _task_models(self) -> Sequence[EngineModel]:
+        return self.newest_models()
+
+    def _unknown(self, key: Key) -> ShoalError:
+        if self._connection is None:
+            return engine_gone()
+        text = self._on_demand.get(key)
+        if text is not None:
+            return _LoadedByRequest(self, key, text)
+        return ModelLookup(self, key)
+
+    def _forget(self, name: str) -> None:
+        """Look up the model `name` again ("": all of them) when someone asks for it."""
+        with self._lock:
+            self._changes += 1
+            gone = [key for key in self._models if name in ("", key[0])]
+            kept = {key: model for key, model in self._models.items() if key not in gone}
+            dropped = {self._models[key] for key in gone} - set(kept.values())
+            dropped.update(set(self._all or ()) - set(kept.values()))
+            self._models = kept
+            self._all = None
+            self._on_demand = {
+                key: text for key, text in self._on_demand.items() if name not in ("", key[0])
+            }
+        for model in dropped:
+            if model.task is not None:
+                self._threads.submit(model.close)
+
+    def look_up(self, key: Key, settled: Settled) -> None:
+        """Ask the engine for a model, for `ModelLookup`."""
+        with self._lock:
+            waiting = self._lookups.setdefault(key, [])
+            waiting.append(settled)
+            if len(waiting) > 1:
+                return
+            changes = self._changes
+
+        def found(value: Any, error: ShoalError | None) -> None:
+            self._threads.submit(self._learn, key, changes, value, error)
+
+        try:
+            if key is _ALL:
+                self._linked().call("models", settled=found)
+            else:
+                self._linked().call("find", *key, settled=found)
+        except ShoalError as error:
+            self._settle(key, error)
+
+    def load_on_demand(self, key: Key, settled: Settled) -> None:
+        """Have the engine load a model, for a request that waits for it."""
+
+        def loaded(_value: Any, error: ShoalError | None) -> None:
+            with self._lock:
+                self._on_demand.pop(key, None)
+            settled(error)
+
+        try:
+            self._linked().call("load_on_demand", *key, settled=loaded)
+        except ShoalError as error:
+            settled(error)
+
+    def _learn(self, key: Key, changes: int, value: Any, error: ShoalError | None) -> None:
+        """Keep what the engine has answered, and wake those who wait for it."""
+        try:
+            if error is None and isinstance(value, str):  # it is loaded by its first request
+                with self._lock:
+                    if changes == self._changes:
+                        self._on_demand[key] = value
+            elif error is None:
+                described = value if key is _ALL else [value]
+                models = [self._make(ModelDescription(*one)) for one in described]
+                with self._lock:
+                    if changes == self._changes:
+                        if key is _ALL:
+                            self._all = models
+                        else:
+                            self._models[key] = models[0]
+        except ShoalError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - becomes the response
+            error = Internal(f"{type(failure).__name__}: {failure}")
+        self._settle(key, error)
+
+    def _make(self, description: ModelDescription) -> LinkedModel:
+        with self._lock:
+            known = [*self._models.values(), *(self._all or ())]
+        for model in known:
+            if model.key == description.key:
+                found: LinkedModel = model
+                return found
+        connection = self._linked()
+        return LinkedModel(description, self.infer, self._workers, connection.count_task)
+
+    def _settle(self, key: Key, error: ShoalError | None) -> None:
+        with self._lock:
+            waiting = self._lookups.pop(key, [])
+        for settled in waiting:
+            settled(error)
+
+    # ---- what blocks
+
+    def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        counted: list[dict[str, Any]] = self.call("statistics", name, version)
+        return counted
+
+    def explain(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        explained: list[dict[str, Any]] = self.call("explain", name, version)
+        return explained
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str]]:
+        """See `Engine`."""
+        settings: dict[str, list[str]] = self.call("trace_settings", model)
+        return settings
+
+    def update_trace_settings(self, model: str, changes: Changes) -> None:
+        """See `Engine`."""
+        self.call("update_trace_settings", model, dict(changes))
+
+    def log_settings(self) -> dict[str, Any]:
+        """See `Engine`."""
+        settings: dict[str, Any] = self.call("log_settings")
+        return settings
+
+    def update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        """See `Engine`."""
+        self.call("update_log_settings", dict(changes))
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """See `Engine`."""
+        rows: list[dict[str, str]] = self.call("index", ready_only, answer_secs=None)
+        return rows
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """See `Engine`."""
+        plain = {path: bytes(content) for path, content in files.items()}
+        self.call("load", name, config_json, plain, answer_secs=None)
+
+    def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """See `Engine`."""
+        self.call("unload", name, unload_dependents, answer_secs=None)
+
+    def register_repository(self, path: Path, names: Mapping[str, str]) -> None:
+        """See `Engine`."""
+        self.call("register_repository", str(path), dict(names), answer_secs=None)
+
+    def unregister_repository(self, path: Path, *, wait_secs: float = 0.0) -> bool:
+        """See `Engine`."""
+        known: bool = self.call("unregister_repository", str(path), wait_secs, answer_secs=None)
+        return known
+
+
+class ModelLookup(ModelLoading):
+    """Raised for a model that this process has to ask the engine for."""
+
+    only_asks = True
+
+    def __init__(self, engine: LinkedEngine, key: Key) -> None:
+        super().__init__(f"model '{key[0]}' has to be looked up first")
+        self._engine = engine
+        self._key = key
+
+    def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
+        """See `ModelLoading`."""
+        del inside
+        self._engine.look_up(self._key, settled)
+        return lambda: None
+
+
+class _LoadedByRequest(ModelLoading):
+    """Raised for a model that is loaded when a request waits for it."""
+
+    def __init__(self, engine: LinkedEngine, key: Key, text: str) -> None:
+        super().__init__(text)
+        self._engine = engine
+        self._key = key
+
+    def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
+        """See `ModelLoading`."""
+        del inside
+        self._engine.load_on_demand(self._key, settled)
+        return lambda: None

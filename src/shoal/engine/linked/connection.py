@@ -1,0 +1,341 @@
+"""A front end's side of one link to the engine: requests and calls that wait for their answers.
+
+    infer, infer_group, call --> messages, sent once per loop iteration --> engine
+    replies, results of calls <-- on the loop, in the order of the messages <--'
+
+When the engine process ends, everything that waits is answered with Unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shoal.core.inbox import LoopInbox
+from shoal.core.planned import (
+    PlannedRequest,
+    PlannedResponses,
+    RequestTemplate,
+    ResponseLayout,
+)
+from shoal.core.request import DONE, Request
+from shoal.core.tensor import Tensor
+from shoal.engine.linked import messages
+from shoal.errors import QueueRejected, ShoalError, Unavailable
+from shoal.link import failure
+from shoal.link.channel import ChannelClosed
+from shoal.link.link import INLINE_BYTES, Link
+
+_FIRST_HIT = 1 << 40  # numbers of requests in groups; those of others are below
+_MOST_BACKLOG_BYTES = 64 << 20  # that the engine has not read, before requests are refused
+_RETRY_SECS = 1
+
+Settled = Callable[[Any, "ShoalError | None"], None]
+
+
+def engine_gone() -> Unavailable:
+    """The error for requests while there is no engine process."""
+    error = Unavailable("the engine process is being restarted; try again in a moment")
+    error.retry_secs = _RETRY_SECS
+    return error
+
+
+class _LinkedTemplate:
+    """A template that the engine knows by number, and the layouts of its responses."""
+
+    __slots__ = ("_forget", "connection", "is_large", "layouts", "number")
+
+    def __init__(
+        self, connection: EngineConnection, number: int, is_large: bool, forget: deque[int]
+    ) -> None:
+        self.connection = connection
+        self.number = number
+        self.is_large = is_large  # so that its inputs travel through shared memory
+        self.layouts: dict[int, ResponseLayout] = {}
+        self._forget = forget
+
+    def __del__(self) -> None:
+        self._forget.append(self.number)  # no lock: this may run inside the garbage collector
+
+
+class EngineConnection:
+    """One link, until the engine process ends. Methods may be called from any thread, unless they
+    say otherwise."""
+
+    def __init__(
+        self,
+        link: Link,
+        inbox: LoopInbox,
+        changed: Callable[[str], None],
+        lost: Callable[[EngineConnection], None],
+    ) -> None:
+        """Call it on the loop's thread. `changed` gets names of models that are to be looked up
+        again, "" for all of them; `lost` is called once, on the loop, when the link has ended."""
+        self.link = link
+        self._inbox = inbox
+        self._changed = changed
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._numbers = itertools.count(1)
+        self._next_hit = _FIRST_HIT
+        self._requests: dict[int, Request] = {}
+        self._calls: dict[int, Settled] = {}
+        self._template_numbers = itertools.count(1)
+        self._forgotten: deque[int] = deque()
+        self._layouts: dict[int, tuple[Any, ...]] = {}
+        self._flush_due = False
+        self.closed = False
+        self._handlers: dict[str, Callable[..., None]] = {
+            "hello": lambda _version: None,
+            "response": self._take_response,
+            "layout": self._layouts.__setitem__,
+            "results": self._take_results,
+            "refused": self._take_refusals,
+            "returned": self._take_result,
+            "raised": self._take_error,
+            "changed": self._take_change,
+        }
+        self._loop.add_reader(link.fileno(), self._read)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for a response."""
+        return len(self._requests)
+
+    # ---- to the engine
+
+    def _send(self, kind: str, *body: Any) -> None:
+        """Send a message; those of one loop iteration together. Unavailable if the engine is gone,
+        or does not read what it is sent."""
+        link = self.link
+        try:
+            if threading.get_ident() != self._thread:
+                link.send(kind, *body)
+                return
+            link.send(kind, *body, more=True)
+        except ChannelClosed:
+            raise engine_gone() from None
+        if not self._flush_due:
+            self._flush_due = True
+            self._inbox.after_batches(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        try:
+            self.link.flush()
+        except ChannelClosed:
+            return  # `_read` is about to see the end, too
+
+    def _check_room(self) -> None:
+        if self.closed:
+            raise engine_gone()
+        if self.link.backlog_bytes > _MOST_BACKLOG_BYTES:
+            error = Unavailable("the engine process does not take requests at the moment")
+            error.retry_secs = _RETRY_SECS
+            raise error
+
+    def infer(self, request: Request, inputs: Mapping[str, Tensor]) -> None:
+        """Send a full request; `inputs` are as they were received. Raises Unavailable."""
+        self._check_room()
+        number = next(self._numbers)
+        self._requests[number] = request
+        request.on_cancel = lambda: self._cancel(number)
+        try:
+            self._send("infer", number, messages.pack_request(self.link, request, inputs))
+        except BaseException:
+            del self._requests[number]
+            raise
+        if self.closed and self._requests.pop(number, None) is not None:
+            raise engine_gone()
+
+    def infer_group(self, requests: Sequence[PlannedRequest]) -> None:
+        """Send requests of one template. On the loop's thread. Raises Unavailable, with none of
+        them sent."""
+        self._check_room()
+        template = requests[0].template
+        assert template is not None
+        linked: _LinkedTemplate | None = template.linked
+        if linked is None or linked.connection is not self:
+            linked = self._register(template)
+        if linked.is_large:
+            contents: Any = self.link.pack_buffers(
+                [request.message[place] for request in requests for place in request.places]
+            )
+        elif len(template.sizes) == 1:
+            contents = b"".join([request.message[request.places[0]] for request in requests])
+        else:
+            contents = b"".join(
+                [request.message[place] for request in requests for place in request.places]
+            )
+        ids = [request.id for request in requests]
+        first, count = self._next_hit, len(requests)
+        self._next_hit = first + count
+        numbers = range(first, first + count)
+        self._send(
+            "group",
+            linked.number,
+            first,
+            count,
+            ids if any(ids) else None,
+            requests[0].start_ns,
+            contents,
+        )
+        self._requests.update(zip(numbers, requests, strict=True))
+        cancel = lambda: self._cancel_of(numbers)  # noqa: E731
+        for request in requests:
+            request.on_cancel = cancel
+
+    def _register(self, template: RequestTemplate) -> _LinkedTemplate:
+        """Tell the engine about a template, and which ones are no longer used."""
+        while self._forgotten:
+            self._send("forget", self._forgotten.popleft())
+        number = next(self._template_numbers)
+        self._send("template", number, messages.pack_template(template))
+        is_large = max(template.sizes, default=0) > INLINE_BYTES
+        linked = _LinkedTemplate(self, number, is_large, self._forgotten)
+        template.linked = linked
+        return linked
+
+    def _cancel(self, number: int) -> None:
+        if number in self._requests:
+            try:
+                self._send("cancel", number)
+            except Unavailable:
+                return  # it is answered for that reason
+
+    def _cancel_of(self, numbers: range) -> None:
+        """Cancel those of a group whose clients have left."""
+        for number in numbers:
+            request = self._requests.get(number)
+            if request is not None and request.cancelled:
+                self._cancel(number)
+
+    def call(self, method: str, *arguments: Any, settled: Settled) -> None:
+        """Call a method of the engine; `settled` gets the value or the error, exactly once, from
+        any thread."""
+        number = next(self._numbers)
+        self._calls[number] = settled
+        try:
+            if self.closed:
+                raise engine_gone()
+            self._send("call", number, method, arguments)
+        except Unavailable as error:
+            if self._calls.pop(number, None) is not None:
+                settled(None, error)
+
+    def count_task(self, model: int, kind: str, count: int, elapsed_ns: int) -> None:
+        """Count what a model's task did here."""
+        if not self.closed:
+            try:
+                self._send("task", model, kind, count, elapsed_ns)
+            except Unavailable:
+                return
+
+    # ---- from the engine, on the loop
+
+    def _read(self) -> None:
+        try:
+            received = self.link.receive()
+        except ChannelClosed:
+            self.close()
+            return
+        for kind, body in received:
+            self._handlers[kind](*body)
+
+    def close(self) -> None:
+        """The engine is gone: answer everything that waits. On the loop's thread."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self.link.fileno())
+        self.link.close()
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.on_cancel = None
+            request.state = DONE
+            request.fail(engine_gone())
+        calls, self._calls = self._calls, {}
+        for settled in calls.values():
+            settled(None, engine_gone())
+        self._lost(self)
+
+    def _take_response(self, number: int, packed: tuple[Any, ...]) -> None:
+        request = self._requests.get(number)
+        try:
+            response = messages.unpack_response(self.link, packed)
+        except ShoalError as error:  # no memory for the outputs
+            if request is not None and self._requests.pop(number, None) is not None:
+                request.on_cancel = None
+                request.fail(error)
+                self._cancel(number)
+            return
+        if request is None:
+            return
+        if response.final:
+            del self._requests[number]
+            request.on_cancel = None
+            request.state = DONE
+        request.reply.send(response)
+
+    def _take_results(self, number: int, numbers: Sequence[int], places: Sequence[Any]) -> None:
+        """Answer requests of a batch that were made from one template, or from alike ones."""
+        take = self._requests.pop
+        requests: Any = [take(one, None) for one in numbers]
+        try:
+            contents = self.link.unpack_buffers(places)
+        except ShoalError as error:  # no memory for the outputs
+            for request in requests:
+                request.fail(error)
+            return
+        for request in requests:
+            request.on_cancel = None
+        start = 0
+        while start < len(requests):
+            template = requests[start].template
+            end = start + 1
+            while end < len(requests) and requests[end].template is template:
+                end += 1
+            layout = self._layout(number, template)
+            if end - start < len(requests):
+                part: Sequence[Any] = [
+                    content[start * size : end * size]
+                    for content, size in zip(contents, layout.sizes, strict=True)
+                ]
+            else:
+                part = contents
+            template.replies.send_all(PlannedResponses(layout, part), requests[start:end])
+            start = end
+
+    def _layout(self, number: int, template: RequestTemplate) -> ResponseLayout:
+        layouts: dict[int, ResponseLayout] = template.linked.layouts
+        layout = layouts.get(number)
+        if layout is None:
+            layout = layouts[number] = messages.unpack_layout(self._layouts[number])
+        return layout
+
+    def _take_refusals(self, packed: Any, numbers: Sequence[int]) -> None:
+        error = failure.unpack(packed)
+        assert isinstance(error, QueueRejected)
+        requests: Any = [self._requests.pop(number) for number in numbers]
+        for request in requests:
+            request.on_cancel = None
+            request.state = DONE
+        requests[0].template.replies.refuse_all(error, requests)
+
+    def _take_result(self, number: int, value: Any) -> None:
+        self._calls.pop(number)(value, None)
+
+    def _take_error(self, number: int, packed: Any) -> None:
+        self._calls.pop(number)(None, failure.unpack(packed))
+
+    def _take_change(self, change: int, name: str) -> None:
+        self._changed(name)
+        try:
+            self._send("seen", change)
+        except Unavailable:
+            return

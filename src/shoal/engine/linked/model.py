@@ -1,0 +1,63 @@
+"""A model of the engine process, as a front end knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shoal.config.model import ModelConfig
+from shoal.core.request import Request
+from shoal.core.signature import Signature
+from shoal.engine.linked.messages import ModelDescription
+from shoal.statistics.task import TaskStatistics
+from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
+from shoal.tasks.workers import Workers
+
+CountTask = Callable[[int, str, int, int], None]  # the model's key, what, how many, how long in ns
+
+
+class LinkedModel:
+    """One version that serves. Templates of its requests hold while it exists."""
+
+    def __init__(
+        self,
+        description: ModelDescription,
+        infer: Callable[[Request], None],
+        workers: Callable[[], Workers],
+        count_task: CountTask,
+    ) -> None:
+        """Blocks while its task reads files. ConfigError if the task cannot be used here."""
+        self.key = description.key
+        self.name = description.name
+        self.version = description.version
+        self.decoupled = description.decoupled
+        self.loaded_ms = description.loaded_ms
+        self.versions = description.versions
+        self.folders: tuple[Path, ...] = description.read_folders()
+        self.config: ModelConfig = description.read_config()
+        self.signature: Signature = description.read_signature(self.config.max_batch_size)
+        self.accept = infer  # for the task
+        self.task: TaskEndpoint | None = open_endpoint(
+            self,
+            self.folders[0],
+            workers,
+            lambda name: _ForwardedCounts(name, self.key, count_task),
+        )
+
+    def close(self) -> None:
+        """Serve the calls of its task that have begun, then end that. Blocks."""
+        if self.task is not None:
+            self.task.finish()
+
+
+class _ForwardedCounts(TaskStatistics):
+    """Counts in the engine process: there is one truth about a model's task."""
+
+    def __init__(self, task: str, model: int, count_task: CountTask) -> None:
+        super().__init__(task)
+        self._model = model
+        self._count_task = count_task
+
+    def add(self, kind: str, count: int, elapsed_ns: int) -> None:
+        """Send them to the engine."""
+        self._count_task(self._model, kind, count, elapsed_ns)

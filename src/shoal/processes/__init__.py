@@ -1,0 +1,28 @@
+"""A server of several processes: front ends that share its ports, one engine, and a supervisor.
+
+                     ┌─ front end 1 ══╗
+    supervisor ──────┼─ front end N ══╬══ engine        ── control links    ══ requests
+    (ports, signals) └────────────────╨─── engine
+
+    supervisor   opens the ports, starts the others and restarts what ends; forwards signals
+    frontend     frontends with a `LinkedEngine`
+    engine       a `LocalEngine` with an `EngineService`, and no ports
+
+The listening sockets belong to the supervisor, and all front ends accept from them: when one ends,
+no connection is lost that it had not accepted. A process ends when its supervisor does.
+
+Messages of the supervisor:
+
+    start       options, sockets or models     to both, once
+    link        a descriptor                   to both: the two ends of a new link
+    begin_exit                                 to the engine: not ready from now on
+    reload                                     to both: SIGHUP
+    stop        seconds                        finish what was begun within that time, then end
+
+Messages of the others:
+
+    listening                                  a front end has opened its ports
+    loaded      problem                        the engine has loaded the models of the start
+    controlled  call                           a client has loaded or unloaded a model
+    stopped     clean                          the last one
+"""

@@ -1,0 +1,76 @@
+"""A front-end process: the ports of a server, with the engine in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from shoal.core.inbox import LoopInbox
+from shoal.engine.linked.client import LinkedEngine
+from shoal.frontends.sockets import inherit
+from shoal.instance import device
+from shoal.instance.inline import LoopHandle
+from shoal.link.link import Link
+from shoal.ports import Ports
+from shoal.processes.child import Control, Start, run_child
+from shoal.reloads import Reloads
+from shoal.statistics.tracer import Tracer
+from shoal.tasks.workers import Workers
+
+
+def main(connection: str) -> None:
+    """Run the process; `shoal.link.bootstrap` calls it."""
+    run_child(connection, _serve)
+
+
+async def _serve(start: Start) -> None:
+    options = start.options
+    for place, numbers in start.more:
+        inherit(place, [socket.socket(fileno=number) for number in numbers])
+    loop = asyncio.get_running_loop()
+    handle = LoopHandle(polls_for_lone_client=device.available_cores() > 1)
+    handle.bind(loop)
+    inbox = LoopInbox(loop, handle.after_reading, handle.after_batches)
+    workers = Workers(device.available_cores())
+    engine = LinkedEngine(
+        server_id=options.id,
+        has_gpus=bool(device.gpus()),
+        workers=lambda: workers,
+        tracer=Tracer(),
+    )
+    reloads = Reloads()
+    ports = Ports(
+        options,
+        engine,
+        reloads=reloads,
+        log=start.log,
+        render_metrics=(lambda: engine.call("metrics")) if options.allow_metrics else None,
+        console=None,
+    )
+    stopped: asyncio.Future[tuple[float, float]] = loop.create_future()
+
+    def connect() -> None:
+        engine.connect(Link(socket.socket(fileno=control.take_file())), inbox)
+
+    def stop(secs: float, drain_secs: float) -> None:
+        if not stopped.done():
+            stopped.set_result((secs, drain_secs))
+
+    control = Control(start, {"link": connect, "reload": reloads.request, "stop": stop})
+    await ports.listen(inbox)
+    control.send("listening")
+    secs, drain_secs = await stopped
+    engine.begin_exit()
+    await ports.announce_stop(drain_secs)
+    deadline = loop.time() + secs
+    clean = await ports.finish_requests(deadline, engine.in_flight)
+    if not clean:
+        await ports.give_up()
+    reloads.close()
+    handle.release()
+    await ports.close()
+    engine.close()
+    workers.close()
+    control.send("stopped", clean)
+    os._exit(0)

@@ -1,0 +1,298 @@
+"""Starts the processes of a server, connects them, and restarts what ends.
+
+bind the ports ─▶ engine, front ends ─▶ links between them ─▶ loaded ─▶ until a signal arrives
+stop: front ends finish what they have received ─▶ the engine unloads ─▶ exit
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.config.options import Options
+from shoal.errors import Internal, ShoalError
+from shoal.link import failure
+from shoal.link.channel import ChannelClosed
+from shoal.link.process import ChildProcess
+from shoal.processes import journal
+from shoal.processes.listening import ListeningPorts
+
+logger = logging.getLogger(__name__)
+
+_ENGINE, _FRONTEND = "shoal.processes.engine", "shoal.processes.frontend"
+_FIRST_REST_SECS, _LONGEST_REST_SECS = 0.1, 10.0
+_LONG_LIFE_SECS = 30.0  # a process that lived this long is restarted at once
+_LAST_SECS = 2.0  # after the time to stop, for the last message of a process
+
+
+class _Process:
+    """A child, its control link on the supervisor's loop, and whether it has ended."""
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        files: list[int],
+        handlers: dict[str, Callable[..., None]],
+        ended: Callable[[_Process, str], None],
+    ) -> None:
+        """Raises Internal if it cannot be started. `ended` is called once, on the loop."""
+        self.name = name
+        self.started_at = time.monotonic()
+        self._child = ChildProcess(module, name, files=files)
+        self._handlers = {"hello": self._child.check_version, **handlers}
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self.gone = asyncio.Event()
+        self._loop.add_reader(self._child.link.fileno(), self._read)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._child.pid
+
+    def _read(self) -> None:
+        try:
+            received = self._child.link.receive()
+        except ChannelClosed:
+            self._loop.remove_reader(self._child.link.fileno())
+            self._loop.create_task(self._see_off())
+            return
+        for kind, body in received:
+            self._handlers[kind](*body)
+
+    async def _see_off(self) -> None:
+        ending = await asyncio.to_thread(self._child.ending)
+        await asyncio.to_thread(self._child.end)
+        self._child.link.close()
+        self.gone.set()
+        self._ended(self, ending)
+
+    def send(self, kind: str, *body: Any) -> None:
+        """Send it a message; one that has ended does not need it."""
+        with contextlib.suppress(ChannelClosed):
+            self._child.link.send(kind, *body)
+
+    def pass_socket(self, end: socket.socket) -> None:
+        """Give it one end of a link."""
+        with contextlib.suppress(ChannelClosed):
+            self._child.link.send_files("link", files=[end.detach()])
+
+    async def end(self, secs: float) -> None:
+        """Wait for its end, and enforce it after that time."""
+        try:
+            await asyncio.wait_for(self.gone.wait(), secs)
+        except asyncio.TimeoutError:
+            self._child.kill()
+            await self.gone.wait()
+
+
+class Supervisor:
+    """The processes of one server. Its methods belong to the thread of one event loop."""
+
+    def __init__(self, options: Options, frontends: int) -> None:
+        """Starts nothing yet. `frontends` is the number of front ends."""
+        self._options = options
+        self._count = frontends
+        self.ports = ListeningPorts()
+        self._engine: _Process | None = None
+        self._serving_engine: _Process | None = None  # the same, once front ends may use it
+        self._frontends: dict[int, _Process] = {}
+        self._rests: dict[str, float] = {}
+        self._calls: journal.Calls = {}
+        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loaded.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._was_loaded = False
+        self._stopping = False
+        self._clean = True
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- start
+
+    async def start(self) -> None:
+        """Open the ports and start all processes; returns when the models have been loaded or
+        tried.
+
+        Raises a ShoalError for a port that cannot be opened, and as `Server.load` for models.
+        Call `stop` in any case.
+        """
+        self._options = await self.ports.bind(self._options)
+        self._start_engine()
+        listening = [self._start_frontend(index) for index in range(self._count)]
+        await asyncio.gather(*listening)
+        await self._loaded
+
+    def _start_engine(self) -> None:
+        calls = [list(call) for call in self._calls.values()]
+        engine = self._engine = _Process(
+            _ENGINE,
+            "the engine",
+            [],
+            {"loaded": self._take_loaded, "controlled": self._record, "stopped": self._take_end},
+            self._engine_ended,
+        )
+        engine.send("start", pickle.dumps(self._options), calls)
+        if not self._was_loaded:
+            self._connect_all(engine)
+
+    def _connect_all(self, engine: _Process) -> None:
+        self._serving_engine = engine
+        for frontend in self._frontends.values():
+            self._connect(frontend)
+
+    def _record(self, *call: Any) -> None:
+        journal.record(self._calls, *call)
+
+    def _take_loaded(self, packed: Any, reasons: list[str]) -> None:
+        if self._was_loaded and self._engine is not None:
+            # It stands in for one that has ended: until now, requests were refused for a moment.
+            self._connect_all(self._engine)
+        if self._loaded.done():
+            return
+        if packed is None:
+            self._was_loaded = True
+            self._loaded.set_result(None)
+            return
+        error = failure.unpack(packed)
+        error.reasons = reasons  # type: ignore[attr-defined]
+        self._loaded.set_exception(error)
+
+    def _start_frontend(self, index: int) -> asyncio.Future[None]:
+        listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def listens() -> None:
+            if not listening.done():
+                listening.set_result(None)
+
+        def ended(process: _Process, ending: str) -> None:
+            if not listening.done():
+                listening.set_exception(
+                    Internal(f"front end {index} could not be started: {ending}")
+                )
+            self._frontend_ended(index, process, ending)
+
+        frontend = self._frontends[index] = _Process(
+            _FRONTEND,
+            f"front end {index}",
+            self.ports.files(),
+            {"listening": listens, "stopped": self._take_end},
+            ended,
+        )
+        frontend.send("start", pickle.dumps(self._options), self.ports.inherited())
+        self._connect(frontend)
+        return listening
+
+    def _connect(self, frontend: _Process) -> None:
+        """Give a front end and the engine the two ends of a new link."""
+        engine = self._serving_engine
+        if engine is None:
+            return
+        ours, theirs = socket.socketpair()
+        engine.pass_socket(ours)
+        frontend.pass_socket(theirs)
+
+    # ---- restarts
+
+    def _engine_ended(self, process: _Process, ending: str) -> None:
+        self._engine = self._serving_engine = None
+        if self._stopping:
+            return
+        if not self._loaded.done():
+            self._loaded.set_exception(Internal(f"the engine process ended: {ending}"))
+            return
+        self._restart(process, ending, self._start_engine)
+
+    def _frontend_ended(self, index: int, process: _Process, ending: str) -> None:
+        self._frontends.pop(index, None)
+        if not self._stopping and self._was_loaded:
+
+            def start() -> None:
+                listening = self._start_frontend(index)
+                listening.add_done_callback(lambda future: future.exception())
+
+            self._restart(process, ending, start)
+
+    def _restart(self, process: _Process, ending: str, start: Callable[[], None]) -> None:
+        """Start another process in place of one that has ended, with increasing pauses if it keeps
+        ending."""
+        name = process.name
+        rest = self._rests.get(name, 0.0)
+        if time.monotonic() - process.started_at > _LONG_LIFE_SECS:
+            rest = 0.0
+        self._rests[name] = min(max(_FIRST_REST_SECS, rest * 2), _LONGEST_REST_SECS)
+        logger.error(
+            "the process of %s has ended: %s; it is restarted%s",
+            name,
+            ending,
+            f" in {rest:g} s" if rest else "",
+        )
+
+        async def again() -> None:
+            await asyncio.sleep(rest)
+            while not self._stopping:
+                try:
+                    start()
+                except ShoalError as error:
+                    logger.error("%s", error.message)  # noqa: TRY400 - a sentence is enough
+                    await asyncio.sleep(self._rests[name])
+                else:
+                    return
+
+        task = asyncio.get_running_loop().create_task(again())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- while it runs
+
+    left_behind = False  # no thread of this process runs a model
+
+    @property
+    def http_port(self) -> int:
+        """The actual port, once it listens."""
+        return self._options.http_port
+
+    @property
+    def metrics_port(self) -> int:
+        """The actual port, once it listens."""
+        return self._options.metrics_port
+
+    def reload(self) -> None:
+        """SIGHUP: every process reads its files again."""
+        for process in (*self._frontends.values(), self._engine):
+            if process is not None:
+                process.send("reload")
+
+    # ---- stop
+
+    def _take_end(self, clean: bool) -> None:
+        self._clean = self._clean and clean
+
+    async def stop(self) -> bool:
+        """Shut down in order, however far `start` got. False if that took longer than the exit
+        timeout."""
+        self._stopping = True
+        options = self._options
+        if self._engine is not None:
+            self._engine.send("begin_exit")
+        drain_secs = options.drain_secs if self._was_loaded else 0.0
+        secs = float(options.exit_timeout_secs)
+        deadline = time.monotonic() + drain_secs + secs
+        frontends = list(self._frontends.values())
+        for frontend in frontends:
+            frontend.send("stop", secs, drain_secs)
+        await asyncio.gather(*(f.end(drain_secs + secs + _LAST_SECS) for f in frontends))
+        if self._engine is not None:
+            left_secs = max(0.0, deadline - time.monotonic())
+            engine = self._engine
+            engine.send("stop", left_secs)
+            await engine.end(left_secs + _LAST_SECS)
+        self.ports.close()
+        for task in self._tasks:
+            task.cancel()
+        return self._clean

@@ -1,0 +1,134 @@
+"""A server of several processes: two front ends and one engine, with real clients."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+
+from shoal.testing.server import wait_until
+from tests.chaos.server import ADDRESS, ChaosServer
+from tests.support import onnx_models
+from tests.support.repositories import add_onnx
+
+BATCHED = "max_batch_size: 8\ndynamic_batching {}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    add_onnx(folder, "sum", onnx_models.add_sub("INT32"), BATCHED)
+    add_onnx(folder, "echo", onnx_models.identity("FP32"), BATCHED)
+    started = ChaosServer(
+        tmp_path_factory.mktemp("server"),
+        str(folder),
+        "--frontend-processes=2",
+        "--model-control-mode=explicit",
+        "--load-model=sum",
+    )
+    yield started
+    started.checked_stop()
+
+
+def processes(server, kind):
+    """Those that run, by what they are."""
+    found = set()
+    for child in server.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+            if f"shoal.processes.{kind}" in child.cmdline():
+                found.add(child)
+    return found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(server, request):
+    kit = httpclient if request.param == "http" else grpcclient
+    port = server.http_port if request.param == "http" else server.grpc_port
+    with kit.InferenceServerClient(f"{ADDRESS}:{port}") as made:
+        made.kit = kit
+        yield made
+
+
+def infer(client, model, **arrays):
+    inputs = []
+    for name, array in arrays.items():
+        kind = {"int32": "INT32", "float32": "FP32"}[str(array.dtype)]
+        inputs.append(client.kit.InferInput(name, array.shape, kind))
+        inputs[-1].set_data_from_numpy(array)
+    return client.infer(model, inputs, request_id="7")
+
+
+def sum_works(client):
+    rows = np.arange(16, dtype=np.int32).reshape(1, 16)
+    for number in range(4):  # the first ones take the slow path
+        result = infer(client, "sum", INPUT0=rows, INPUT1=rows + number)
+        assert (result.as_numpy("OUTPUT0") == rows + rows + number).all()
+        assert (result.as_numpy("OUTPUT1") == -number).all()
+
+
+def test_small_and_large_tensors_arrive_whole(server, client):
+    sum_works(client)
+    client.load_model("echo")
+    for size in (16, 200_000):
+        row = np.random.default_rng(0).random((1, size), np.float32)
+        with pytest.raises(client.kit.InferenceServerException, match="expects 'FP32'"):
+            infer(client, "echo", INPUT0=row.astype(np.int32))
+        for _ in range(3):
+            assert (infer(client, "echo", INPUT0=row).as_numpy("OUTPUT0") == row).all()
+    client.unload_model("echo")
+
+
+def test_every_front_end_knows_what_a_client_has_loaded(server):
+    """Each request has its own connection, so that both front ends are asked."""
+    for _ in range(5):
+        assert server.load("echo").status == 200
+        for _ in range(4):
+            assert server.get("/v2/models/echo").status == 200
+        assert server.call("POST", "/v2/repository/models/echo/unload").status == 200
+        for _ in range(4):
+            assert server.get("/v2/models/echo").status == 404
+
+
+def test_a_front_end_that_is_killed_is_replaced(server, client):
+    first = processes(server, "frontend")
+    assert len(first) == 2
+    killed = first.pop()
+    killed.send_signal(signal.SIGKILL)
+    wait_until(lambda: len(processes(server, "frontend") - {killed}) == 2, "there is a new one")
+    for _ in range(4):
+        assert server.get("/v2/health/live").status == 200
+    with client.kit.InferenceServerClient(client_address(server, client)) as another:
+        another.kit = client.kit
+        sum_works(another)
+
+
+def client_address(server, client):
+    port = server.http_port if client.kit is httpclient else server.grpc_port
+    return f"{ADDRESS}:{port}"
+
+
+def test_connections_outlive_an_engine_that_is_killed(server, client):
+    sum_works(client)
+    assert server.load("echo").status == 200
+    (engine,) = processes(server, "engine")
+    engine.send_signal(signal.SIGKILL)
+
+    refusals = set()
+
+    def recovered():
+        try:
+            sum_works(client)
+        except client.kit.InferenceServerException as error:
+            refusals.add(error.message())
+            return False
+        return True
+
+    wait_until(recovered, "the connection serves again")
+    assert refusals <= {"the engine process is being restarted; try again in a moment"}
+    assert server.get("/v2/models/echo/ready").status == 200  # a client had loaded it
+    server.call("POST", "/v2/repository/models/echo/unload")
