@@ -501,12 +501,14 @@ def test_the_log(repository, tmp_path):
         model_control_mode=ModelControlMode.EXPLICIT,
         log_file=str(file),
         log_info=True,
+        pinned_memory_pool_size=1,
     ).start()
     tritonserver.LogMessage(tritonserver.LogLevel.WARN, "of mine")
     server.stop()
     text = file.read_text()
     assert "test_tritonserver.py:" in text
     assert '"of mine"' in text
+    assert "--pinned-memory-pool-byte-size has no effect" in text
 
 
 def test_a_server_that_nothing_refers_to_stops(repository):

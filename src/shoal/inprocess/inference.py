@@ -163,7 +163,7 @@ Converted = tuple[np.ndarray, DataType | None]  # None: the datatype is that of 
 
 def _from_array(array: np.ndarray, expected: DataType | None) -> Converted:
     """The caller's memory, read-only: a model may write to its inputs."""
-    if array.dtype.name == "bfloat16":  # of ml_dtypes
+    if array.dtype.isbuiltin != 1 and array.dtype.name == "bfloat16":  # of ml_dtypes
         return array.view(np.uint16), BF16
     if expected is BF16:
         if array.dtype == np.float32:

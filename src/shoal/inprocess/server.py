@@ -28,6 +28,8 @@ from shoal.inprocess.methods import blocking, blocking_infer, blocking_stream
 from shoal.logs import Log
 from shoal.server import Server as LoopServer
 
+logger = logging.getLogger(__name__)
+
 _LOG_OPTIONS = {
     "log_verbose",
     "log_info",
@@ -67,6 +69,8 @@ class Server(Addresses):
             if self._server is not None:
                 raise InvalidArgument("this server is already running")
             self._log = self._opened_log()
+            for line in self._requested.warnings():
+                logger.warning("%s", line)
             try:
                 server = LoopServer(self._requested, functions=self._functions, log=self._log)
                 self._server, self._loop = server, LoopThread("shoal-server")

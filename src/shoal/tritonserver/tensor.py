@@ -174,7 +174,8 @@ class Tensor:
 
     def _to_core(self, name: str) -> CoreTensor:
         """For the server, which reads the memory where it is."""
-        raw = memory.as_bytes(self.to_host().memory_buffer)
+        on_cpu = self if self.memory_type in _CPU else self.to_host()
+        raw = memory.as_bytes(on_cpu.memory_buffer)
         raw.flags.writeable = False
         return CoreTensor(name, self._core_type(), tuple(self.shape), raw=raw.data)
 

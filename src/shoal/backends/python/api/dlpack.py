@@ -115,6 +115,8 @@ def _capsule_dies(capsule: int) -> None:
 # As C functions, kept for as long as a capsule may call them.
 _c_give_back = _Deleter(_give_back)
 _c_capsule_dies = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_dies)
+_GIVE_BACK = ctypes.cast(_c_give_back, ctypes.c_void_p)
+_CAPSULE_DIES = ctypes.cast(_c_capsule_dies, ctypes.c_void_p)
 
 
 class Taken(NamedTuple):
@@ -153,11 +155,10 @@ def export(array: np.ndarray, datatype: DataType, owner: object = None) -> objec
     tensor.dtype.bits = datatype.itemsize * 8
     tensor.dtype.lanes = 1
     tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = ctypes.cast(_c_give_back, ctypes.c_void_p)
+    managed.deleter = _GIVE_BACK
     address = ctypes.addressof(managed)
     _exported[address] = (managed, shape, array, owner)
-    destructor = ctypes.cast(_c_capsule_dies, ctypes.c_void_p)
-    capsule: object = _new_capsule(address, _FRESH, destructor)
+    capsule: object = _new_capsule(address, _FRESH, _CAPSULE_DIES)
     return capsule
 
 
