@@ -16,6 +16,8 @@ from typing import Any
 
 from shoal import settings
 from shoal.config.options import Options
+from shoal.core import buffers
+from shoal.core.buffers import BufferPool
 from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.errors import Unavailable
@@ -64,8 +66,10 @@ class Ports:
         log: Log | None,
         render_metrics: Callable[[], bytes] | None,
         console: ConsoleState | None,
+        pool: BufferPool = buffers.pool,
     ) -> None:
-        """Opens and reads nothing yet. Raises InvalidArgument for invalid settings."""
+        """Opens and reads nothing yet. Raises InvalidArgument for invalid settings. Large requests
+        are received into memory of `pool`."""
         self.options = options
         self.engine = engine
         self.reloads = reloads
@@ -75,7 +79,7 @@ class Ports:
         self.access_log: AccessLog | None = None
         self._keys = settings.key_files(options)
         self.access = self._keys.access if self._keys is not None else None
-        self._clients = settings.client_limits(options)
+        self._clients = settings.client_limits(options, pool)
         self._http_options = settings.http_options(options)
         self.memory = SharedMemory(
             allowed=options.client_shared_memory,

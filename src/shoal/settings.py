@@ -19,6 +19,7 @@ from shoal.backends.registry import BackendRegistry
 from shoal.cache.registry import open_cache
 from shoal.cache.store import CacheStore
 from shoal.config.options import Options
+from shoal.core.buffers import BufferPool
 from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument, NotFound, Unsupported
 from shoal.frontends.access_log import AccessLog
@@ -217,12 +218,14 @@ def access_log(options: Options) -> AccessLog | None:
     )
 
 
-def client_limits(options: Options) -> ClientLimits:
-    """What the clients of all inference ports together may occupy."""
+def client_limits(options: Options, pool: BufferPool) -> ClientLimits:
+    """What the clients of all inference ports together may occupy; large requests are received into
+    memory of `pool`."""
     return ClientLimits.of(
         options.max_buffered_bytes,
         options.max_connections or most_connections(),
         options.max_connections_per_address,
+        pool,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.core import buffers
+from shoal.core.buffers import BufferPool
 from shoal.frontends.memory_budget import MemoryBudget
 
 _log = logging.getLogger(__name__)
@@ -114,11 +115,15 @@ class ClientLimits:
 
     @classmethod
     def of(
-        cls, max_buffered_bytes: int, max_connections: int = 0, max_per_address: int = 0
+        cls,
+        max_buffered_bytes: int,
+        max_connections: int = 0,
+        max_per_address: int = 0,
+        pool: BufferPool = buffers.pool,
     ) -> ClientLimits:
-        """Limits with nothing counted yet."""
+        """Limits with nothing counted yet. Large requests are received into memory of `pool`."""
         return cls(
-            MemoryBudget(max_buffered_bytes, buffers.pool),
+            MemoryBudget(max_buffered_bytes, pool),
             ConnectionLimits(max_connections, max_per_address),
         )
 

@@ -7,6 +7,7 @@ import os
 import socket
 
 from shoal.core.inbox import LoopInbox
+from shoal.engine.linked.buffers import SharedBufferPool
 from shoal.engine.linked.client import LinkedEngine
 from shoal.frontends.sockets import inherit
 from shoal.instance import device
@@ -47,6 +48,7 @@ async def _serve(start: Start) -> None:
         log=start.log,
         render_metrics=(lambda: engine.call("metrics")) if options.allow_metrics else None,
         console=None,
+        pool=SharedBufferPool(engine),
     )
     stopped: asyncio.Future[tuple[float, float]] = loop.create_future()
 

@@ -85,9 +85,10 @@ class LinkedEngine(Engine):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def connected(self) -> bool:
-        """Whether there is an engine process."""
-        return self._connection is not None
+    def link(self) -> Link | None:
+        """The link, while there is an engine process."""
+        connection = self._connection
+        return None if connection is None else connection.link
 
     def in_flight(self) -> int:
         """Requests that wait for a response."""
