@@ -14,6 +14,9 @@ import pytest
 
 import shoal
 from shoal.client import AsyncClient, Client
+from shoal.core.response import Response
+from shoal.core.tensor import Tensor
+from shoal.inprocess.responses import Result
 from tests.support import onnx_models
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import add_model, add_onnx
@@ -171,11 +174,14 @@ def test_neither_side_sees_what_the_other_writes(server):
     assert mine.tolist() == [0, 0, 0]
 
 
-def test_a_large_output_is_not_copied(server):
-    """The array of the runtime is the caller's; only what others could see is copied."""
-    rows = np.ones((1, 16), np.float32)
-    found = server.infer("sum", {"INPUT0": rows, "INPUT1": rows})
-    assert all(array.flags.writeable for array in found.values())
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_outputs_are_copied_only_if_they_are_shared(is_shared):
+    array = np.ones(4, np.float32)
+    address = array.ctypes.data
+    response = Response("m", 1, outputs=[Tensor.from_array("b", array)])
+    if not is_shared:
+        del array
+    assert (Result(response)["b"].ctypes.data != address) == is_shared
 
 
 # ---- requests

@@ -473,6 +473,21 @@ def test_repositories(server, tmp_path, repository):
         server.poll_model_repository()
 
 
+def test_poll_mode(tmp_path):
+    files = {"1/model.py": ANSWERS.encode()}
+    server = tritonserver.Server(
+        model_repository=str(tmp_path), model_control_mode=ModelControlMode.POLL
+    ).start()
+    add_model(tmp_path, "added", ECHO.format(batch=0, decoupled="false"), files)
+    server.poll_model_repository()
+    assert server.model("added").ready()
+    with pytest.raises(tritonserver.UnsupportedError, match="is not EXPLICIT"):
+        server.register_model_repository(str(tmp_path))
+    with pytest.raises(tritonserver.UnavailableError, match="polling is enabled"):
+        server.load("added")
+    server.stop()
+
+
 def test_metrics_of_the_program(server):
     family = tritonserver.MetricFamily(tritonserver.MetricKind.COUNTER, "my_total", "what I count")
     metric = tritonserver.Metric(family, {"a": "b"})

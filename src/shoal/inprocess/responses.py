@@ -23,8 +23,6 @@ from shoal.core.tensor import Tensor
 from shoal.engine.local import LocalEngine
 from shoal.inprocess.inference import Deadline, PreparedRequest, submit
 
-_SOLE = 3  # references to an object that only its holder, a variable and `getrefcount` refer to
-
 
 class ResponseQueue:
     """A `Reply` for a thread."""
@@ -94,6 +92,19 @@ def _own_array(tensor: Tensor) -> np.ndarray:
     if is_view or not array.flags.writeable or sys.getrefcount(array) > _SOLE:
         array = array.copy()
     return array
+
+
+def _sole_count() -> int:
+    """The count of references to an array that only its tensor and a variable refer to.
+
+    Versions of Python differ in what they count while a function runs.
+    """
+    tensor = Tensor.from_array("", np.empty(0, np.float32))
+    array = tensor.array
+    return sys.getrefcount(array)
+
+
+_SOLE = _sole_count()
 
 
 class _Pending:

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 _SETTLE_SECS = 1.0
 _LONGEST_RETRY_SECS = 600.0
 _LOOK_SECS = 1.0  # between two looks at a read that takes long
-_MOST_POLLS = 60  # for which `poll_now` waits while files keep changing
+_NOW_SECS = 0.1  # between two polls of `poll_now`: the caller says that the change is complete
+_MOST_POLLS_NOW = 600  # of it, while files keep changing
 
 Result = TypeVar("Result")
 
@@ -136,6 +137,7 @@ class RepositoryPoller:
             self._thread.join()
 
     def _run(self) -> None:
+        settle_secs = min(_SETTLE_SECS, self._poll_secs / 2)
         wait_secs = self._poll_secs
         while not self._stop.wait(wait_secs):
             try:
@@ -144,18 +146,14 @@ class RepositoryPoller:
             except Exception:  # must not end the polling
                 logger.exception("polling the model repositories failed")
                 unsettled = False
-            wait_secs = self._settle_secs if unsettled else self._poll_secs
+            wait_secs = settle_secs if unsettled else self._poll_secs
 
     def poll_now(self) -> None:
         """Load and unload what has changed; returns when that has stopped changing."""
         with self._polling:
-            for _ in range(_MOST_POLLS):
-                if not self.poll_once() or self._stop.wait(self._settle_secs):
+            for _ in range(_MOST_POLLS_NOW):
+                if not self.poll_once() or self._stop.wait(_NOW_SECS):
                     return
-
-    @property
-    def _settle_secs(self) -> float:
-        return min(_SETTLE_SECS, self._poll_secs / 2)
 
     def poll_once(self) -> bool:
         """Poll once and act on settled changes; true if something is still changing."""
