@@ -48,9 +48,19 @@ def run(target: Target, connections: int, rate: float, seconds: float, answer: i
 
     Raises LoadFailed, or Unavailable without a C compiler.
     """
-    line = [build(), str(target.port), f"{rate:.0f}", f"{seconds:g}", str(connections), str(_SEED)]
-    line += [str(program.body_file(message(target))), str(answer)]
+    request = str(program.body_file(message(target)))
+    line = command(target.port, rate, seconds, connections, request, answer)
     return parse(program.run(line, seconds + _GIVE_UP_SECS + 20))
+
+
+def command(
+    port: int, rate: float, seconds: float, connections: int, request: str, answer: int
+) -> list[str]:
+    """The command line for the request in the file `request`; see `run`."""
+    return [
+        *(build(), str(port), f"{rate:.0f}", f"{seconds:g}"),
+        *(str(connections), str(_SEED), request, str(answer)),
+    ]
 
 
 def message(target: Target) -> bytes:
