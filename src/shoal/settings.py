@@ -19,17 +19,13 @@ from shoal.backends.registry import BackendRegistry
 from shoal.cache.registry import open_cache
 from shoal.cache.store import CacheStore
 from shoal.config.options import Options
+from shoal.config.options.checks import INFERENCE_TYPES, PING_MODES
 from shoal.core.buffers import BufferPool
 from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument, NotFound, Unsupported
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
-from shoal.frontends.clouds.sagemaker import (
-    INFERENCE_TYPES,
-    PING_MODES,
-    UNSPECIFIED_MODEL,
-    SageMakerSettings,
-)
+from shoal.frontends.clouds.sagemaker import UNSPECIFIED_MODEL, SageMakerSettings
 from shoal.frontends.clouds.vertex_ai import VertexAiSettings
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits

@@ -243,6 +243,8 @@ class TestSageMaker:
             assert "this port serves /ping, /invocations and /models" in response.error
         assert platforms.sagemaker("GET", "/invocations").status == 405
         assert platforms.sagemaker("PUT", "/models", b"").status == 405
+        head = platforms.sagemaker("HEAD", "/models")
+        assert (head.status, head.body) == (405, b"")
         assert platforms.sagemaker("GET", "/models/one/invoke").status == 405
 
     def test_metrics_count_connections(self, platforms):
@@ -363,6 +365,7 @@ class TestManyModels:
             (b"[]", "the request body must be a JSON object"),
             (b"", "the request to load a model has no 'model_name'"),
             (b'{"model_name": "x"}', "the request to load a model has no 'url'"),
+            (b'{"model_name": "", "url": "x"}', "the request to load a model has no 'model_name'"),
             (b'{"model_name": 1, "url": "x"}', "attempt to access JSON non-string as string"),
         ],
     )

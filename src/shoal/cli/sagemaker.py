@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from shoal.cli import serve
 from shoal.cli.parser import help_requested
 from shoal.config.options import OptionError
+from shoal.config.options.checks import INFERENCE_TYPES
 
 MODEL_FOLDER = Path("/opt/ml/model")  # where the platform unpacks the archive
 
@@ -97,14 +98,11 @@ def command_line(environ: Mapping[str, str], folder: Path) -> tuple[list[str], d
     """
     many = is_multi_model(environ)
     inference_type = environ.get(_INFERENCE_TYPE)
-    if inference_type:
-        from shoal.frontends.clouds.sagemaker import INFERENCE_TYPES  # imports the frontends
-
-        if inference_type not in INFERENCE_TYPES:
-            raise OptionError(
-                f"Invalid {_INFERENCE_TYPE} '{inference_type}'. Must be one of: "
-                f"{', '.join(INFERENCE_TYPES)}"
-            )
+    if inference_type and inference_type not in INFERENCE_TYPES:
+        raise OptionError(
+            f"Invalid {_INFERENCE_TYPE} '{inference_type}'. Must be one of: "
+            f"{', '.join(INFERENCE_TYPES)}"
+        )
     ping_mode = environ.get("SAGEMAKER_TRITON_OVERRIDE_PING_MODE") or ("live" if many else "ready")
     variables = {_PING_MODE: ping_mode}
     words = [*_ALWAYS, f"--model-repository={folder}"]

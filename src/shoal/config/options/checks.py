@@ -12,6 +12,9 @@ CATEGORIES = (
     *("health", "metadata", "inference", "shared-memory", "model-config"),
     *("model-repository", "statistics", "trace", "logging"),
 )
+# What SAGEMAKER_TRITON_INFERENCE_TYPE and SAGEMAKER_TRITON_PING_MODE may be; the default first.
+INFERENCE_TYPES = ("infer", "generate", "generate_stream")
+PING_MODES = ("ready", "live")
 _ANY_ADDRESS = {"", "0.0.0.0", "::"}
 
 SIZE = r"0*[1-9][0-9]*([KMGTkmgt](iB?)?)?"  # bytes: 1048576, 512M, 4G, 4GiB

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from shoal.config.options.checks import INFERENCE_TYPES, PING_MODES
 from shoal.core.tensor import Buffer
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound, ShoalError
 from shoal.frontends.clouds.rewriting import RewritingApplication, RewrittenHead, json_bytes
@@ -31,8 +32,6 @@ from shoal.frontends.http.routes import Handler, Target
 from shoal.frontends.http.wrapped_exchange import WrappedExchange
 
 BINARY_TYPE = "application/vnd.sagemaker-triton.binary+json;json-header-size="
-INFERENCE_TYPES = ("infer", "generate", "generate_stream")
-PING_MODES = ("ready", "live")
 # The model of /invocations where none is named: clients see this name in the error.
 UNSPECIFIED_MODEL = "unspecified_SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 
@@ -93,7 +92,7 @@ class SageMakerApplication(RewritingApplication):
         name, invokes = unquote(path["name"] or ""), path["invoke"] is not None
         if invokes and head.method == "POST":
             self._invoke(exchange, name)
-        elif head.method in ("GET", "HEAD") and not invokes:
+        elif head.method == "GET" and not invokes:
             handler = self._describing(name) if name else self._list
             self._serve_as(exchange, _INDEX, handler)
         elif head.method == "POST" and not invokes:
@@ -216,7 +215,7 @@ def _target(head: Head) -> str:
 
 def _text(document: dict[str, object], key: str) -> str:
     value = document.get(key)
-    if value is None:
+    if value is None or value == "":
         raise InvalidArgument(
             f"the request to load a model has no '{key}'; send "
             '{"model_name": "<name>", "url": "/opt/ml/models/<hash>/model"}'
