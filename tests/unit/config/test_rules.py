@@ -671,6 +671,20 @@ def test_a_field_that_needs_a_flag_is_named(text, said):
 
 
 @pytest.mark.parametrize(
+    ("kinds", "is_named"),
+    [(["KIND_CPU"], True), (["KIND_CPU", "KIND_GPU"], False), (["KIND_GPU"], False)],
+)
+def test_an_accelerator_for_a_gpu_is_named_where_every_instance_is_on_the_cpu(kinds, is_named):
+    text = "".join(f"instance_group {{ kind: {kind} }} " for kind in kinds)
+    text += "optimization { execution_accelerators { gpu_execution_accelerator { name: 'cuda' }"
+    text += " gpu_execution_accelerator { name: 'tensorrt' } } }"
+    sentences = rules.without_use(config_of(text), cache=True, limiter=True)
+    assert ["gpu_execution_accelerator (cuda, tensorrt)" in each for each in sentences] == (
+        [True] if is_named else []
+    )
+
+
+@pytest.mark.parametrize(
     ("text", "field", "message"),
     [
         ("instance_group { count: 2147483647 }", "instance_group[0].count", "at most 4096"),

@@ -53,7 +53,10 @@ def not_acted_on(config: ModelConfig) -> list[str]:
 
 
 def without_use(config: ModelConfig, *, cache: bool, limiter: bool) -> list[str]:
-    """A warning for each misspelt parameter, and each field whose server option is not set."""
+    """A warning for each misspelt parameter, and each field without its server option or device.
+
+    The instance groups of `config` have been resolved: it is known whether they run on a GPU.
+    """
     sentences = [
         f"parameters['{key}'] has no effect, because there is no such parameter. "
         f"Did you mean '{meant}'?"
@@ -69,7 +72,19 @@ def without_use(config: ModelConfig, *, cache: bool, limiter: bool) -> list[str]
             "instance_group.rate_limiter has no effect, because the server was started without "
             "--rate-limit=execution_count"
         )
+    accelerators = config.optimization and config.optimization.execution_accelerators
+    if accelerators and accelerators.gpu_execution_accelerator and _is_on_cpus(config):
+        names = ", ".join(each.name for each in accelerators.gpu_execution_accelerator)
+        sentences.append(
+            f"optimization.execution_accelerators.gpu_execution_accelerator ({names}) has no "
+            "effect, because every instance runs on the CPU"
+        )
     return sentences
+
+
+def _is_on_cpus(config: ModelConfig) -> bool:
+    groups = config.instance_group
+    return bool(groups) and all(group.kind == "KIND_CPU" for group in groups)
 
 
 def _values(source: Any, path: list[str]) -> Iterator[tuple[Any, Any]]:
