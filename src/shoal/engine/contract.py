@@ -133,7 +133,7 @@ class Engine(ABC):
 
     @abstractmethod
     def knows(self, name: str) -> bool:
-        """Whether anybody has tried to load a model of that name, or in lazy mode could. Blocks
+        """Whether anybody has tried to load a model of that name, or a repository has one. Blocks
         where `asks_process`."""
 
     # ---- what there is

@@ -49,8 +49,8 @@ class MetadataMethods:
         try:
             ready = self._engine.model_ready(request.name, version)
         except NotFound:
-            # One that was unloaded or failed to load is not ready, and clients that wait for it
-            # would take an error for the end.
+            # One that was unloaded, failed to load or was never loaded is not ready, and clients
+            # that wait for it, or ask for each model of the index, would take an error for the end.
             if not self._engine.knows(request.name):
                 raise
             ready = False
