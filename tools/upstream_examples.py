@@ -4,7 +4,8 @@ It needs git clones of triton-inference-server/python_backend, /tutorials, /vllm
 /server (bare ones will do), named by UPSTREAM_PYTHON_BACKEND, UPSTREAM_TUTORIALS and so on, or by
 the options. Each example is laid out in a folder of its own as its README says, `shoal serve` is
 started there on the ports that the clients have written in, and the example's own client runs.
-Examples whose clone or libraries are missing are left out. The exit status is 1 if one failed.
+Examples whose clone, libraries or programs are missing are left out. The exit status is 1 if one
+failed.
 
 The clients connect to localhost:8000 to 8002. To run this where these ports are in use, and to be
 sure that nothing is downloaded, give it a network of its own:
@@ -26,13 +27,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from upstream import python_api, python_backend, tutorials
+from upstream import conceptual_guide, python_api, python_backend, tutorials
 from upstream.clone import Clone
 from upstream.example import Example
 from upstream.run import FAILED, PORTS, Result, run, why_left_out
 from upstream.table import as_text, write_markdown
 
-TABLES = (python_backend, tutorials, python_api)
+TABLES = (python_backend, tutorials, conceptual_guide, python_api)
 CLONES = {
     "python_backend": "UPSTREAM_PYTHON_BACKEND",
     "tutorials": "UPSTREAM_TUTORIALS",
@@ -40,10 +41,13 @@ CLONES = {
     "core": "UPSTREAM_CORE",
     "server": "UPSTREAM_SERVER",
 }
+# the programs of this Python, and perf_analyzer as tools/perf_analyzer.py fetches it
+PROGRAMS = (Path(sys.executable).parent, Path(__file__).resolve().parents[1] / ".tools" / "bin")
 
 
 def main() -> int:
     """Run the examples that are asked for."""
+    os.environ["PATH"] = os.pathsep.join((*map(str, PROGRAMS), os.environ["PATH"]))
     arguments = _parse()
     every = [example for table in TABLES for example in table.EXAMPLES]
     examples = chosen(every, arguments.only)

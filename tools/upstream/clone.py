@@ -18,6 +18,10 @@ class Clone:
         self._path = path
         self.commit = self._git("rev-parse", "--short", commit).decode().strip()
 
+    def at(self, commit: str) -> Clone:
+        """The same clone at another commit."""
+        return Clone(self._path, commit)
+
     def copy(self, source: Source, destination: Path) -> None:
         """Write `source` to `destination`; the folders above are made."""
         if not isinstance(source, str):

@@ -42,7 +42,16 @@ class Edited:
     replacements: Mapping[str, str]
 
 
-Source = str | Block | Edited
+@dataclass(frozen=True, slots=True)
+class OtherClone:
+    """A file or folder of another clone, at the commit that the example was written for."""
+
+    clone: str
+    path: str
+    commit: str
+
+
+Source = str | Block | Edited | OtherClone
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +60,13 @@ class Client:
 
     With `page` the command is theirs: the first line of that page of the clone that starts with
     `command`. Each regular expression of `prints` must match in what the command prints, and its
-    exit status must be 0.
+    exit status must be 0. One that is `endless` is stopped when it has printed all of them.
     """
 
     command: str
     prints: tuple[str, ...]
     page: str = ""
+    endless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +92,12 @@ class Example:
     """One row of the table of results."""
 
     name: str  # clone/folder
-    clone: str  # python_backend, tutorials
+    clone: str  # python_backend, tutorials; sources are in it unless they say otherwise
     files: Mapping[str, Source]
     clients: tuple[Client, ...]
     stand_ins: tuple[StandIn, ...] = ()
     before: tuple[Client, ...] = ()  # commands before the server starts, such as an export
-    needs: tuple[str, ...] = ()  # Python modules (PIL, transformers<5); without one: left out
+    needs: tuple[str, ...] = ()  # PIL, transformers<5, a program; without one: left out
     serve: tuple[str, ...] = ()  # more options of `shoal serve`
     remark: str = ""
     left_out: str = ""  # why it cannot be run at all
@@ -98,5 +108,5 @@ class Example:
         return ". ".join(part for part in (made and f"Stand-in: {made}", self.remark) if part)
 
     def modules(self) -> tuple[str, ...]:
-        """Every Python module that a run imports, with the versions that will do."""
+        """Every module, package and program that a run needs, with the versions that will do."""
         return (*self.needs, *(name for each in self.stand_ins for name in each.needs))

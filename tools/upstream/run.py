@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from upstream.clone import Clone
-from upstream.example import Client, Example, Place
+from upstream.example import Client, Example, OtherClone, Place
 
 PORTS = (8000, 8001, 8002)  # the clients have them written in
 START_SECS = 300
@@ -53,12 +53,12 @@ def run(example: Example, clones: Mapping[str, Clone], work: Path) -> Result:
     outcome, detail = PASSED, ""
     try:
         with place.closing:
-            lay_out(example, clones[example.clone], place)
+            lay_out(example, clones, place)
             for command in example.before:
-                _run_client(command, clones[example.clone], place)
+                run_client(command, clones[example.clone], place)
             with _serving(example, place):
                 for client in example.clients:
-                    _run_client(client, clones[example.clone], place)
+                    run_client(client, clones[example.clone], place)
     except (Unsuccessful, LookupError, OSError, subprocess.SubprocessError) as error:
         outcome, detail = FAILED, f"{error}\nthe server's log: {place.root / 'server.log'}"
     return Result(example.name, outcome, time.monotonic() - begun, example.remarks(), detail)
@@ -68,28 +68,36 @@ def why_left_out(example: Example, clones: Mapping[str, Clone]) -> str:
     """What the example needs and this machine lacks, or ""."""
     if example.left_out:
         return example.left_out
-    if example.clone not in clones:
-        return f"needs a clone of {example.clone}"
+    others = (each.clone for each in example.files.values() if isinstance(each, OtherClone))
+    for name in (example.clone, *others):
+        if name not in clones:
+            return f"needs a clone of {name}"
     missing = [need for need in dict.fromkeys(example.modules()) if not _is_installed(need)]
     return f"needs {', '.join(missing)}" if missing else ""
 
 
 def _is_installed(need: str) -> bool:
-    """Whether a module can be imported (PIL), at a version of its package (transformers<5)."""
+    """Whether there is a module (PIL), a package at a version (theine<1) or a program (curl)."""
     requirement = Requirement(need)
-    if importlib.util.find_spec(requirement.name) is None:
-        return False
-    if not requirement.specifier:
+    if not requirement.specifier and importlib.util.find_spec(requirement.name):
         return True
-    return requirement.specifier.contains(importlib.metadata.version(requirement.name))
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return shutil.which(requirement.name) is not None
+    return requirement.specifier.contains(version)
 
 
-def lay_out(example: Example, clone: Clone, place: Place) -> None:
-    """Copy the files of the clone and make what stands in for the rest."""
+def lay_out(example: Example, clones: Mapping[str, Clone], place: Place) -> None:
+    """Copy the files of the clones and make what stands in for the rest."""
     shutil.rmtree(place.root, ignore_errors=True)
     (place.root / "models").mkdir(parents=True)
     for destination, source in example.files.items():
-        clone.copy(source, place.root / destination)
+        if isinstance(source, OtherClone):
+            other = clones[source.clone].at(source.commit)
+            other.copy(source.path, place.root / destination)
+        else:
+            clones[example.clone].copy(source, place.root / destination)
     for stand_in in example.stand_ins:
         stand_in.make(place)
 
@@ -135,28 +143,49 @@ def _is_ready() -> bool:
             return False
 
 
-def _run_client(client: Client, clone: Clone, place: Place) -> None:
+def run_client(client: Client, clone: Clone, place: Place) -> None:
+    """Run a command of the example; raises Unsuccessful with what it printed."""
     line = clone.line(client.page, client.command) if client.page else client.command
     arguments = shlex.split(line)
+    if arguments[0] == "time":  # a word of the shell
+        del arguments[0]
     if arguments[0] in {"python", "python3"}:
         arguments[0] = sys.executable
-    finished = subprocess.run(
-        arguments,
-        cwd=place.root,
-        env=_environment(place),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=CLIENT_SECS,
-        check=False,
-    )
-    printed = finished.stdout.decode(errors="replace")
+    output = place.root / "client.log"
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            arguments, cwd=place.root, env=_environment(place), stdout=log, stderr=log
+        )
+        try:
+            status = _wait_for(process, client, output)
+        finally:
+            process.kill()
+            process.wait()
+    printed = output.read_text("utf-8", errors="replace")
     with (place.root / "clients.log").open("a", encoding="utf-8") as log:
         log.write(f"$ {line}\n{printed}\n")
-    absent = [pattern for pattern in client.prints if not re.search(pattern, printed)]
-    if finished.returncode:
-        raise Unsuccessful(f"{line!r} exited with {finished.returncode}:\n{printed[-3000:]}")
-    if absent:
+    if status:
+        raise Unsuccessful(f"{line!r} exited with {status}:\n{printed[-3000:]}")
+    if absent := _absent(client, printed):
         raise Unsuccessful(f"{line!r} did not print {absent}, but:\n{printed[-3000:]}")
+
+
+def _wait_for(process: subprocess.Popen[bytes], client: Client, output: Path) -> int:
+    """The exit status; 0 for an endless client that has printed all that it should."""
+    if not client.endless:
+        return process.wait(CLIENT_SECS)
+    end = time.monotonic() + CLIENT_SECS
+    while _absent(client, output.read_text("utf-8", errors="replace")):
+        if (status := process.poll()) is not None:
+            return status
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    return 0
+
+
+def _absent(client: Client, printed: str) -> list[str]:
+    return [pattern for pattern in client.prints if not re.search(pattern, printed)]
 
 
 def _environment(place: Place) -> dict[str, str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from upstream.example import Place, StandIn
 
+_LIBRARIES = Path(__file__).resolve().parent / "libraries"
+
 
 def hugging_face(name: str, words: str, save: Callable[[Path], None]) -> StandIn:
     """A model of the Hugging Face hub: `save` writes its files into the folder of a snapshot."""
@@ -21,14 +23,24 @@ def hugging_face(name: str, words: str, save: Callable[[Path], None]) -> StandIn
     def make(place: Place) -> None:
         home = place.root / "hugging-face"
         cached = home / "hub" / f"models--{name.replace('/', '--')}"
-        snapshot = cached / "snapshots" / "stand-in"
+        commit = "0" * 40
+        snapshot = cached / "snapshots" / commit
         snapshot.mkdir(parents=True)
         save(snapshot)
         (cached / "refs").mkdir()
-        (cached / "refs" / "main").write_text("stand-in", "utf-8")
+        (cached / "refs" / "main").write_text(commit, "utf-8")
         place.environment.update(HF_HOME=str(home), HF_HUB_OFFLINE="1")
 
     return StandIn(words, make, ("transformers", "torch"))
+
+
+def library(folder: str, words: str) -> StandIn:
+    """A Python library: a module of its name in libraries/, which is found before any other."""
+
+    def make(place: Place) -> None:
+        place.environment["PYTHONPATH"] = str(_LIBRARIES / folder)
+
+    return StandIn(words, make)
 
 
 def picture(file: str) -> StandIn:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import subprocess
+from contextlib import nullcontext
 
 import pytest
 
@@ -69,12 +71,13 @@ def test_an_example_is_laid_out_from_what_is_committed(clone, example, runner, t
             "models/add/config.pbtxt": example.Block("README.md", '"wanted"'),
             "client.py": "add/client.py",
             "edited.py": example.Edited("add/client.py", {"in__0": "x"}),
+            "old.txt": example.OtherClone("other", "add/deep/labels.txt", "HEAD"),
         },
         clients=(),
         stand_ins=(example.StandIn("notes", lambda place: (place.root / "notes").touch()),),
     )
     place = example.Place(tmp_path / "add")
-    runner.lay_out(entry, clone, place)
+    runner.lay_out(entry, {"made_up": clone, "other": clone}, place)
     written = {
         str(path.relative_to(place.root)): path.read_text()
         for path in place.root.rglob("*")
@@ -86,6 +89,7 @@ def test_an_example_is_laid_out_from_what_is_committed(clone, example, runner, t
         "models/add/config.pbtxt": 'name: "wanted"\n',
         "client.py": "send('in__0')\n",
         "edited.py": "send('x')\n",
+        "old.txt": "cat\n",
         "notes": "",
     }
 
@@ -112,6 +116,7 @@ def test_what_the_clone_does_not_have_is_named(clone, example, tmp_path):
         ({}, ""),
         ({"needs": ("json", "no_such_module")}, "needs no_such_module"),
         ({"needs": ("numpy>1", "numpy<1")}, "needs numpy<1"),
+        ({"needs": ("git", "no-such-program")}, "needs no-such-program"),
         ({"clone": "tutorials"}, "needs a clone of tutorials"),
         ({"left_out": "needs TensorRT"}, "needs TensorRT"),
     ],
@@ -124,6 +129,36 @@ def test_an_example_is_left_out_for_what_is_missing(example, runner, tmp_path, c
         result = runner.run(entry, {"a": None}, tmp_path)
         assert (result.outcome, result.remark) == ("left out", reason)
         assert not list(tmp_path.iterdir())
+
+
+def test_an_example_needs_every_clone_that_it_reads(example, runner):
+    files = {"backends/b": example.OtherClone("b", "src", "1234567")}
+    entry = example.Example("a/b", "a", files, ())
+    assert runner.why_left_out(entry, {"a": None}) == "needs a clone of b"
+    assert runner.why_left_out(entry, {"a": None, "b": None}) == ""
+
+
+WAITS = "import threading; threading.Event().wait()"
+
+
+@pytest.mark.parametrize(
+    ("program", "endless", "reason"),
+    [
+        ("print('12/12')", False, ""),
+        (f"print('12/12', flush=True); {WAITS}", True, ""),
+        ("print('11/12')", False, r"did not print \['12/12'\]"),
+        ("print('12/12'); exit(3)", False, "exited with 3"),
+        ("exit(3)", True, "exited with 3"),
+        ("print('11/12')", True, r"did not print \['12/12'\]"),
+    ],
+)
+def test_a_client_is_judged_by_what_it_prints(example, runner, tmp_path, program, endless, reason):
+    command = shlex.join(("python", "-c", program))
+    client = example.Client(f"time {command}", ("12/12",), endless=endless)
+    failure = pytest.raises(runner.Unsuccessful, match=reason) if reason else nullcontext()
+    with failure:
+        runner.run_client(client, None, example.Place(tmp_path))
+    assert command in (tmp_path / "clients.log").read_text()
 
 
 def test_stand_ins_need_their_modules_too(example, runner):
