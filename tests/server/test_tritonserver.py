@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from shoal import tritonserver
+from shoal.core.request import Request
 from shoal.tritonserver import DataType, MemoryType, ModelControlMode, Tensor
 from tests.support.fakes import WAIT_SECS
 from tests.support.repositories import add_model
@@ -409,6 +410,29 @@ def test_coroutines(server):
             )
 
     asyncio.run(main())
+
+
+def test_requests_leave_no_garbage(server):
+    """Memory of tensors is free as soon as the program drops a response."""
+
+    def ask():
+        for response in server.model("echo").infer(inputs={"fp32": np.ones(2, np.float32)}):
+            np.from_dlpack(response.outputs["fp32_out"])
+
+    ask()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            ask()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kept = [found for found in gc.garbage if isinstance(found, (Tensor, np.ndarray, Request))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert kept == []
 
 
 # ---- status and control
