@@ -350,7 +350,7 @@ class Frontend:
                 logger.exception("a message of a front end could not be handled")
 
     def close(self) -> None:
-        """The front end has ended: nobody waits for its requests."""
+        """The front end has ended: no client waits for its requests."""
         if self.closed:
             return
         self.closed = True
