@@ -17,7 +17,7 @@ _LEAST_SLOPE = 0.001  # of the time at the mean work
 _PURE = 0.25  # how far a mean concurrency may be from a whole number to count for that
 _FAR = 2  # times the work of any execution before: a guess
 _STALE = 256  # executions after which a concurrency should be observed again
-_MORE = 1.03  # times the throughput that a further execution has to give
+_MORE = 1.1  # times the throughput that a further execution has to give
 
 
 class _Level:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
+from itertools import cycle, pairwise
 
 import numpy as np
 import pytest
@@ -409,14 +410,37 @@ def test_nothing_is_lost_and_no_request_of_its_kind_is_overtaken(policy, count, 
 class Server:
     """A closed loop: clients ask again as soon as they are answered; time is simulated.
 
-    Executions make progress at a speed that depends on how many run.
+    Executions make progress at a speed that depends on how many run. With `lengths`, requests have
+    these in turn, and `padded` batches cost what their longest request costs for each; with
+    `by_shape`, only requests of one length share a batch.
     """
 
-    def __init__(self, instances, clients, *, fixed_ms, row_ms, slowdown, policy=BATCH):
-        self.many = Instances(policy, instances)
+    def __init__(
+        self,
+        instances,
+        clients,
+        *,
+        fixed_ms,
+        row_ms,
+        slowdown,
+        policy=BATCH,
+        lengths=(1,),
+        padded=False,
+        by_shape=False,
+    ):
+        self.many = Instances(policy, instances, padded=padded)
         self.clients = clients
-        self.full_ns = lambda batch: (fixed_ms + row_ms * len(batch)) * MS
         self.slowdown = slowdown
+        self.requests = (
+            {"size": length, "key": length if by_shape else ()} for length in cycle(lengths)
+        )
+
+        def full_ns(batch):
+            each = [request.inputs["x"].shape[1] for request in batch]
+            work = len(each) * max(each) if padded else sum(each)
+            return (fixed_ms + row_ms * work) * MS
+
+        self.full_ns = full_ns
         self.running = []  # [work left in ns, batch, start]
         self.executions = 0
 
@@ -431,7 +455,7 @@ class Server:
             now = many.clock()
             while arrivals and origin + arrivals[0][0] <= now:
                 heapq.heappop(arrivals)
-                many.enqueue()
+                many.enqueue(**next(self.requests))
             while many.idle and (batch := many.pull()):
                 self.running.append([self.full_ns(batch), batch, now])
                 self.executions += 1
@@ -439,6 +463,8 @@ class Server:
             steps = [item[0] * slow for item in self.running]
             if arrivals:
                 steps.append(origin + arrivals[0][0] - now)
+            if many.line.pending() and many.line._max_delay_ns:
+                steps.append(many.line._max_delay_ns / 4)
             step = max(1, int(min(steps)))
             many.clock.advance(step)
             for item in list(self.running):
@@ -491,6 +517,46 @@ def test_several_instances_are_never_slower_than_one(
 def test_two_cores_are_used_by_two_instances(clients):
     load = {"fixed_ms": 0, "row_ms": 37, "slowdown": two_cores}
     assert Server(2, clients, **load).run(40 * clients) >= 0.95 * 2 * 1000 / 37
+
+
+LENGTHS = (1, 3, 1, 1, 2, 4, 1, 2)
+BY_SHAPE = {"lengths": LENGTHS, "by_shape": True, "policy": LookAhead(BATCH)}
+KINDS = {
+    "plain": {},
+    "a delay": {"policy": BatchPolicy(16, max_delay_ns=2 * MS)},
+    "small batches, always full": {"policy": BatchPolicy(4)},
+    "padding": {"lengths": LENGTHS, "padded": True},
+    "padding in buckets": {**BY_SHAPE, "padded": True},
+    "batch_by_shape": BY_SHAPE,
+    "no batching": {"policy": SingleRequestPolicy()},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("fixed_ms", "row_ms"), [(0, 20), (15, 2)])
+def test_the_table_of_sessions_by_clients_does_not_fall(kind, fixed_ms, row_ms):
+    """As `shoal stress` prints it: more clients, or more sessions, never mean fewer answers."""
+    load = {"fixed_ms": fixed_ms, "row_ms": row_ms, "slowdown": two_cores, **KINDS[kind]}
+    clients = (1, 5, 20, 50)
+    table = {
+        sessions: [Server(sessions, count, **load).run(max(80, 12 * count)) for count in clients]
+        for sessions in (1, 2, 4)
+    }
+    if kind != "padding":  # the more requests in a batch, the longer its longest one
+        for row in table.values():
+            for fewer, more in pairwise(row):
+                assert more >= 0.9 * fewer, table
+    for sessions, fewer, least in ((2, 1, 0.9), (4, 1, 0.9), (4, 2, 0.75)):
+        for more, less in zip(table[sessions], table[fewer], strict=True):
+            assert more >= least * less, table
+
+
+@pytest.mark.parametrize("clients", [1, 5, 20, 50])
+@pytest.mark.parametrize("instances", [1, 2, 4])
+def test_batching_is_never_slower_than_none(instances, clients):
+    load = {"fixed_ms": 2, "row_ms": 20, "slowdown": two_cores}
+    alone = Server(instances, clients, policy=SingleRequestPolicy(), **load).run(12 * clients + 80)
+    assert Server(instances, clients, **load).run(12 * clients + 80) >= 0.9 * alone
 
 
 def test_batches_that_cost_what_one_row_costs_stay_whole():
