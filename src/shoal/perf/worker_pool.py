@@ -168,7 +168,8 @@ class WorkerPool:
 
     def start(self, level: LoadLevel) -> None:
         """Begin a level, or change to it. Raises LoadError."""
-        origin_ns = perf_counter_ns() + int(_START_SECS * 1e9)
+        self._begin_ns = perf_counter_ns()  # before a worker can have a response
+        origin_ns = self._begin_ns + int(_START_SECS * 1e9)
         members = self._members[: self._active]
         shares = len(members)
         for share, member in enumerate(members):
@@ -183,7 +184,6 @@ class WorkerPool:
                     shares=shares,
                 )
             )
-        self._begin_ns = perf_counter_ns()
 
     def count(self) -> tuple[int, bool]:
         """How many requests were finished since the last window, and whether none is in flight.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from time import perf_counter_ns
 
 import pytest
 
-from shoal.perf.worker import ReportCommand, WorkerReport
-from shoal.perf.worker_pool import WorkerPool
+from shoal.perf.worker import Load, ReportCommand, WorkerReport
+from shoal.perf.worker_pool import LoadLevel, WorkerPool
 
 
 class Member:
@@ -56,3 +57,18 @@ def test_responses_go_with_their_requests(pool_of):
     first, second = pool.end_window(end_ns=20), pool.end_window(end_ns=60)
     assert (len(first.ends), first.responses) == (2, 4)
     assert (len(second.ends), second.responses) == (3, 9)
+
+
+def test_a_window_begins_before_its_first_request(pool_of):
+    """Even if a worker has all its responses before the load of the last one is started."""
+
+    class Quick(Member):
+        def send(self, command):
+            if isinstance(command, Load):
+                now = perf_counter_ns()
+                self._reports.append(answered(now))
+
+    pool = pool_of(Quick(), Quick())
+    pool.start(LoadLevel(concurrency=2, limit=2))
+    measurement = pool.end_window()
+    assert measurement.begin_ns <= measurement.ends.min()
