@@ -59,9 +59,8 @@ def test_health(client):
     assert client.is_server_ready()
     assert client.is_model_ready("sum")
     assert client.is_model_ready("sum", "3")
-    with pytest.raises(InferenceServerException) as caught:
-        client.is_model_ready("nope")
-    assert caught.value.status() == "StatusCode.NOT_FOUND"
+    assert not client.is_model_ready("sum", "2")
+    assert not client.is_model_ready("nope")
 
 
 def test_metadata(client):

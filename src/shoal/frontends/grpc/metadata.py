@@ -43,16 +43,12 @@ class MetadataMethods:
         return self._engine.asks_readiness(request.name, parse_version(request.version))
 
     def model_ready(self, message: Buffer) -> bytes:
-        """ModelReady, of a model or of one version; NotFound for an unknown model."""
+        """ModelReady, of a model or of one version; an unknown one is not ready."""
         request = parse(messages.ModelReadyRequest, message)
         version = parse_version(request.version)
         try:
             ready = self._engine.model_ready(request.name, version)
-        except NotFound:
-            # One that was unloaded, failed to load or was never loaded is not ready, and clients
-            # that wait for it, or ask for each model of the index, would take an error for the end.
-            if not self._engine.knows(request.name):
-                raise
+        except NotFound:  # clients that wait for the model would take an error for the end
             ready = False
         return _bytes(messages.ModelReadyResponse(ready=ready))
 
