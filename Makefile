@@ -26,10 +26,10 @@ SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-quick test-modes chaos fuzz coverage check docs layers dashboard constraints dist \
-    bench bench-quick accept upstream clean
+    bench bench-quick accept accept-clients upstream clean
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  PYTHON=python3.12    the interpreter of the virtual environment (3.10 or newer)'
 	@echo '  VENV=.venv           where that environment is'
@@ -112,6 +112,9 @@ bench-quick: $(VENV)/.installed ## the tiny model and four servers of that compa
 accept: $(if $(ACCEPTANCE),$(VENV)/.installed) ## run Triton's own tests; needs clones of its repositories (see CONTRIBUTING.md)
 	@PATH="$(abspath $(BIN)):$$PATH" ACCEPTANCE="$(ACCEPTANCE)" UPSTREAM_SERVER="$(UPSTREAM_SERVER)" \
 	    UPSTREAM_CLIENT="$(UPSTREAM_CLIENT)" PYTHON="$(PYTHON)" tools/accept.sh $(SUITE)
+
+accept-clients: $(VENV)/.installed ## run NVIDIA's Model Analyzer and pytriton's clients, from PyPI; five minutes (see CONTRIBUTING.md)
+	@$(BIN)/python tools/nvidia_clients.py $(ARGS)
 
 upstream: $(if $(UPSTREAM_PYTHON_BACKEND)$(UPSTREAM_TUTORIALS)$(UPSTREAM_CORE),$(VENV)/.installed-dev) ## run NVIDIA's examples; needs clones of them (see docs/upstream-examples.md)
 	@UPSTREAM_PYTHON_BACKEND="$(UPSTREAM_PYTHON_BACKEND)" UPSTREAM_TUTORIALS="$(UPSTREAM_TUTORIALS)" \

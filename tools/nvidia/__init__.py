@@ -1,0 +1,1 @@
+"""The parts of tools/nvidia_clients.py."""
