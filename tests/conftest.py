@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,21 @@ def pytest_collection_modifyitems(items):
 
 
 _frozen_modules = 0
+_begun_secs = 0.0  # when the garbage collection in progress began, in CPU time
+_longest_secs = 0.0  # the longest one since objects were exempted
+SLOW_COLLECTION_SECS = 0.05
+
+
+def _time_collection(phase, info):
+    global _begun_secs, _longest_secs  # noqa: PLW0603 - as below
+    if info["generation"] == 2:
+        now = time.process_time()
+        if phase == "stop":
+            _longest_secs = max(_longest_secs, now - _begun_secs)
+        _begun_secs = now
+
+
+gc.callbacks.append(_time_collection)
 
 
 def pytest_collection_finish():
@@ -65,16 +81,29 @@ def pytest_collection_finish():
 
     A server collects garbage whenever it unloads a model, which would scan all of them.
     """
-    global _frozen_modules  # noqa: PLW0603 - hooks have no object to keep it in
+    global _frozen_modules, _longest_secs  # noqa: PLW0603 - hooks have no object to keep it in
     gc.collect()
     gc.freeze()
     _frozen_modules = len(sys.modules)
+    _longest_secs = 0.0
 
 
 def pytest_runtest_logfinish():
     """Exempt the libraries that a test has imported, too."""
     if len(sys.modules) > _frozen_modules + 100:
         pytest_collection_finish()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """And what the tests of a file have left behind, once collections take long.
+
+    Not before the end of the file, whose tests may expect that garbage is collected.
+    """
+    result = yield
+    if _longest_secs > SLOW_COLLECTION_SECS and (nextitem is None or nextitem.path != item.path):
+        pytest_collection_finish()
+    return result
 
 
 @pytest.fixture(scope="session")
