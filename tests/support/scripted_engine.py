@@ -20,7 +20,6 @@ from tests.support.runtime_settings import RuntimeSettings
 
 MODEL = "m"
 DECOUPLED = "d"
-UNLOADED = "u"
 
 
 class ScriptedModel:
@@ -106,10 +105,6 @@ class ScriptedEngine(RuntimeSettings):
         """Version 1 is ready, others are not."""
         self._find(name)
         return version in (-1, 1)
-
-    def knows(self, name: str) -> bool:
-        """The models it has, and one that was unloaded."""
-        return name in (MODEL, DECOUPLED, UNLOADED)
 
     def server_metadata(self) -> dict[str, Any]:
         """Something short."""

@@ -131,11 +131,6 @@ class Engine(ABC):
     def asks_readiness(self, name: str, version: int = -1) -> bool:
         """Whether `model_ready` calls the model or another process: it may take a while."""
 
-    @abstractmethod
-    def knows(self, name: str) -> bool:
-        """Whether anybody has tried to load a model of that name, or a repository has one. Blocks
-        where `asks_process`."""
-
     # ---- what there is
 
     @abstractmethod

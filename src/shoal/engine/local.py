@@ -149,10 +149,6 @@ class LocalEngine(Engine):
         """See `Engine`."""
         return self._repository.asks_readiness(name, version)
 
-    def knows(self, name: str) -> bool:
-        """See `Engine`."""
-        return self._repository.knows(name)
-
     # ---- what there is
 
     def server_metadata(self) -> dict[str, Any]:

@@ -115,10 +115,6 @@ class RepositoryFolders:
         """Whether a model had a folder when `contents` was last called."""
         return any(key in one.known for one in self._repositories)
 
-    def lists(self, name: str) -> bool:
-        """Whether a model of that name had a folder when its repository was last listed."""
-        return any(one.lists(name) for one in self._repositories)
-
     def problems(self) -> dict[str, list[Problem]]:
         """For each repository, why it or models in it cannot be read; reads nothing itself."""
         return {
@@ -184,13 +180,6 @@ class _Repository:
         if listing is None:
             return {}
         return {self._key(name): folder for name, folder in listing.models.items()}
-
-    def lists(self, name: str) -> bool:
-        """Whether it had a model of that name when it was last listed; reads nothing."""
-        if name in self.given_keys:
-            return True
-        listed = self._listed
-        return listed is not None and name in listed.models and name not in self._names
 
     def contents(self) -> Mapping[str, tuple[Path, Fingerprint]]:
         """The folders and fingerprints of models by key, with those that can be read no more."""

@@ -120,12 +120,8 @@ class ModelRepository:
         raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
     def knows(self, name: str) -> bool:
-        """Whether a load of that name was ever tried, or a repository has such a model.
-
-        Reads files only in lazy mode, where a model may have been added since the last listing.
-        """
+        """Whether a load of that name was ever tried or, in lazy mode, is possible."""
         known = name in self._lifecycles or bool(self._known(name))
-        known = known or self._loader.folders.lists(name)
         return known or (self._lazy is not None and self._lazy.has(name))
 
     def loads_on_demand(self, name: str) -> bool:

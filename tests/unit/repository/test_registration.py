@@ -135,20 +135,6 @@ class TestRefusals:
             repository.unregister(tmp_path)
 
 
-def test_models_of_repositories_are_known_before_their_first_load(repository, tmp_path):
-    other = tmp_path / "other"
-    add_fake(tmp_path / "own", "a")
-    add_fake(other, "b")
-    add_fake(other, "c")
-    repository.register(other, {"c": "given"})
-    repository.index()
-    assert [name for name in ("a", "b", "c", "given", "d") if repository.knows(name)] == [
-        "a",
-        "b",
-        "given",
-    ]
-
-
 class TestUnregistered:
     def test_nothing_is_left_of_unloaded_models(self, repository, tmp_path):
         other = tmp_path / "other"

@@ -175,11 +175,6 @@ class LinkedEngine(Engine):
         del name, version
         return True
 
-    def knows(self, name: str) -> bool:
-        """See `Engine`."""
-        known: bool = self.call("knows", name)
-        return known
-
     # ---- what there is
 
     def server_metadata(self) -> dict[str, Any]:

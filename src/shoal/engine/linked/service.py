@@ -77,7 +77,6 @@ class EngineService:
         self.methods: dict[str, Callable[..., Any]] = {
             "readiness": self._readiness,
             "model_ready": engine.model_ready,
-            "knows": engine.knows,
             "find": self._find,
             "models": self._models,
             "statistics": engine.statistics,

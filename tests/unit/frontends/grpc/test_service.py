@@ -14,7 +14,7 @@ from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.status import StatusCode
 from shoal.wire.proto import messages, schema
 from tests.support.grpc_calls import DirectInbox, start
-from tests.support.scripted_engine import UNLOADED, ScriptedEngine
+from tests.support.scripted_engine import ScriptedEngine
 
 HEALTH = "/grpc.health.v1.Health/"
 
@@ -91,7 +91,6 @@ def test_model_ready(service):
     assert ask(service, "ModelReady", messages.ModelReadyRequest(name="m")).ready
     assert ask(service, "ModelReady", messages.ModelReadyRequest(name="m", version="1")).ready
     assert not ask(service, "ModelReady", messages.ModelReadyRequest(name="m", version="2")).ready
-    assert not ask(service, "ModelReady", messages.ModelReadyRequest(name=UNLOADED)).ready
     assert not ask(service, "ModelReady", messages.ModelReadyRequest(name="nowhere")).ready
 
 
