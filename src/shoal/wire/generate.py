@@ -121,7 +121,7 @@ def encode_generate(response: Response) -> bytes:
         document[key] = json_text.scalar(value)
     for tensor in response.outputs:
         document[tensor.name] = _plain(tensor)
-    return json_text.dumps(document)
+    return b"".join(json_text.dumps_parts(document))
 
 
 def _plain(tensor: Tensor) -> Any:

@@ -211,10 +211,10 @@ class InferBodyDecoder:
         cut = json_frame.cut(body)
         frame = None if cut is None else frames.get(cut.key)
         if cut is not None and frame is not None:
-            is_short = len(body) <= json_frame.SHORT_BYTES
-            packed = None
-            if is_short or frame.is_within_limits(body, cut.lists):
+            if len(body) <= json_frame.SHORT_BYTES:
                 packed = frame.pack(body, cut.lists[0].start)
+            else:
+                packed = frame.pack_long(body, cut.lists)
             if packed is not None:
                 return frame.body(cut.request_id, packed)
         document = json_arrays.loads(body, max_json_bytes)
@@ -343,10 +343,10 @@ def encode_infer(
             key: json_text.scalar(value) for key, value in response.parameters.items()
         }
     document["outputs"] = entries
-    header = json_text.dumps(document)
+    header = json_text.dumps_parts(document)
     if not blobs:
-        return EncodedBody(JSON_TYPE, None, [header])
-    return EncodedBody(BINARY_TYPE, len(header), [header, *blobs])
+        return EncodedBody(JSON_TYPE, None, header)
+    return EncodedBody(BINARY_TYPE, sum(map(len, header)), [*header, *blobs])
 
 
 def _all_binary(response: Response, wanted: Sequence[WantedOutput], binary_default: bool) -> bool:

@@ -81,7 +81,7 @@ def _long(
 
 
 def write(tensor: Tensor) -> Any:
-    """The elements of an output, flat, as `json_text.dumps` takes them.
+    """The elements of an output, flat, as `json_text.dumps_parts` takes them.
 
     Raises InvalidArgument for what JSON cannot carry; the text suggests binary data.
     """
@@ -109,7 +109,7 @@ def _in_pieces(elements: np.ndarray | list[str]) -> Any:
     if len(elements) <= _PIECE:
         return elements
     starts = range(0, len(elements), _PIECE)
-    return json_text.joined(elements[start : start + _PIECE] for start in starts)
+    return json_text.LongText.of_lists(elements[start : start + _PIECE] for start in starts)
 
 
 def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes] | None:

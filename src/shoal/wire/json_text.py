@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ MOST_NESTED = 100
 TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
 DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
+_PLACE = secrets.token_hex(16)  # of a LongText; nothing that is written can have it in it
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 # Triton's words for what orjson found.
 _PROBLEMS = {
@@ -82,9 +84,46 @@ def written(value: Any) -> orjson.Fragment:
     return orjson.Fragment(dumps(value))
 
 
-def joined(lists: Iterable[Any]) -> orjson.Fragment:
-    """The elements of several lists as one, a piece that `dumps` takes as it is."""
-    return orjson.Fragment(b"[%b]" % b",".join([dumps(each)[1:-1] for each in lists]))
+class LongText:
+    """A long value that is written already, in parts, for `dumps_parts`."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Buffer]) -> None:
+        self.parts = parts
+
+    @classmethod
+    def of_lists(cls, lists: Iterable[Any]) -> LongText:
+        """The elements of several lists, none of them empty, as one."""
+        parts: list[Buffer] = []
+        for each in lists:
+            parts += (b",", memoryview(dumps(each))[1:-1])
+        parts[0] = b"["
+        parts.append(b"]")
+        return cls(parts)
+
+
+def dumps_parts(value: Any) -> list[Buffer]:
+    """As `dumps`, in parts; `value` may have LongTexts in it, which are not copied."""
+    long: list[LongText] = []
+
+    def place(item: Any) -> str:
+        if not isinstance(item, LongText):
+            raise TypeError(f"Type is not JSON serializable: {type(item).__name__}")
+        long.append(item)
+        return _PLACE
+
+    try:
+        text = orjson.dumps(value, default=place, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError as error:
+        raise Internal(f"the response cannot be written as JSON: {error}") from None
+    if not long:
+        return [text]
+    first, *others = text.split(b'"%b"' % _PLACE.encode())
+    parts: list[Buffer] = [first]
+    for item, after in zip(long, others, strict=True):
+        parts += (*item.parts, after)
+    return parts
 
 
 def non_finite(value: float | list[float]) -> orjson.Fragment:

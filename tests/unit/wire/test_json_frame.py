@@ -190,6 +190,22 @@ def test_a_long_body_is_read_alike():
     assert compare(*flat, body(entry(rows, "FP32", shape))) == 2
 
 
+# In the middle of a piece, around the end of one, and at the ends of the list.
+PLACES = [5, 40_000, *range(json_frame._PIECE_BYTES - 2, json_frame._PIECE_BYTES + 6), -2, -1]
+
+
+@pytest.mark.parametrize("datatype", ["INT32", "FP32", "BOOL"])
+@pytest.mark.parametrize(
+    "inserted",
+    [",", ", ", ",1", "true,", "null,", "1.5,", "[],", "[1],", '"",', " ", "e", "-", "]"],
+)
+def test_a_long_list_with_something_in_it_is_read_alike(datatype, inserted):
+    word, count = ("true", 20_000) if datatype == "BOOL" else ("7", 50_000)
+    whole = "[" + ",".join([word] * count) + "]"
+    texts = [whole[:place] + inserted + whole[place:] for place in PLACES]
+    compare(*[body(entry(data, datatype, (count,))) for data in (whole, whole, *texts)])
+
+
 def test_limits_hold_for_bodies_with_a_frame():
     """Neither more elements nor more lists are parsed than the full reader parses."""
     count = 60_000
@@ -199,8 +215,13 @@ def test_limits_hold_for_bodies_with_a_frame():
     frame = decoder._frames.get(json_frame.cut(sound).key)
 
     def fits(data):
-        return frame.is_within_limits(data.encode(), [slice(0, len(data))])
+        return frame._is_within_limits(data.encode(), [slice(0, len(data))])
 
+    def packed(data):
+        return frame.pack_long(data.encode(), [slice(0, len(data))])
+
+    assert packed(json.dumps([2] * count)) == np.full(count, 2, np.int32).tobytes()
+    assert packed(json.dumps([2] * (count + 1))) is None
     assert fits(json.dumps([2] * count))
     assert not fits(json.dumps([2] * (count + 1)))
     assert not fits("[" + "[]," * (count - 1) + "[]]")
