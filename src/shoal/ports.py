@@ -39,6 +39,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.opening import open_port, open_unix
 from shoal.frontends.shared_memory import SharedMemory
+from shoal.frontends.shared_names import SharedNames
 from shoal.frontends.tcp import TcpListener
 from shoal.frontends.tls import ServerTls
 from shoal.logs import Log
@@ -67,9 +68,11 @@ class Ports:
         render_metrics: Callable[[], bytes] | None,
         console: ConsoleState | None,
         pool: BufferPool = buffers.pool,
+        names: SharedNames | None = None,
     ) -> None:
         """Opens and reads nothing yet. Raises InvalidArgument for invalid settings. Large requests
-        are received into memory of `pool`."""
+        are received into memory of `pool`. `names` are those that all front ends share, where there
+        are several."""
         self.options = options
         self.engine = engine
         self.reloads = reloads
@@ -85,7 +88,9 @@ class Ports:
             allowed=options.client_shared_memory,
             most_input_bytes=options.http_max_body_size,
             most_ahead_bytes=options.max_buffered_bytes,
+            names=names,
         )
+        self._names = names
         self.application: Application | None = None  # of the HTTP port
         self._applications: list[Application] = []
         self.http: HttpListener | None = None
@@ -193,7 +198,7 @@ class Ports:
         form = replace(self._http_options, length_type=sagemaker.BINARY_TYPE.encode())
         application = SageMakerApplication(
             self._new_application(inbox, form),
-            SageMakerModels(self.engine),
+            SageMakerModels(self.engine, self._names),
             settings.sagemaker(options),
         )
         address = (options.sagemaker_address, options.sagemaker_port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import signal
 
@@ -10,6 +11,7 @@ import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from tritonclient.utils import shared_memory as system_memory
 
 from shoal.testing.server import wait_until
 from tests.chaos.server import ADDRESS, ChaosServer
@@ -94,12 +96,16 @@ def test_every_front_end_knows_what_a_client_has_loaded(server):
             assert server.get("/v2/models/echo").status == 404
 
 
-def test_a_front_end_that_is_killed_is_replaced(server, client):
-    first = processes(server, "frontend")
-    assert len(first) == 2
-    killed = first.pop()
+def replace_one(server, kind):
+    """Kill a process, and wait for the one in its place."""
+    first = processes(server, kind)
+    killed = next(iter(first))
     killed.send_signal(signal.SIGKILL)
-    wait_until(lambda: len(processes(server, "frontend") - {killed}) == 2, "there is a new one")
+    wait_until(lambda: len(processes(server, kind) - {killed}) == len(first), "there is a new one")
+
+
+def test_a_front_end_that_is_killed_is_replaced(server, client):
+    replace_one(server, "frontend")
     for _ in range(4):
         assert server.get("/v2/health/live").status == 200
     with client.kit.InferenceServerClient(client_address(server, client)) as another:
@@ -132,3 +138,47 @@ def test_connections_outlive_an_engine_that_is_killed(server, client):
     assert refusals <= {"the engine process is being restarted; try again in a moment"}
     assert server.get("/v2/models/echo/ready").status == 200  # a client had loaded it
     server.call("POST", "/v2/repository/models/echo/unload")
+
+
+def test_regions_are_known_to_every_front_end(server, client):
+    """They are registered through one of them, used through all, and by one that starts later."""
+    row = np.arange(16, dtype=np.int32).reshape(1, 16)
+    key = f"/shoal-test-{server.http_port}-{client.kit.__name__.rpartition('.')[2]}"
+    handle = system_memory.create_shared_memory_region("rows", key, row.nbytes)
+    try:
+        system_memory.set_shared_memory_region(handle, [row])
+        client.register_system_shared_memory("rows", key, row.nbytes)
+    finally:
+        system_memory.destroy_shared_memory_region(handle)  # what was opened stays open
+
+    def each_serves():
+        """Every request has its own connection."""
+        for _ in range(6):
+            with client.kit.InferenceServerClient(client_address(server, client)) as another:
+                inputs = [client.kit.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in (0, 1)]
+                for tensor in inputs:
+                    tensor.set_shared_memory("rows", row.nbytes)
+                assert (another.infer("sum", inputs).as_numpy("OUTPUT0") == 2 * row).all()
+                with pytest.raises(client.kit.InferenceServerException, match="already in manager"):
+                    another.register_system_shared_memory("rows", key, row.nbytes)
+
+    each_serves()
+    replace_one(server, "frontend")
+    each_serves()
+    with client.kit.InferenceServerClient(client_address(server, client)) as another:
+        another.unregister_system_shared_memory("rows")
+    for _ in range(6):
+        response = server.get("/v2/systemsharedmemory/region/rows/status")
+        assert (response.status, response.json) == (
+            404,
+            {"error": "Unable to find system shared memory region: 'rows'"},
+        )
+
+
+def test_regions_that_cannot_be_opened_are_refused(server, client):
+    with pytest.raises(client.kit.InferenceServerException, match="Unable to open shared memory"):
+        client.register_system_shared_memory("none", "/no-such-region", 64)
+    with pytest.raises(client.kit.InferenceServerException, match="no GPU that this server"):
+        client.register_cuda_shared_memory("gpu", base64.b64encode(bytes(64)), 0, 64)
+    assert server.get("/v2/systemsharedmemory/status").json == []
+    assert server.get("/v2/cudasharedmemory/status").json == []

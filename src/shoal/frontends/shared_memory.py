@@ -7,6 +7,9 @@ them (large ones before, on a thread), those of GPU memory when the request is r
 is not mapped: its owner may truncate it at any time, and touching a page that is gone would kill
 the server (SIGBUS), while a system call says so. Requests that use a region hold a lease;
 unregistering it takes effect when the last lease is released.
+
+Where there are several front-end processes, a region that one of them has opened is passed on to
+all of them (`SharedNames`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +41,14 @@ from shoal.errors import (
 )
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
+from shoal.frontends.shared_names import SharedNames
 from shoal.wire.regions import LARGE_BYTES, Lease
 
 DISABLED = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 )
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
+_REGION = "region"  # a kind of names
 _LARGEST = 2**64 - 1
 _POOLED_BYTES = 32 << 10  # from here on inputs are read into memory from a pool
 
@@ -70,12 +76,14 @@ class SharedMemory:
         most_input_bytes: int = _LARGEST,
         most_ahead_bytes: int = _LARGEST,
         find_cuda: Callable[[], Cuda | None] | None = None,
+        names: SharedNames | None = None,
     ) -> None:
         """Without `allowed` regions cannot be registered; the status still works.
 
         `most_input_bytes` bounds one input: it is copied, and its region may be larger than memory.
         `most_ahead_bytes` bounds all that are copied before their models run.
         `find_cuda` looks for GPUs when a client first registers memory of one.
+        `names` are those of all front ends: `register` and `unregister` block then.
         """
         self._allowed = allowed
         self._most_input_bytes = most_input_bytes
@@ -84,8 +92,16 @@ class SharedMemory:
         self._ahead_bytes = 0
         self._lock = threading.Lock()  # guards _ahead_bytes, _regions and their fields
         self._regions: dict[str, _Region] = {}
+        self._names = names
+        if names is not None:
+            names.attach(_REGION, _Regions(self))
 
     # ---- for clients
+
+    @property
+    def asks_process(self) -> bool:
+        """Whether regions are registered in other processes, too: that blocks."""
+        return self._names is not None
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Open `byte_size` bytes from `offset` of the system's region `key` under `name`.
@@ -98,8 +114,24 @@ class SharedMemory:
         with self._lock:
             self._check_free(name)
             block = _open_block(name, key, offset, byte_size)
-            row: dict[str, str | int] = {"name": name, "key": key, "offset": offset}
-            self._regions[name] = _Region(name, byte_size, block, {**row, "byte_size": byte_size})
+            if self._names is None:
+                self._add(name, byte_size, block, {"key": key, "offset": offset})
+                return
+        value = ("system", key, offset, byte_size)
+        if not self._names.register(_REGION, name, value, block.duplicate()):
+            raise _taken(name)
+
+    def _add(
+        self,
+        name: str,
+        byte_size: int,
+        memory: _SystemBlock | CudaBlock,
+        described: dict[str, str | int],
+    ) -> None:
+        """Keep a region. The lock is held."""
+        status = {"name": name, **described, "byte_size": byte_size}
+        cuda = not isinstance(memory, _SystemBlock)
+        self._regions[name] = _Region(name, byte_size, memory, status, cuda=cuda)
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Open `byte_size` bytes of a GPU's memory, by its cudaIpcMemHandle_t, under `name`.
@@ -110,6 +142,15 @@ class SharedMemory:
         self._check_allowed()
         if len(handle) != cuda_memory.HANDLE_BYTES:
             raise InvalidArgument("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        if self._names is None:
+            self._open_cuda(name, handle, device_id, byte_size)
+            return
+        with self._lock:
+            self._check_free(name)
+        if not self._names.register(_REGION, name, ("cuda", handle, device_id, byte_size)):
+            raise _taken(name)
+
+    def _open_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         cuda = self._find_cuda()  # the first call is slow on a machine that has a GPU
         with self._lock:
             self._check_free(name)
@@ -119,9 +160,7 @@ class SharedMemory:
                     "this server can use)"
                 )
             block = cuda.open(handle, device_id, byte_size, name)
-            row: dict[str, str | int] = {"name": name, "device_id": device_id}
-            row["byte_size"] = byte_size
-            self._regions[name] = _Region(name, byte_size, block, row, cuda=True)
+            self._add(name, byte_size, block, {"device_id": device_id})
 
     def unregister(self, name: str = "") -> None:
         """Unregister a region of system memory, or all of them. An unknown name is ignored."""
@@ -134,10 +173,23 @@ class SharedMemory:
     def _unregister(self, name: str, *, cuda: bool) -> None:
         self._check_allowed()
         with self._lock:
-            for region in self._of_kind(name, cuda=cuda):
-                if region.leases:
+            regions = self._of_kind(name, cuda=cuda)
+            if self._names is None:
+                for region in regions:
                     region.unregistered = True
-                else:
+                    if not region.leases:
+                        self._remove(region)
+                return
+        if regions:
+            self._names.unregister(_REGION, [region.name for region in regions])
+
+    def _forget(self, name: str) -> None:
+        """Another process, or this one, has unregistered a region: its name is free at once."""
+        with self._lock:
+            region = self._regions.pop(name, None)
+            if region is not None:
+                region.unregistered = True
+                if not region.leases:
                     self._remove(region)
 
     def status(self, name: str = "") -> list[dict[str, str | int]]:
@@ -168,11 +220,12 @@ class SharedMemory:
 
     def _check_free(self, name: str) -> None:
         if name in self._regions:
-            raise AlreadyExists(f"shared memory region '{name}' already in manager")
+            raise _taken(name)
 
     def _remove(self, region: _Region) -> None:
         """Remove a region without leases. The lock is held."""
-        del self._regions[region.name]
+        if self._regions.get(region.name) is region:
+            del self._regions[region.name]
         if not isinstance(region.memory, _SystemBlock):
             region.memory.close()
 
@@ -230,6 +283,32 @@ class SharedMemory:
     def _check_allowed(self) -> None:
         if not self._allowed:
             raise Unsupported(DISABLED)
+
+
+class _Regions:
+    """Regions that any front end has registered, for `SharedNames`."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+
+    def is_slow(self, value: Any) -> bool:
+        """See `NameTaker`."""
+        return bool(value[0] == "cuda")  # to wake a GPU takes a while
+
+    def add(self, name: str, value: Any, file: int) -> None:
+        """See `NameTaker`."""
+        kind, place, offset_or_device, byte_size = value
+        if kind == "cuda":
+            self._memory._open_cuda(name, place, offset_or_device, byte_size)
+            return
+        block = _SystemBlock(file, offset_or_device)
+        with self._memory._lock:
+            described = {"key": place, "offset": offset_or_device}
+            self._memory._add(name, byte_size, block, described)
+
+    def remove(self, name: str) -> None:
+        """See `NameTaker`."""
+        self._memory._forget(name)
 
 
 class _RegionLease:
@@ -357,6 +436,10 @@ class _CudaLease:
             self._owner._release(region)
 
 
+def _taken(name: str) -> AlreadyExists:
+    return AlreadyExists(f"shared memory region '{name}' already in manager")
+
+
 def _check_key(name: str, key: str) -> None:
     bare = key.lstrip("/")
     if not bare or "/" in bare or "\0" in bare or bare in (".", ".."):
@@ -380,6 +463,10 @@ class _SystemBlock:
 
     def __del__(self) -> None:
         os.close(self._descriptor)
+
+    def duplicate(self) -> int:
+        """Another descriptor of it, for other processes."""
+        return os.dup(self._descriptor)
 
     def available(self, offset: int) -> int:
         """How many bytes there are from `offset` on, at this moment."""

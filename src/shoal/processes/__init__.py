@@ -18,11 +18,13 @@ Messages of the supervisor:
     begin_exit                                 to the engine: not ready from now on
     reload                                     to both: SIGHUP
     stop        seconds                        finish what was begun within that time, then end
+    registered, unregistered, settled          to front ends: names that all of them know; `names`
 
 Messages of the others:
 
     listening                                  a front end has opened its ports
     loaded      problem                        the engine has loaded the models of the start
     controlled  call                           a client has loaded or unloaded a model
+    register, unregister, known                of a front end; see `names`
     stopped     clean                          the last one
 """

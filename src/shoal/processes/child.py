@@ -69,6 +69,11 @@ class Control:
         with contextlib.suppress(ChannelClosed):
             self._link.send(kind, *body)
 
+    def send_file(self, file: int, kind: str, *body: Any) -> None:
+        """Send a message with an open file, which is closed here. From any thread."""
+        with contextlib.suppress(ChannelClosed):
+            self._link.send_files(kind, *body, files=[file])
+
 
 def run_child(connection: str, main: Callable[[Start], Coroutine[Any, Any, None]]) -> None:
     """Run `main` until it returns; then the process ends."""

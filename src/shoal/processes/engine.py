@@ -42,7 +42,11 @@ async def _serve(start: Start) -> None:
         serving.loop.after_batches,
         load=journaled.load,
         unload=journaled.unload,
-        methods={"metrics": metrics.render},
+        methods={
+            "register_repository": journaled.register_repository,
+            "unregister_repository": journaled.unregister_repository,
+            "metrics": metrics.render,
+        },
     )
     serving.repository.on_change(service.model_changed)
 

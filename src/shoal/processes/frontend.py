@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from typing import Any
 
 from shoal.core.inbox import LoopInbox
 from shoal.engine.linked.buffers import SharedBufferPool
 from shoal.engine.linked.client import LinkedEngine
+from shoal.frontends.shared_names import NO_FILE
 from shoal.frontends.sockets import inherit
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.link.link import Link
 from shoal.ports import Ports
 from shoal.processes.child import Control, Start, run_child
+from shoal.processes.names import Entry, LinkedNames
 from shoal.reloads import Reloads
 from shoal.statistics.tracer import Tracer
 from shoal.tasks.workers import Workers
@@ -27,7 +30,8 @@ def main(connection: str) -> None:
 
 async def _serve(start: Start) -> None:
     options = start.options
-    for place, numbers in start.more:
+    sockets, known_names = start.more
+    for place, numbers in sockets:
         inherit(place, [socket.socket(fileno=number) for number in numbers])
     loop = asyncio.get_running_loop()
     handle = LoopHandle(polls_for_lone_client=device.available_cores() > 1)
@@ -41,6 +45,7 @@ async def _serve(start: Start) -> None:
         tracer=Tracer(),
     )
     reloads = Reloads()
+    names = LinkedNames([Entry(*entry) for entry in known_names])
     ports = Ports(
         options,
         engine,
@@ -49,6 +54,7 @@ async def _serve(start: Start) -> None:
         render_metrics=(lambda: engine.call("metrics")) if options.allow_metrics else None,
         console=None,
         pool=SharedBufferPool(engine),
+        names=names,
     )
     stopped: asyncio.Future[tuple[float, float]] = loop.create_future()
 
@@ -59,7 +65,22 @@ async def _serve(start: Start) -> None:
         if not stopped.done():
             stopped.set_result((secs, drain_secs))
 
-    control = Control(start, {"link": connect, "reload": reloads.request, "stop": stop})
+    def registered(change: int, kind: str, name: str, value: Any, has_file: bool) -> None:
+        file = control.take_file() if has_file else NO_FILE
+        names.registered(change, Entry(kind, name, value, file))
+
+    control = Control(
+        start,
+        {
+            "link": connect,
+            "reload": reloads.request,
+            "stop": stop,
+            "registered": registered,
+            "unregistered": names.unregistered,
+            "settled": names.settled,
+        },
+    )
+    names.send, names.send_file = control.send, control.send_file
     await ports.listen(inbox)
     control.send("listening")
     secs, drain_secs = await stopped

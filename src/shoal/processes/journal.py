@@ -1,9 +1,10 @@
-"""Models that clients have loaded or unloaded, so that a new engine process has the same ones."""
+"""What clients have loaded, unloaded or added, so that a new engine process has the same models."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from shoal.engine import Engine
@@ -17,7 +18,8 @@ Calls = dict[str, tuple[Any, ...]]  # by name: the last call that succeeded
 def record(calls: Calls, method: str, name: str, *arguments: Any) -> None:
     """Keep a call that succeeded. The order is that in which models were last changed."""
     calls.pop(name, None)
-    calls[name] = (method, name, *arguments)
+    if method != "unregister":
+        calls[name] = (method, name, *arguments)
 
 
 class Journal:
@@ -37,13 +39,27 @@ class Journal:
         self._engine.unload(name, unload_dependents)
         self._report("unload", name, unload_dependents)
 
+    def register_repository(self, path: str, names: dict[str, str]) -> None:
+        """As `Engine.register_repository`."""
+        self._engine.register_repository(Path(path), names)
+        self._report("register", path, names)  # which is no name of a model: it begins with a slash
+
+    def unregister_repository(self, path: str, wait_secs: float) -> bool:
+        """As `Engine.unregister_repository`."""
+        released = self._engine.unregister_repository(Path(path), wait_secs=wait_secs)
+        self._report("unregister", path)
+        return released
+
     @staticmethod
     def replay(engine: Engine, calls: list[tuple[Any, ...]]) -> None:
         """Call them again, in a new engine. What fails is logged. Blocks."""
         for method, name, *arguments in calls:
             try:
-                (engine.load if method == "load" else engine.unload)(name, *arguments)
+                if method == "register":
+                    engine.register_repository(Path(name), *arguments)
+                else:
+                    (engine.load if method == "load" else engine.unload)(name, *arguments)
             except ShoalError as error:
                 logger.error(  # noqa: TRY400 - a sentence, not a traceback
-                    "the model '%s' could not be %sed again: %s", name, method, error.message
+                    "'%s' could not be %sed again: %s", name, method, error.message
                 )

@@ -17,11 +17,13 @@ from typing import Any
 
 from shoal.config.options import Options
 from shoal.errors import Internal, ShoalError
+from shoal.frontends.shared_names import NO_FILE
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.process import ChildProcess
 from shoal.processes import journal
 from shoal.processes.listening import ListeningPorts
+from shoal.processes.names import Entry, NameRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +81,18 @@ class _Process:
         with contextlib.suppress(ChannelClosed):
             self._child.link.send(kind, *body)
 
+    def send_file(self, file: int, kind: str, *body: Any) -> None:
+        """Send it a message with an open file, which is closed here."""
+        with contextlib.suppress(ChannelClosed):
+            self._child.link.send_files(kind, *body, files=[file])
+
+    def take_file(self) -> int:
+        """A descriptor that came with the message that is being handled."""
+        return self._child.link.take_file()
+
     def pass_socket(self, end: socket.socket) -> None:
         """Give it one end of a link."""
-        with contextlib.suppress(ChannelClosed):
-            self._child.link.send_files("link", files=[end.detach()])
+        self.send_file(end.detach(), "link")
 
     async def end(self, secs: float) -> None:
         """Wait for its end, and enforce it after that time."""
@@ -104,6 +114,7 @@ class Supervisor:
         self._engine: _Process | None = None
         self._serving_engine: _Process | None = None  # the same, once front ends may use it
         self._frontends: dict[int, _Process] = {}
+        self._names = NameRegistry(lambda: list(self._frontends.values()))
         self._rests: dict[str, float] = {}
         self._calls: journal.Calls = {}
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -175,16 +186,34 @@ class Supervisor:
                 listening.set_exception(
                     Internal(f"front end {index} could not be started: {ending}")
                 )
+            self._names.left(process)
             self._frontend_ended(index, process, ending)
+
+        def register(number: int, kind: str, name: str, value: Any, has_file: bool) -> None:
+            file = frontend.take_file() if has_file else NO_FILE
+            self._names.register(frontend, number, Entry(kind, name, value, file))
+
+        def unregister(number: int, kind: str, names: list[str]) -> None:
+            self._names.unregister(frontend, number, kind, names)
+
+        def known(change: int, problem: Any) -> None:
+            self._names.known(frontend, change, problem)
 
         frontend = self._frontends[index] = _Process(
             _FRONTEND,
             f"front end {index}",
-            self.ports.files(),
-            {"listening": listens, "stopped": self._take_end},
+            [*self.ports.files(), *self._names.files()],
+            {
+                "listening": listens,
+                "register": register,
+                "unregister": unregister,
+                "known": known,
+                "stopped": self._take_end,
+            },
             ended,
         )
-        frontend.send("start", pickle.dumps(self._options), self.ports.inherited())
+        names = [tuple(entry) for entry in self._names.entries()]
+        frontend.send("start", pickle.dumps(self._options), [self.ports.inherited(), names])
         self._connect(frontend)
         return listening
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -86,8 +85,6 @@ class EngineService:
             "log_settings": engine.log_settings,
             "update_log_settings": engine.update_log_settings,
             "index": engine.index,
-            "register_repository": self._register_repository,
-            "unregister_repository": self._unregister_repository,
             "load": partial(self._control, load or engine.load),
             "unload": partial(self._control, unload or engine.unload),
             **(methods or {}),
@@ -145,12 +142,6 @@ class EngineService:
             self._changed.wait_for(
                 lambda: all(frontend.seen >= change for frontend in self._frontends), _SEEN_SECS
             )
-
-    def _register_repository(self, path: str, names: dict[str, str]) -> None:
-        self.engine.register_repository(Path(path), names)
-
-    def _unregister_repository(self, path: str, wait_secs: float) -> bool:
-        return self.engine.unregister_repository(Path(path), wait_secs=wait_secs)
 
     def _control(self, work: Callable[..., None], *arguments: Any) -> None:
         try:

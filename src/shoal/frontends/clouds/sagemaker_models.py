@@ -16,17 +16,20 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.config import pbtxt
 from shoal.config.model import ModelConfig
 from shoal.engine import Engine
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound, ShoalError
+from shoal.frontends.shared_names import NO_FILE, SharedNames
 from shoal.repository import layout
 from shoal.repository.ensembles import composing_names, is_ensemble
 
 logger = logging.getLogger(__name__)
 
 ROOT = Path("/opt/ml/models")  # where the platform unpacks archives
+_KIND = "sagemaker"  # of names
 _BELOW_ROOT = re.compile(r"[0-9A-Za-z._]+/model(/[0-9A-Za-z._]+)?")
 _UNLOAD_SECS = 350  # the platform waits for 360
 
@@ -42,12 +45,16 @@ class LoadedModel:
 class SageMakerModels:
     """Loaded models by the name that the platform uses in paths. Any thread may use them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, names: SharedNames | None = None) -> None:
+        """`names` are those of all front ends, where there are several."""
         self._engine = engine
         self._root = ROOT
         self._changing = threading.Lock()  # guards changes of what follows
         self._loaded: Mapping[str, LoadedModel] = {}
         self._taken: set[str] = set()  # names and targets, also of those that are loading
+        self._names = names
+        if names is not None:
+            names.attach(_KIND, self)
 
     def get(self, name: str) -> LoadedModel | None:
         """A loaded model; None if it is not loaded."""
@@ -91,8 +98,10 @@ class SageMakerModels:
             with self._changing:
                 self._taken -= {name, target}
             raise
-        with self._changing:
-            self._loaded = {**self._loaded, name: LoadedModel(repository, target)}
+        if self._names is not None:
+            self._names.register(_KIND, name, (str(repository), target))
+        else:
+            self.add(name, (str(repository), target))
 
     def _load(self, repository: Path, folder: str, target: str) -> None:
         if self._is_ready(target):
@@ -113,6 +122,8 @@ class SageMakerModels:
         with self._changing:
             loaded = self.find(name)
             self._loaded = {key: kept for key, kept in self._loaded.items() if key != name}
+        if self._names is not None:
+            self._names.unregister(_KIND, [name])
         logger.info("Unloading SageMaker TargetModel: %s", loaded.target)
         self._engine.unload(loaded.target, unload_dependents=True)
         if not self._engine.unregister_repository(loaded.repository, wait_secs=_UNLOAD_SECS):
@@ -124,6 +135,29 @@ class SageMakerModels:
             )
         with self._changing:
             self._taken -= {name, loaded.target}
+
+    # ---- what this or another front end has loaded: see `NameTaker`
+
+    def is_slow(self, value: Any) -> bool:
+        """Nothing has to be opened."""
+        del value
+        return False
+
+    def add(self, name: str, value: Any, file: int = NO_FILE) -> None:
+        """A model has been loaded."""
+        del file
+        repository, target = value
+        with self._changing:
+            self._taken |= {name, target}
+            self._loaded = {**self._loaded, name: LoadedModel(Path(repository), target)}
+
+    def remove(self, name: str) -> None:
+        """A model is being unloaded by another front end."""
+        with self._changing:
+            loaded = self._loaded.get(name)
+            if loaded is not None:
+                self._loaded = {key: kept for key, kept in self._loaded.items() if key != name}
+                self._taken -= {name, loaded.target}
 
     def _locate(self, url: str) -> tuple[Path, str]:
         """The repository for an archive, and the folder of its model in it."""

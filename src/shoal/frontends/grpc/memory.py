@@ -17,6 +17,10 @@ class MemoryMethods:
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
 
+    def asks_process(self, _message: Buffer) -> bool:
+        """Whether regions are registered in other processes, too: that blocks."""
+        return self._memory.asks_process
+
     def system_status(self, message: Buffer) -> bytes:
         """SystemSharedMemoryStatus: every region, or the one that is named."""
         request = parse(messages.SystemSharedMemoryStatusRequest, message)

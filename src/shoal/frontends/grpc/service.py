@@ -188,14 +188,17 @@ class GrpcService:
     def _add_memory(self, memory: MemoryMethods) -> None:
         category = "shared-memory"
         self._add_small(category, "SystemSharedMemoryStatus", memory.system_status)
-        self._add_small(category, "SystemSharedMemoryRegister", memory.system_register)
-        self._add_small(category, "SystemSharedMemoryUnregister", memory.system_unregister)
         self._add_small(category, "CudaSharedMemoryStatus", memory.cuda_status)
+        for name, answer in (
+            ("SystemSharedMemoryRegister", memory.system_register),
+            ("SystemSharedMemoryUnregister", memory.system_unregister),
+            ("CudaSharedMemoryUnregister", memory.cuda_unregister),
+        ):
+            self._add_small(category, name, answer, asks=memory.asks_process)
         # To wake a GPU takes a while.
         register = _respond_on_thread(memory.cuda_register, self._threads)
         method = Method(Kind.UNARY, register, _SMALL_REQUEST_BYTES, compress=False)
         self._add(category, "CudaSharedMemoryRegister", method)
-        self._add_small(category, "CudaSharedMemoryUnregister", memory.cuda_unregister)
 
     def _add_settings(self, settings: RuntimeSettingMethods) -> None:
         asks = settings.asks_process

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.responses import respond_from_thread, send_empty, send_json
+from shoal.frontends.http.responses import (
+    respond_from_thread,
+    respond_if_blocking,
+    send_empty,
+    send_json,
+)
 from shoal.frontends.http.routes import Target, route
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.wire import http_body, json_limits
@@ -40,13 +46,14 @@ class MemoryRoutes:
     def system_memory_register(self, exchange: Exchange, target: Target) -> None:
         """Register a region of system shared memory."""
         document = self._read(exchange)
-        self._memory.register(
+        register = partial(
+            self._memory.register,
             target.region,
             _text(document, "key"),
             _unsigned(document, "offset") if "offset" in document else 0,
             _unsigned(document, "byte_size"),
         )
-        send_empty(exchange)
+        self._change(exchange, register)
 
     @_route(f"POST {_CUDA}/region/{{region}}/register", request="CudaRegionRequest")
     def cuda_memory_register(self, exchange: Exchange, target: Target) -> None:
@@ -62,14 +69,18 @@ class MemoryRoutes:
     @_route(f"POST {_SYSTEM}[/region/{{region}}]/unregister")
     def system_memory_unregister(self, exchange: Exchange, target: Target) -> None:
         """Unregister a region of system shared memory, or all of them."""
-        self._memory.unregister(target.region)
-        send_empty(exchange)
+        self._change(exchange, partial(self._memory.unregister, target.region))
 
     @_route(f"POST {_CUDA}[/region/{{region}}]/unregister")
     def cuda_memory_unregister(self, exchange: Exchange, target: Target) -> None:
         """Unregister a region of GPU memory, or all of them."""
-        self._memory.unregister_cuda(target.region)
-        send_empty(exchange)
+        self._change(exchange, partial(self._memory.unregister_cuda, target.region))
+
+    def _change(self, exchange: Exchange, work: Callable[[], None]) -> None:
+        """Do `work`, on a thread if other processes have to do it, too; then respond."""
+        respond_if_blocking(
+            exchange, self._memory.asks_process, work, respond=lambda _: send_empty(exchange)
+        )
 
     def _read(self, exchange: Exchange) -> dict[str, Any]:
         body = exchange.request.body
