@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal import settings
@@ -25,6 +25,8 @@ from shoal.serving import ModelsFailed, Serving
 __all__ = ["ModelsFailed", "Server"]
 
 logger = logging.getLogger(__name__)
+
+Render = Callable[[], bytes]  # the text of the metrics
 
 
 class Server:
@@ -57,6 +59,7 @@ class Server:
             render_metrics=self._render_metrics if options.allow_metrics else None,
             console=settings.console(self.engine, options),
         )
+        self._more_ports: list[Ports] = []  # that were opened later
         access = self.ports.access
         self.metrics = self._serving.metrics(
             self.ports.read, access.read if access is not None else None
@@ -134,6 +137,40 @@ class Server:
         self.ports.log_services()
         logger.info("the server is %s", "ready" if self.engine.ready() else "up, but not ready")
 
+    async def open(self, options: Options, render_metrics: Render | None = None) -> Ports:
+        """Open the ports of `options` for the same models. Raises as `Ports.listen`.
+
+        They are closed by `close`, or when the server stops.
+        """
+        loop, handle = asyncio.get_running_loop(), self._serving.loop
+        ports = Ports(
+            options,
+            self.engine,
+            reloads=Reloads(),
+            log=None,
+            render_metrics=render_metrics,
+            console=None,
+        )
+        self._more_ports.append(ports)
+        try:
+            await ports.listen(LoopInbox(loop, handle.after_reading, handle.after_batches))
+        except BaseException:
+            await self.close(ports)
+            raise
+        return ports
+
+    async def close(self, ports: Ports) -> None:
+        """Close ports that `open` opened, after what they received is answered; once."""
+        if ports not in self._more_ports:
+            return
+        self._more_ports.remove(ports)
+        await ports.announce_stop(0.0)
+        deadline = asyncio.get_running_loop().time() + self.options.exit_timeout_secs
+        if not await ports.finish_requests(deadline, lambda: 0):
+            await ports.give_up()
+        ports.reloads.close()
+        await ports.close()
+
     # ---- stop
 
     async def stop(self) -> bool:
@@ -144,6 +181,8 @@ class Server:
         """
         options, serving, ports = self.options, self._serving, self.ports
         self.engine.begin_exit()
+        for more in list(self._more_ports):
+            await self.close(more)
         await ports.announce_stop(options.drain_secs if serving.loaded else 0.0)
         deadline = asyncio.get_running_loop().time() + options.exit_timeout_secs
         clean = await ports.finish_requests(deadline, self.engine.in_flight)

@@ -577,7 +577,8 @@ assert tritonserver._api._response.InferenceResponse is tritonserver.InferenceRe
 assert TRITONSERVER_DataType is tritonserver.DataType
 assert TRITONSERVER_DataTypeString(tritonserver.DataType.BYTES) == "BYTES"
 assert tritonserver.TritonError.__module__ == "tritonserver"
-print(tritonserver.__name__)
+from tritonfrontend import KServeGrpc, KServeHttp, Metrics
+print(tritonserver.__name__, KServeHttp.__module__)
 """
 
 
@@ -594,7 +595,7 @@ def run(program, *paths):
 
 def test_the_module_by_tritons_name(alias):
     done = run(PROGRAM, alias)
-    assert done.stdout == "shoal.tritonserver\n", done.stderr
+    assert done.stdout == "shoal.tritonserver shoal.tritonserver.frontends\n", done.stderr
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["alone", "with NVIDIA's"])

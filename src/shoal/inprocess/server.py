@@ -12,8 +12,10 @@ and several may run in one process. By default it listens on free ports of the l
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +28,8 @@ from shoal.inprocess.addresses import Addresses
 from shoal.inprocess.loop import LoopThread
 from shoal.inprocess.methods import blocking, blocking_infer, blocking_stream
 from shoal.logs import Log
+from shoal.ports import Ports
+from shoal.server import Render
 from shoal.server import Server as LoopServer
 
 logger = logging.getLogger(__name__)
@@ -168,6 +172,21 @@ class Server(Addresses):
 
     trace_settings = blocking(control.trace_settings)
     log_settings = blocking(control.log_settings)
+
+    # ---- ports that are opened later
+
+    def _open_ports(self, settings: Mapping[str, Any], render: Render | None) -> Ports:
+        """Open more ports, with these options instead of the server's. Raises as `start`."""
+        server = self._running()
+        options = dataclasses.replace(server.options, **settings)
+        assert self._loop is not None  # it runs
+        return self._loop.run(server.open(options, render))
+
+    def _close_ports(self, ports: Ports) -> None:
+        """Close them; nothing if the server has stopped."""
+        with self._changing:
+            if self._server is not None and self._loop is not None:
+                self._loop.run(self._server.close(ports))
 
     @property
     def engine(self) -> LocalEngine:
