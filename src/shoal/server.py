@@ -126,9 +126,12 @@ class Server:
 
     async def listen(self) -> None:
         """Open the ports. From here on the server is live. Raises as `Ports.listen`."""
+        await self.ports.listen(self._new_inbox())
+
+    def _new_inbox(self) -> LoopInbox:
         loop, handle = asyncio.get_running_loop(), self._serving.loop
         handle.bind(loop)
-        await self.ports.listen(LoopInbox(loop, handle.after_reading, handle.after_batches))
+        return LoopInbox(loop, handle.after_reading, handle.after_batches)
 
     async def load(self) -> None:
         """Load the start-up models; after that the server is ready if the models are."""

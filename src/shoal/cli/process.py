@@ -66,7 +66,7 @@ async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[i
     else:
         from shoal.processes.supervisor import Supervisor
 
-        server = Supervisor(options, frontends)
+        server = Supervisor(options, frontends, log=log)
     with _signals(server.reload) as stop_requested:
         starting = asyncio.ensure_future(server.start())
         stopping = asyncio.ensure_future(stop_requested.wait())

@@ -24,7 +24,7 @@ from shoal.core.request import Request
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import InvalidArgument, NotFound
 from shoal.statistics.trace_settings import Changes
-from shoal.statistics.tracer import Tracer
+from shoal.statistics.tracer import RequestTracer
 from shoal.tasks.endpoint import EndpointClosed, TaskCall, TaskEndpoint
 
 CUDA = "cuda_shared_memory"  # where there is a GPU
@@ -72,7 +72,7 @@ class EngineModel(Protocol):
 class Engine(ABC):
     """What the server can do, whatever the protocol."""
 
-    tracer: Tracer  # which requests are traced; used by the frontends
+    tracer: RequestTracer  # which requests are traced; used by the frontends
 
     # ---- inference
 

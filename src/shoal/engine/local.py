@@ -60,7 +60,7 @@ class LocalEngine(Engine):
         self._strict = strict_readiness
         self._phase = Phase.STARTING
         self._log = log or Log()
-        self.tracer = tracer or Tracer()
+        self.tracer: Tracer = tracer or Tracer()
 
     # ---- inference
 

@@ -29,6 +29,7 @@ from shoal.frontends.client_limits import ClientLimits
 from shoal.frontends.closing import EXIT_TIMEOUT, LINGER_SECS, close_unless_unread
 from shoal.frontends.pace import Pace, is_too_slow
 from shoal.frontends.sockets import SocketServer, bind_tcp, serve
+from shoal.frontends.waiting import once_loaded
 from shoal.statistics.trace import Trace
 from shoal.tasks.request import TaskRequest
 from shoal.wire import json_limits
@@ -338,7 +339,7 @@ class QuestionConnection(asyncio.Protocol):
         if caller is None:
             return await self._perform(question, model, values, start_ns)
         caller.check("inference", model)
-        model = model or caller.only_model(self._models(), _OPERATION)
+        model = model or caller.only_model(await once_loaded(self._models), _OPERATION)
         caller.begin(len(data))
         try:
             answer = await self._perform(question, model, values, start_ns)
@@ -363,13 +364,13 @@ class QuestionConnection(asyncio.Protocol):
         self, question: _Question, model: str, values: dict[str, Any], start_ns: int
     ) -> str:
         engine = self._listener.engine
-        traced_as = model or self._only_model()
+        traced_as = model or await once_loaded(self._only_model)
         if engine.tracer.active:
             question.trace = engine.tracer.start(traced_as, lambda _: None)
         if question.trace is not None:
             question.trace.event("TCP_RECV_START", start_ns)
             question.trace.event("TCP_RECV_END")
-        call = engine.task(_OPERATION, model)
+        call = await once_loaded(lambda: engine.task(_OPERATION, model))
         if question.trace is not None:
             call.trace(question.trace)
         try:

@@ -5,9 +5,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import TypeVar
 
 from shoal.core.model_loading import ModelLoading
 from shoal.errors import ShoalError
+
+Found = TypeVar("Found")
+
+
+async def once_loaded(find: Callable[[], Found]) -> Found:
+    """The result of `find`, after the model has been loaded if that happens on demand."""
+    while True:
+        try:
+            return find()
+        except ModelLoading as pending:
+            await _until_loaded(pending)
+
+
+async def _until_loaded(pending: ModelLoading) -> None:
+    """Wait until a model is loaded; raises the error if that fails."""
+    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def resume(error: ShoalError | None) -> None:
+        if settled.done():
+            return
+        if error is None:
+            settled.set_result(None)
+        else:
+            settled.set_exception(error)
+
+    take_back = when_loaded(pending, resume)
+    try:
+        await settled
+    finally:
+        take_back()
 
 
 def when_loaded(

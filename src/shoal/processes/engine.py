@@ -40,13 +40,8 @@ async def _serve(start: Start) -> None:
     service = EngineService(
         engine,
         serving.loop.after_batches,
-        load=journaled.load,
-        unload=journaled.unload,
-        methods={
-            "register_repository": journaled.register_repository,
-            "unregister_repository": journaled.unregister_repository,
-            "metrics": metrics.render,
-        },
+        control=journaled,
+        methods={"metrics": metrics.render},
     )
     serving.repository.on_change(service.model_changed)
 

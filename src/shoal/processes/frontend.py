@@ -19,7 +19,6 @@ from shoal.ports import Ports
 from shoal.processes.child import Control, Start, run_child
 from shoal.processes.names import Entry, LinkedNames
 from shoal.reloads import Reloads
-from shoal.statistics.tracer import Tracer
 from shoal.tasks.workers import Workers
 
 
@@ -42,7 +41,7 @@ async def _serve(start: Start) -> None:
         server_id=options.id,
         has_gpus=bool(device.gpus()),
         workers=lambda: workers,
-        tracer=Tracer(),
+        log=start.log,
     )
     reloads = Reloads()
     names = LinkedNames([Entry(*entry) for entry in known_names])

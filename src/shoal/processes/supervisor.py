@@ -21,6 +21,7 @@ from shoal.frontends.shared_names import NO_FILE
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.process import ChildProcess
+from shoal.logs import Log
 from shoal.processes import journal
 from shoal.processes.listening import ListeningPorts
 from shoal.processes.names import Entry, NameRegistry
@@ -106,9 +107,11 @@ class _Process:
 class Supervisor:
     """The processes of one server. Its methods belong to the thread of one event loop."""
 
-    def __init__(self, options: Options, frontends: int) -> None:
-        """Starts nothing yet. `frontends` is the number of front ends."""
+    def __init__(self, options: Options, frontends: int, *, log: Log | None = None) -> None:
+        """Starts nothing yet. `frontends` is the number of front ends; `log` gets the settings that
+        clients change."""
         self._options = options
+        self._log = log
         self._count = frontends
         self.ports = ListeningPorts()
         self._engine: _Process | None = None
@@ -157,8 +160,10 @@ class Supervisor:
         for frontend in self._frontends.values():
             self._connect(frontend)
 
-    def _record(self, *call: Any) -> None:
-        journal.record(self._calls, *call)
+    def _record(self, method: str, *arguments: Any) -> None:
+        journal.record(self._calls, method, *arguments)
+        if method == "update_log_settings" and self._log is not None:
+            self._log.update(**arguments[0])
 
     def _take_loaded(self, packed: Any, reasons: list[str]) -> None:
         if self._was_loaded and self._engine is not None:
@@ -293,6 +298,11 @@ class Supervisor:
 
     def reload(self) -> None:
         """SIGHUP: every process reads its files again."""
+        if self._log is not None:
+            try:
+                self._log.reopen()
+            except OSError as error:
+                logger.error("the log file cannot be opened: %s", error)  # noqa: TRY400
         for process in (*self._frontends.values(), self._engine):
             if process is not None:
                 process.send("reload")

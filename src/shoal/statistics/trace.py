@@ -111,7 +111,7 @@ class Trace:
         self._events: list[Event] = []
         self._requests: list[TracedRequest | CallSpan] = []
         self._error = ""
-        self._left = False  # no client waits: the last of the requests ends the trace
+        self.left = False  # no client waits: the last of the requests ends the trace
         self._finished = False
 
     def event(self, name: str, at_ns: int = 0) -> None:
@@ -157,14 +157,14 @@ class Trace:
     def leave(self) -> None:
         """The client disconnected: the trace is complete when the request has ended, maybe now."""
         with self._lock:
-            self._left = True
+            self.left = True
             running = any(not traced.ended_ns for traced in self._requests if traced.is_first)
         if not running:
             self.finish()
 
     def ended(self) -> None:
         """For the request: it has had its final response."""
-        if self._left:
+        if self.left:
             self.finish()
 
 
@@ -172,23 +172,23 @@ class CallSpan:
     """A call of a task or of OpenAI's API: the parent of the requests it sends to the model."""
 
     __slots__ = (
-        "_error",
         "_model_name",
         "_model_version",
-        "_start_ns",
         "_trace",
         "ended_ns",
+        "error",
         "id",
         "is_first",
         "span_id",
+        "start_ns",
     )
 
     def __init__(self, trace: Trace, model_name: str, model_version: int) -> None:
         self._trace = trace
         self._model_name = model_name
         self._model_version = model_version
-        self._error = ""
-        self._start_ns = trace.clock()
+        self.error = ""
+        self.start_ns = trace.clock()
         self.ended_ns = 0  # 0: not yet
         self.id = trace.id
         self.is_first = True
@@ -200,7 +200,7 @@ class CallSpan:
 
     def end(self, error: str = "") -> None:
         """The call has its result, or has failed."""
-        self._error = error
+        self.error = error
         self.ended_ns = self._trace.clock()
         self._trace.event("INFER_RESPONSE_COMPLETE", self.ended_ns)
         self._trace.ended()
@@ -209,7 +209,7 @@ class CallSpan:
         """The call as part of the finished trace."""
         events: list[Event] = []
         if self._trace.keeps_times:
-            events = [("REQUEST_START", self._start_ns)]
+            events = [("REQUEST_START", self.start_ns)]
             if self.ended_ns:
                 events.append(("REQUEST_END", self.ended_ns))
         return RequestRecord(
@@ -222,7 +222,7 @@ class CallSpan:
             (),
             (),
             self.span_id,
-            self._error,
+            self.error,
         )
 
 

@@ -23,6 +23,15 @@ from shoal.statistics.trace_settings import Changes, TraceScope, TraceSetting, r
 Header = Callable[[str], str | None]  # the value of a header, by its name in lower case
 
 
+class RequestTracer(Protocol):
+    """What frontends use of a `Tracer`, or of one in another process."""
+
+    active: bool
+
+    def start(self, model: str, header: Header) -> Trace | None:
+        """The trace of a request for `model` that has just come in; None for most of them."""
+
+
 class Collector(Protocol):
     """Where the traces of one scope go."""
 
@@ -55,6 +64,11 @@ class Tracer:
         self._all = self._sampler(TraceScope(setting))
         self._models: Mapping[str, _Sampler] = {}
         self.active = self._may_sample()
+        self._changed: Callable[[], None] = lambda: None
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called, from any thread, when `active` has changed."""
+        self._changed = changed
 
     def start(self, model: str, header: Header) -> Trace | None:
         """The trace of a request for `model` that has just come in; None for most of them."""
@@ -68,7 +82,7 @@ class Tracer:
         if not scope.sample(insists=context is not None and context.recorded):
             return None
         if scope.exhausted:
-            self.active = self._may_sample()
+            self._set_active(self._may_sample())
         if self._spans and context is None:
             context = trace_context.new_trace()
         return Trace(scope.level, sampler.emit, context)
@@ -118,7 +132,7 @@ class Tracer:
 
     def close(self) -> None:
         """Write out what is left. Blocks for a while, where there is something to write."""
-        self.active = False
+        self._set_active(False)
         for sampler in (self._all, *self._models.values()):
             sampler.collector.retire()
         self._file.close()
@@ -132,9 +146,14 @@ class Tracer:
 
         self._all = sampler(everyone)
         self._models = {name: sampler(scope) for name, scope in models.items() if scope.specified}
-        self.active = self._may_sample()
+        self._set_active(self._may_sample())
         for retired in kept.values():
             retired.collector.retire()
+
+    def _set_active(self, active: bool) -> None:
+        if active is not self.active:
+            self.active = active
+            self._changed()
 
     def _check(self, setting: TraceSetting) -> None:
         """The only settings that cannot be used are those that trace nothing anyway."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from shoal.logs import Log
 from shoal.models.served import ServedModel
 from shoal.server import ModelsFailed, Server
 from shoal.testing import WAIT_SECS
+from shoal.testing.linked import LinkedServer
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +251,8 @@ def running_server(
     """
     paths = tuple(str(path) for path in repositories)
     made = Options(model_repository=paths, **{**DEFAULTS, **options})
-    server = Server(made, functions=functions, backends=backends, log=log)
+    kind = LinkedServer if os.environ.get("SHOAL_LINKED") == "true" else Server
+    server = kind(made, functions=functions, backends=backends, log=log)
     loop = LoopThread("shoal-testing-server")
     running = RunningServer(server, loop)
     loop.loop.set_exception_handler(lambda _, context: running.faults.append(context))

@@ -11,7 +11,10 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
     cancel     number                      its client has left
     call       number, method, arguments   one of `service.METHODS`
     seen       change                      nothing older than this is remembered any more
-    tasks      model, counts               what a model's task did in the front end
+    task       model, counts               what a model's task did in the front end
+    trace      number, model, headers      a request has come in that may be sampled
+    trace_call number, model, start        it is a call that leads to requests
+    trace_end  number, events, calls, ...  it was answered, or its client has left
 
 Messages of the engine:
 
@@ -22,6 +25,7 @@ Messages of the engine:
     returned   number, value               the result of a call
     raised     number, error               its error
     changed    change, name                other versions of a model serve now
+    settings   change, tracing, log        whether requests may be sampled; settings of the log
 
 `messages` has the forms of requests, responses and models.
 """

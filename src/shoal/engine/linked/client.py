@@ -26,10 +26,11 @@ from shoal.engine.contract import Engine, EngineModel, described_server
 from shoal.engine.linked.connection import EngineConnection, engine_gone
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.linked.model import LinkedModel
+from shoal.engine.linked.tracing import LinkedTracer
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.link.link import Link
+from shoal.logs import Log
 from shoal.statistics.trace_settings import Changes
-from shoal.statistics.tracer import Tracer
 from shoal.tasks.workers import Workers
 
 _ANSWER_SECS = 10.0  # for what the engine answers at once, unless it is stopped
@@ -47,10 +48,17 @@ class LinkedEngine(Engine):
     """
 
     def __init__(
-        self, *, server_id: str, has_gpus: bool, workers: Callable[[], Workers], tracer: Tracer
+        self,
+        *,
+        server_id: str,
+        has_gpus: bool,
+        workers: Callable[[], Workers],
+        log: Log | None = None,
     ) -> None:
-        """There is no engine before `connect`. `workers` are the threads of tasks."""
-        self.tracer = tracer
+        """There is no engine before `connect`. `workers` are the threads of tasks. `log` gets the
+        settings that clients change."""
+        self.tracer: LinkedTracer = LinkedTracer()
+        self._log = log
         self._described = described_server(server_id, has_gpus=has_gpus)
         self._workers = workers
         self._connection: EngineConnection | None = None
@@ -67,11 +75,24 @@ class LinkedEngine(Engine):
 
     def connect(self, link: Link, inbox: LoopInbox) -> None:
         """Use the engine at the other end of `link`. On the loop's thread."""
-        self._connection = EngineConnection(link, inbox, self._forget, self._lost)
+        self._connection = EngineConnection(
+            link, inbox, self._forget, self._lost, self._take_settings
+        )
+        self.tracer.connection = self._connection
+
+    def _take_settings(
+        self, connection: EngineConnection, tracing: bool, log: Mapping[str, Any]
+    ) -> None:
+        if self._connection is connection:
+            self.tracer.active = tracing
+            if self._log is not None:
+                self._log.update(**log)
 
     def _lost(self, connection: EngineConnection) -> None:
         if self._connection is connection:
             self._connection = None
+            self.tracer.active = False
+            self.tracer.connection = None
             self._forget("")
 
     def begin_exit(self) -> None:
@@ -128,7 +149,8 @@ class LinkedEngine(Engine):
         inputs = request.inputs
         model = self._models.get((request.model_name, request.model_version))
         if model is not None:
-            validate(request, model.signature)
+            if request.trace is None:  # a refusal is part of a trace, which the engine keeps
+                validate(request, model.signature)
             request.served_by = model
         connection.infer(request, inputs)
 

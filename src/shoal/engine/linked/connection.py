@@ -9,6 +9,7 @@ When the engine process ends, everything that waits is answered with Unavailable
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -72,13 +73,16 @@ class EngineConnection:
         inbox: LoopInbox,
         changed: Callable[[str], None],
         lost: Callable[[EngineConnection], None],
+        settings: Callable[[EngineConnection, bool, Mapping[str, Any]], None],
     ) -> None:
         """Call it on the loop's thread. `changed` gets names of models that are to be looked up
-        again, "" for all of them; `lost` is called once, on the loop, when the link has ended."""
+        again, "" for all of them; `lost` is called once, on the loop, when the link has ended;
+        `settings` gets whether requests may be sampled, and the settings of the log."""
         self.link = link
         self._inbox = inbox
         self._changed = changed
         self._lost = lost
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._numbers = itertools.count(1)
@@ -99,6 +103,7 @@ class EngineConnection:
             "returned": self._take_result,
             "raised": self._take_error,
             "changed": self._take_change,
+            "settings": self._take_settings,
         }
         self._loop.add_reader(link.fileno(), self._read)
 
@@ -228,13 +233,19 @@ class EngineConnection:
             if self._calls.pop(number, None) is not None:
                 settled(None, error)
 
+    def next_number(self) -> int:
+        """A number that nothing else on this link has."""
+        return next(self._numbers)
+
+    def tell(self, kind: str, *body: Any) -> None:
+        """Send a message without an answer; it is dropped if the engine is gone."""
+        if not self.closed:
+            with contextlib.suppress(Unavailable):
+                self._send(kind, *body)
+
     def count_task(self, model: int, kind: str, count: int, elapsed_ns: int) -> None:
         """Count what a model's task did here."""
-        if not self.closed:
-            try:
-                self._send("task", model, kind, count, elapsed_ns)
-            except Unavailable:
-                return
+        self.tell("task", model, kind, count, elapsed_ns)
 
     # ---- from the engine, on the loop
 
@@ -335,7 +346,8 @@ class EngineConnection:
 
     def _take_change(self, change: int, name: str) -> None:
         self._changed(name)
-        try:
-            self._send("seen", change)
-        except Unavailable:
-            return
+        self.tell("seen", change)
+
+    def _take_settings(self, change: int, tracing: bool, log: Mapping[str, Any]) -> None:
+        self._settings(self, tracing, log)
+        self.tell("seen", change)

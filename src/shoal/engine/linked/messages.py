@@ -15,6 +15,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
+from shoal.engine.linked.tracing import reference_of
 from shoal.link import failure
 from shoal.link.link import Link
 from shoal.wire.proto import messages as schema
@@ -22,6 +23,7 @@ from shoal.wire.proto import messages as schema
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
 
 Plain = tuple[Any, ...]
+TRACE, TENSORS = 13, 14  # where they are in a packed request
 
 # ---- requests
 
@@ -42,6 +44,7 @@ def pack_request(link: Link, request: Request, inputs: Mapping[str, Tensor]) -> 
         request.one_answer,
         request.answer_by_ns,
         request.admitted,
+        reference_of(request),
         link.pack(inputs.values()),
     )
 
@@ -49,7 +52,8 @@ def pack_request(link: Link, request: Request, inputs: Mapping[str, Tensor]) -> 
 def unpack_request(link: Link, packed: Plain, reply: Reply) -> Request:
     """The request, whose responses go to `reply`. Unavailable if there is no memory for it."""
     name, version, request_id, outputs, parameters, priority, timeout_us = packed[:7]
-    correlation_id, flags, start_ns, one_answer, answer_by_ns, admitted, tensors = packed[7:]
+    correlation_id, flags, start_ns, one_answer, answer_by_ns, admitted = packed[7:13]
+    tensors = packed[TENSORS]
     request = Request(
         name,
         {tensor.name: tensor for tensor in link.unpack(tensors)},

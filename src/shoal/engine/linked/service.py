@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,11 +37,13 @@ from shoal.core.tensor import Tensor
 from shoal.core.validate import validate
 from shoal.engine.linked import messages
 from shoal.engine.linked.messages import ModelDescription
+from shoal.engine.linked.tracing import FrontendTraces
 from shoal.engine.local import LocalEngine
 from shoal.errors import Internal, QueueRejected, ShoalError
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import INLINE_BYTES, Link
+from shoal.statistics.trace_settings import Changes
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,28 @@ _SEEN_SECS = 1.0  # for front ends to forget what they know of a model that was 
 _MOST_TEMPLATES = 4096
 
 
+class Control(Protocol):
+    """What front ends change in the engine."""
+
+    def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
+        """See `Engine`."""
+
+    def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """See `Engine`."""
+
+    def register_repository(self, path: Path, names: Mapping[str, str]) -> None:
+        """See `Engine`."""
+
+    def unregister_repository(self, path: Path, *, wait_secs: float = 0.0) -> bool:
+        """See `Engine`."""
+
+    def update_trace_settings(self, model: str, changes: Changes) -> None:
+        """See `Engine`."""
+
+    def update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        """See `Engine`."""
+
+
 class EngineService:
     """Serves the front ends. Its methods belong to the loop's thread, unless they say otherwise."""
 
@@ -60,13 +85,13 @@ class EngineService:
         engine: LocalEngine,
         after_batches: Callable[[Callable[[], None]], object],
         *,
-        load: Callable[..., None] | None = None,
-        unload: Callable[..., None] | None = None,
+        control: Control | None = None,
         methods: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        """`after_batches` has the loop call its argument at the end of an iteration. `load` and
-        `unload` are used instead of the engine's. `methods` are further ones that front ends may
+        """`after_batches` has the loop call its argument at the end of an iteration. `control`
+        is used instead of the engine's own methods. `methods` are further ones that front ends may
         call; they may block, and return plain values."""
+        control = self._controlled = control or engine
         self.engine = engine
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
@@ -81,12 +106,14 @@ class EngineService:
             "statistics": engine.statistics,
             "explain": engine.explain,
             "trace_settings": engine.trace_settings,
-            "update_trace_settings": engine.update_trace_settings,
+            "update_trace_settings": partial(self._control, control.update_trace_settings),
             "log_settings": engine.log_settings,
-            "update_log_settings": engine.update_log_settings,
+            "update_log_settings": partial(self._control, self._update_log_settings),
             "index": engine.index,
-            "load": partial(self._control, load or engine.load),
-            "unload": partial(self._control, unload or engine.unload),
+            "register_repository": self._register_repository,
+            "unregister_repository": self._unregister_repository,
+            "load": partial(self._control, control.load),
+            "unload": partial(self._control, control.unload),
             **(methods or {}),
         }
         self._templates: dict[Any, RequestTemplate] = {}
@@ -96,12 +123,14 @@ class EngineService:
         self._changed = threading.Condition()  # guards the rest
         self._frontends: set[Frontend] = set()
         self._changes = 0
+        engine.tracer.on_change(self.settings_changed)
 
     def connect(self, link: Link) -> Frontend:
         """Serve a front end until its link ends."""
         frontend = Frontend(self, link)
         with self._changed:
             self._frontends.add(frontend)
+            self._tell_settings(frontend)
         return frontend
 
     def leave(self, frontend: Frontend) -> None:
@@ -130,6 +159,17 @@ class EngineService:
             for frontend in self._frontends:
                 frontend.send_change(self._changes, name)
 
+    def settings_changed(self) -> None:
+        """Other requests may be sampled now, or the log has other settings. From any thread."""
+        with self._changed:
+            self._changes += 1
+            for frontend in self._frontends:
+                self._tell_settings(frontend)
+
+    def _tell_settings(self, frontend: Frontend) -> None:
+        engine = self.engine
+        frontend.send_settings(self._changes, engine.tracer.active, engine.log_settings())
+
     def seen(self) -> None:
         """A front end has forgotten what it knew. From any thread."""
         with self._changed:
@@ -148,6 +188,16 @@ class EngineService:
             work(*arguments)
         finally:
             self._wait_until_seen()
+
+    def _register_repository(self, path: str, names: dict[str, str]) -> None:
+        self._controlled.register_repository(Path(path), names)
+
+    def _unregister_repository(self, path: str, wait_secs: float) -> bool:
+        return self._controlled.unregister_repository(Path(path), wait_secs=wait_secs)
+
+    def _update_log_settings(self, changes: Mapping[str, Any]) -> None:
+        self._controlled.update_log_settings(changes)
+        self.settings_changed()
 
     def _find(self, name: str, version: int) -> tuple[Any, ...] | str:
         """The description of a model; a text for one that its first request loads."""
@@ -312,6 +362,7 @@ class Frontend:
         self._layouts: set[int] = set()
         self._telling = threading.Lock()  # so that a layout is announced before it is used
         self._flush_due = False
+        self._traces = FrontendTraces(service.engine.tracer)
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": lambda _version: None,
             "infer": self._infer,
@@ -322,6 +373,9 @@ class Frontend:
             "call": self._call,
             "seen": self._take_seen,
             "task": self._count_task,
+            "trace": self._traces.start,
+            "trace_call": self._traces.start_call,
+            "trace_end": self._traces.end,
         }
         service.loop.add_reader(link.fileno(), self._read)
 
@@ -349,6 +403,7 @@ class Frontend:
         for request in list(self._requests.values()):
             request.cancel()
         self._requests.clear()
+        self._traces.close()
         self._service.leave(self)
 
     def _infer(self, number: int, packed: tuple[Any, ...]) -> None:
@@ -358,6 +413,7 @@ class Frontend:
         except ShoalError as error:  # no memory for its tensors
             reply.send(Response(packed[0], packed[1], packed[2], error=error))
             return
+        self._traces.attach(request, packed[messages.TRACE])
         self._submit(number, request)
 
     def _submit(self, number: int, request: Request) -> None:
@@ -366,12 +422,15 @@ class Frontend:
         try:
             self._service.engine.infer(request)
         except ShoalError as error:
-            request.state = DONE
-            request.fail(error)
+            self._refuse(number, request, error)
         except Exception as error:
             logger.exception("a request of a front end failed")
-            request.state = DONE
-            request.fail(Internal(f"{type(error).__name__}: {error}"))
+            self._refuse(number, request, Internal(f"{type(error).__name__}: {error}"))
+
+    def _refuse(self, number: int, request: Request, error: ShoalError) -> None:
+        """Answer a request that the engine has not taken over: for its trace, it did not run."""
+        request.state = DONE
+        self.respond(number, Response(request.model_name, -1, request.id, error=error))
 
     def _take_template(self, number: int, packed: tuple[Any, ...]) -> None:
         self._templates[number] = _KnownTemplate(self._service.template(packed), packed)
@@ -605,3 +664,7 @@ class Frontend:
     def send_change(self, change: int, name: str) -> None:
         """Other versions of a model serve now."""
         self._send("changed", change, name)
+
+    def send_settings(self, change: int, tracing: bool, log: Mapping[str, Any]) -> None:
+        """Whether requests may be sampled, and the settings of the log."""
+        self._send("settings", change, tracing, log)

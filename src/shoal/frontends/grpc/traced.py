@@ -12,10 +12,10 @@ from shoal.core.tensor import Buffer
 from shoal.frontends.grpc.call import Call
 from shoal.frontends.grpc.status import Metadata, MetadataValue, StatusCode
 from shoal.statistics.trace import Trace
-from shoal.statistics.tracer import Tracer
+from shoal.statistics.tracer import RequestTracer
 
 
-def begin(tracer: Tracer, call: Call, model: str, arrived_ns: int) -> Trace | None:
+def begin(tracer: RequestTracer, call: Call, model: str, arrived_ns: int) -> Trace | None:
     """The trace of a request of `call`, if it is sampled."""
 
     def header(name: str) -> str | None:

@@ -21,13 +21,16 @@ from shoal.frontends.http.routes import Target
 from shoal.frontends.http.waiting import respond_when_loaded
 from shoal.frontends.http.wrapped_exchange import EndedExchange
 from shoal.statistics.trace import Trace
-from shoal.statistics.tracer import Tracer
+from shoal.statistics.tracer import RequestTracer
 
 _FIRST_ERROR = 400
 
 
 def serve_traced(
-    tracer: Tracer, exchange: Exchange, target: Target, serve: Callable[[Exchange, Target], None]
+    tracer: RequestTracer,
+    exchange: Exchange,
+    target: Target,
+    serve: Callable[[Exchange, Target], None],
 ) -> bool:
     """Call `serve` with a traced exchange if it is sampled; else return false."""
     now_ns = time.monotonic_ns()

@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.model_loading import ModelLoading
 from shoal.core.response import ParameterValue
 from shoal.engine import Engine, EngineModel
-from shoal.errors import InvalidArgument, NotFound, ShoalError
+from shoal.errors import InvalidArgument, NotFound
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error
@@ -42,7 +41,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced, trace_of
-from shoal.frontends.waiting import when_loaded
+from shoal.frontends.waiting import once_loaded
 from shoal.statistics.trace import CallSpan
 from shoal.wire import json_text
 
@@ -242,13 +241,10 @@ class OpenAiRoutes:
 
         Raises OpenAiError for a model that does not exist.
         """
-        while True:
-            try:
-                return find()
-            except ModelLoading as pending:
-                await _until_loaded(pending)
-            except NotFound:
-                raise no_such_model(name) from None
+        try:
+            return await once_loaded(find)
+        except NotFound:
+            raise no_such_model(name) from None
 
     async def _text_model(self, name: str) -> TextModel:
         model = await self._loaded(name, lambda: self._engine.find(name))
@@ -354,22 +350,3 @@ async def _send_events(
         exchange.send_chunk(event(json_text.dumps(described(error))))
     exchange.send_chunk(event(_DONE))
     exchange.end_stream()
-
-
-async def _until_loaded(pending: ModelLoading) -> None:
-    """Wait until a model is loaded; raises the error if that fails."""
-    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def resume(error: ShoalError | None) -> None:
-        if settled.done():
-            return
-        if error is None:
-            settled.set_result(None)
-        else:
-            settled.set_exception(error)
-
-    take_back = when_loaded(pending, resume)
-    try:
-        await settled
-    finally:
-        take_back()

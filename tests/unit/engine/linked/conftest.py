@@ -1,0 +1,102 @@
+"""One engine and two front ends in one process, each at its own end of a socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from shoal.backends.registry import BackendRegistry
+from shoal.config.options.trace import TraceOptions
+from shoal.core.inbox import LoopInbox
+from shoal.engine.linked.client import LinkedEngine
+from shoal.engine.linked.service import EngineService
+from shoal.engine.local import LocalEngine
+from shoal.instance.inline import LoopHandle
+from shoal.link.link import Link
+from shoal.logs import Log
+from shoal.repository.loader import RepositorySettings
+from shoal.repository.preparation import PreparationSettings
+from shoal.repository.repository import ModelRepository
+from shoal.statistics.tracer import Tracer
+from shoal.testing import WAIT_SECS
+from tests.support.fakes import FakeBackend
+from tests.support.repositories import add_fake
+
+
+class LinkedWorld:
+    """Coroutines of a test run on its loop, with `run`."""
+
+    def __init__(self, folder):
+        self.loop = asyncio.new_event_loop()
+        self.backend = FakeBackend()
+        self.trace_file = folder / "trace.json"
+        models = folder / "models"
+        add_fake(models, "held", dims="16")
+        handle = LoopHandle()
+        handle.bind(self.loop)
+        self.inbox = LoopInbox(self.loop, handle.after_reading, handle.after_batches)
+        self.repository = ModelRepository(
+            RepositorySettings(
+                paths=[models],
+                control_mode="explicit",
+                load_models=["*"],
+                preparation=PreparationSettings(
+                    loop=handle,
+                    execution="threads",
+                    backends=BackendRegistry({"fake": lambda: self.backend}),
+                ),
+            )
+        )
+        tracer = Tracer(TraceOptions(file=str(self.trace_file), rate=1))
+        self.engine = LocalEngine(self.repository, tracer=tracer, log=Log())
+        self.frontends: list[LinkedEngine] = []
+        self.run(self._start())
+
+    async def _start(self):
+        assert await asyncio.to_thread(self.repository.start) == {}
+        self.service = EngineService(self.engine, self.inbox.after_batches)
+        self.repository.on_change(self.service.model_changed)
+        for _ in range(2):
+            ours, theirs = socket.socketpair()
+            self.service.connect(Link(ours))
+            frontend = LinkedEngine(
+                server_id="triton", has_gpus=False, workers=lambda: None, log=Log()
+            )
+            frontend.connect(Link(theirs), self.inbox)
+            self.frontends.append(frontend)
+
+    def run(self, coroutine):
+        """The result of a coroutine, which must end within the time of a test."""
+        return self.loop.run_until_complete(asyncio.wait_for(coroutine, WAIT_SECS))
+
+    def blocking(self, work, *arguments):
+        """Call what blocks on a thread, while the loop runs."""
+        return self.run(asyncio.to_thread(work, *arguments))
+
+    async def until(self, condition):
+        """Let the loop run until a condition holds, which only the loop can change."""
+        while not condition():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
+
+    def close(self):
+        """End everything."""
+        self.backend.gate.set()
+        self.run(self._stop())
+        self.loop.close()
+
+    async def _stop(self):
+        for frontend in self.frontends:
+            frontend.close()
+        self.service.close()
+        await asyncio.to_thread(self.repository.stop)
+        self.engine.tracer.close()
+        await self.loop.shutdown_default_executor()
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = LinkedWorld(tmp_path)
+    yield made
+    made.close()
