@@ -17,7 +17,8 @@ _LEAST_SLOPE = 0.001  # of the time at the mean work
 _PURE = 0.25  # how far a mean concurrency may be from a whole number to count for that
 _FAR = 2  # times the work of any execution before: a guess
 _STALE = 256  # executions after which a concurrency should be observed again
-_MORE = 1.1  # times the throughput that a further execution has to give
+_GAIN = 0.1  # of the throughput, that a further execution has to add
+_MOST_GAIN = 0.2  # of what one execution alone would give: more is not asked, however many run
 
 
 class _Level:
@@ -115,7 +116,7 @@ class ExecutionCosts:
         if not self.knows(concurrency + 1, work):
             return True
         slowdown = self.slowdown(concurrency, work)
-        return (concurrency + 1) / slowdown > _MORE * concurrency
+        return (concurrency + 1) / slowdown > concurrency + min(_GAIN * concurrency, _MOST_GAIN)
 
     def slowdown(self, concurrency: int, work: float) -> float:
         """How many times as long executions take with one more beside them."""

@@ -118,3 +118,21 @@ def test_another_execution_must_raise_the_throughput(alone_ms, beside_ms, worth)
     assert costs.is_worth_another(1, 4)  # to find out
     observed([(4, beside_ms * MS)], concurrency=2, costs=costs)
     assert costs.is_worth_another(1, 4) is worth
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "slowdown", "worth"),
+    [
+        (2, 1.5, False),  # on two cores
+        (2, 1.4, False),  # the same, measured badly
+        (2, 1.3, True),
+        (12, 1.0, True),  # each has a core of its own
+        (40, 1.0, True),
+        (40, 1.025, False),
+    ],
+)
+def test_one_more_beside_several(concurrency, slowdown, worth):
+    costs = ExecutionCosts()
+    costs.observe(concurrency, 4, 10_000_000)
+    costs.observe(concurrency + 1, 4, 10_000_000 * slowdown)
+    assert costs.is_worth_another(concurrency, 4) is worth
