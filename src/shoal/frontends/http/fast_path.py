@@ -98,10 +98,10 @@ class HttpFastPath(Coalescer):
         pattern = None
         if misses < _MOST_MISSES or not misses % _MISSES_PER_SEARCH:
             pattern = self.find(head, data)
-        if pattern is None:
-            self._misses.put(line, misses + 1, len(line))
-        else:
+        if pattern is not None:
             self._misses.evict(line)
+        elif self._may_send(head):  # what is refused says nothing about other requests
+            self._misses.put(line, misses + 1, len(line))
         return pattern
 
     def find(self, head: Head, data: bytes) -> HttpPattern | None:
@@ -122,15 +122,21 @@ class HttpFastPath(Coalescer):
         target = resolve(head.path)
         if target is None or target.route.name != "infer":
             return None
-        try:
-            self._browsers.check(head.method, head.fields.get)
-        except Forbidden:
+        if not self._may_send(head):
             return None  # the slow path responds
         if head.plain_offset:
             return self._find_binary(head, target, data)
         if head.plain and _LENGTH_FIELD not in head.fields:
             return self._find_json(head, target, data)
         return None
+
+    def _may_send(self, head: Head) -> bool:
+        """Whether it comes from a program, or from a web page that may call the server."""
+        try:
+            self._browsers.check(head.method, head.fields.get)
+        except Forbidden:
+            return False
+        return True
 
     def _find_binary(self, head: Head, target: Target, data: bytes) -> BinaryPattern | None:
         offset, body_at = head.plain_offset, len(head.raw)
