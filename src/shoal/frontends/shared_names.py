@@ -1,6 +1,6 @@
 """Names that all front-end processes of a server know: regions of shared memory, loaded models.
 
-client --register--> one front end --> whoever keeps the names --> `add` in every front end
+client --register--> one front end --> the process that keeps the names --> `add` in every front end
                                    <-- when all of them know it <--'
 """
 
